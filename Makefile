@@ -1,0 +1,65 @@
+# Everything happens in .venv, which each target makes or renews as needed.
+#
+#   make run      a server with demonstration workers and jobs    (ARGS="--help" shows its options)
+#   make test     the whole test suite, on SQLite and on PostgreSQL
+#   make check    lint, format, types, migrations, system checks, architecture
+#   make bench    the benchmarks                                  (ARGS="--help" shows their options)
+#   make clean    remove the environment and the caches; data/ stays, it may hold somebody's jobs
+
+PYTHON ?= python3
+# Two workers: the tests are short and mostly wait for the database. `PYTEST_ARGS="-k claim"` runs
+# a selection in one process. loadfile keeps what a file shares (a server, a browser) in one worker.
+PYTEST_ARGS ?= -n 2 --dist loadfile
+ARGS ?=
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: help install run test check bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n '/^#   make/s/^#   //p' Makefile
+
+install: $(STAMP)
+	@:
+
+# hatchling comes first and builds without isolation, so that the build tool is pinned as well.
+$(STAMP): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { \
+		echo "There is no $(PYTHON) on this machine: install Python 3.11 or newer, or name one: make $(MAKECMDGOALS) PYTHON=/path/to/python" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Python 3.11 or newer is needed, and $(PYTHON) is older: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "This Python cannot make virtual environments: install its venv package first (Debian, Ubuntu: apt-get install python3-venv)." >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $(STAMP)
+
+run: install
+	$(BIN)/python manage.py quickstart $(ARGS)
+
+# Both databases always run, so that one report shows both.
+test: install
+	@failed=""; \
+	for database in sqlite postgres; do \
+		echo; echo "pytest on $$database"; \
+		OJS_TEST_DATABASE=$$database $(BIN)/python -m pytest $(PYTEST_ARGS) || failed="$$failed $$database"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "The tests failed on:$$failed" >&2; exit 1; fi
+
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python manage.py makemigrations --check --dry-run --settings tests.settings
+	DJANGO_DEBUG=1 $(BIN)/python manage.py check
+	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+bench: install
+	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

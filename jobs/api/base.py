@@ -1,0 +1,346 @@
+"""What every OJS HTTP endpoint shares: body, headers, errors, paging (OJS HTTP §3 to §6, §16 to §19).
+
+Policies are pinned here: a host site's `REST_FRAMEWORK` setting changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import orjson
+from django.db import (
+    DatabaseError,
+    InterfaceError,
+    OperationalError,
+    transaction,
+)
+from django.http import Http404, HttpRequest, HttpResponse
+from rest_framework import exceptions
+from rest_framework.response import Response
+from rest_framework.viewsets import ViewSet
+
+from ..conf import ojs_settings
+from ..errors import (
+    BodyTooLarge,
+    Conflict,
+    DuplicateJob,
+    InvalidPayload,
+    InvalidRequest,
+    InvalidRetryPolicyRequest,
+    NotAuthenticated,
+    NotFound,
+    OJSError,
+    PermissionDenied,
+    Unsupported,
+)
+from ..identifiers import uuid7
+from ..validation import LARGEST_INTEGER
+from . import dialects
+from .authentication import ApiKeyAuthentication, Caller
+from .dialects import MEDIA_TYPE
+
+logger = logging.getLogger("jobs.api")
+
+SPEC_VERSION = "1.0"
+MEDIA_TYPES = frozenset({MEDIA_TYPE, "application/json"})
+OUR_VERSION = re.compile(r"1(\.0(\.\d+)?(-rc\.\d+)?)?")
+REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+DOCUMENTATION = "https://openjobspec.org/errors/"
+
+# Only what may hide a value we cannot keep is searched for it.
+LONG_NUMBER = re.compile(rb"\d{16}")
+
+STATUS: dict[type[OJSError], int] = {
+    InvalidPayload: 400,
+    InvalidRetryPolicyRequest: 422,
+    InvalidRequest: 400,
+    BodyTooLarge: 413,
+    Unsupported: 422,
+    NotFound: 404,
+    DuplicateJob: 409,
+    Conflict: 409,
+    NotAuthenticated: 401,
+    PermissionDenied: 403,
+}
+ERROR_TYPES = {InvalidRetryPolicyRequest: "validation_error"}
+
+
+def dumps(document: Any) -> bytes:
+    return orjson.dumps(document)
+
+
+class PinnedNegotiation:
+    """There is one wire format; nothing is negotiated."""
+
+    def select_parser(self, request: Any, parsers: Any) -> Any:
+        return parsers[0] if parsers else None
+
+    def select_renderer(self, request: Any, renderers: Any, format_suffix: Any = None) -> Any:
+        return renderers[0], renderers[0].media_type
+
+
+class OJSRenderer:
+    media_type = MEDIA_TYPE
+    format = "json"
+    charset = None
+    render_style = "binary"
+
+    def render(self, data: Any, media_type: Any = None, context: Any = None) -> bytes:
+        return b"" if data is None else dumps(data)
+
+
+class OJSViewSet(ViewSet):
+    """A viewset of the OJS HTTP binding. Each action says which scope it needs."""
+
+    authentication_classes: ClassVar[Any] = [ApiKeyAuthentication]
+    permission_classes: ClassVar[Any] = []
+    throttle_classes: ClassVar[Any] = []
+    parser_classes: ClassVar[Any] = []
+    renderer_classes: ClassVar[Any] = [OJSRenderer]
+    content_negotiation_class: ClassVar[Any] = PinnedNegotiation
+    versioning_class: ClassVar[Any] = None
+
+    scopes: ClassVar[dict[str, str]] = {}
+    """Action → scope; an action that is not named here is open to everybody."""
+
+    @classmethod
+    def as_view(cls, *args: Any, **kwargs: Any) -> Any:
+        # The engine has its own transactions. Inside a host's ATOMIC_REQUESTS the record of a
+        # refused finish would be rolled back with the refusal.
+        return transaction.non_atomic_requests(super().as_view(*args, **kwargs))
+
+    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        self.format_kwarg = None
+        request.accepted_renderer, request.accepted_media_type = RENDERER, MEDIA_TYPE
+        request.version, request.versioning_scheme = None, None
+        check_version(request.META)
+        scope = self.scopes.get(self.action or "")
+        if scope:
+            self.caller.require(scope)
+
+    @property
+    def caller(self) -> Caller:
+        caller: Caller = self.request.user
+        return caller
+
+    def perform_content_negotiation(self, request: Any, force: bool = False) -> Any:
+        return RENDERER, MEDIA_TYPE
+
+    def get_exception_handler(self) -> Callable[..., Response]:
+        return answer_error
+
+    def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
+        response = super().finalize_response(request, response, *args, **kwargs)
+        dress(request, response)
+        return response
+
+    def read(self) -> dict[str, Any]:
+        """Return the request's JSON object; an empty body is `{}` (OJS HTTP §6.1).
+
+        Raises:
+            InvalidPayload: it is no JSON object we can keep.
+            InvalidRequest: its media type is not ours.
+            BodyTooLarge: it exceeds `MAX_BODY_SIZE`.
+        """
+        return read_object(self.request._request)
+
+
+RENDERER = OJSRenderer()
+
+
+def check_version(headers: Any) -> None:
+    """
+    Raises:
+        Unsupported: the client asks for a spec version we do not speak (OJS HTTP §3.2).
+    """
+    wanted = headers.get("HTTP_OJS_VERSION")
+    if wanted and not OUR_VERSION.fullmatch(wanted.strip()):
+        raise Unsupported(
+            f"OJS version {wanted!r} is not supported.", supported=[SPEC_VERSION]
+        )
+
+
+def read_object(request: HttpRequest) -> dict[str, Any]:
+    body = read_body(request)
+    if not body.strip():
+        return {}
+    content_type = request.META.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+    if content_type and content_type not in MEDIA_TYPES:
+        raise InvalidRequest(
+            f"Content type {content_type!r} is not supported; send {MEDIA_TYPE}.",
+            received=content_type,
+            supported=sorted(MEDIA_TYPES),
+        )
+    document = parse_json(body)
+    if type(document) is not dict:
+        raise InvalidPayload("The request body must be a JSON object.")
+    return document
+
+
+def read_body(request: HttpRequest) -> bytes:
+    limit = ojs_settings.MAX_BODY_SIZE
+    declared = request.META.get("CONTENT_LENGTH") or "0"
+    size = int(declared) if declared.isdecimal() else 0
+    # Read from the stream: Django's own limit is the host site's, and lower.
+    body: bytes = b"" if size > limit else request.read(limit + 1)
+    if size > limit or len(body) > limit:
+        raise BodyTooLarge(
+            f"The request body may have at most {limit} bytes.",
+            max_size=limit,
+            actual_size=max(size, len(body)),
+        )
+    return body
+
+
+def parse_json(body: bytes) -> Any:
+    """Parse strict JSON, refusing what cannot be kept without loss (OJS JSON format §13).
+
+    Raises:
+        InvalidPayload: malformed, not UTF-8, lone surrogates, NUL characters, nested too deeply,
+            integers beyond ±(2^53 - 1).
+    """
+    try:
+        document = orjson.loads(body)
+        if body.count(b"[") + body.count(b"{") > DEEPEST:
+            orjson.dumps(document)  # refuses what is nested too deeply to be written again
+    except orjson.JSONDecodeError as problem:
+        raise InvalidPayload(f"The request body is not valid JSON: {problem.msg}.") from None
+    except TypeError:
+        raise InvalidPayload("The JSON document is nested too deeply.") from None
+    if b"\\u0000" in body or LONG_NUMBER.search(body):
+        _check_values(document, "$")
+    return document
+
+
+DEEPEST = 200
+
+
+def _check_values(value: Any, path: str) -> None:
+    if type(value) is dict:
+        for name, item in value.items():
+            _check_text(name, path)
+            _check_values(item, f"{path}.{name}")
+    elif type(value) is list:
+        for index, item in enumerate(value):
+            _check_values(item, f"{path}[{index}]")
+    elif type(value) is str:
+        _check_text(value, path)
+    elif type(value) is int and not -LARGEST_INTEGER <= value <= LARGEST_INTEGER:
+        raise InvalidPayload(
+            f"The integer at {path} is beyond ±(2^53 - 1); send it as a string.", path=path
+        )
+    elif type(value) is float and abs(value) >= 2.0**63 and value.is_integer():
+        # Written without a fraction or exponent it was an integer, and has lost digits already.
+        raise InvalidPayload(
+            f"The number at {path} is too large to be kept exactly; send it as a string.",
+            path=path,
+        )
+
+
+def _check_text(text: str, path: str) -> None:
+    if "\x00" in text:
+        raise InvalidPayload(f"The string at {path} contains a NUL character.", path=path)
+
+
+def request_id(request: Any) -> str:
+    """The client's `X-Request-Id` if it is printable, else one of ours (OJS HTTP §19)."""
+    found: str | None = getattr(request, "ojs_request_id", None)
+    if found is None:
+        given = request.META.get("HTTP_X_REQUEST_ID", "")
+        found = given if REQUEST_ID.fullmatch(given) else f"req_{uuid7()}"
+        request.ojs_request_id = found
+    return found
+
+
+def dress(request: Any, response: Any) -> None:
+    """Put the standard headers on (OJS HTTP §6.5)."""
+    raw = getattr(request, "_request", request)
+    response["OJS-Version"] = SPEC_VERSION
+    response["X-Request-Id"] = request_id(raw)
+    # A DRF response would put its renderer's media type back when it renders.
+    response["Content-Type"] = response.content_type = dialects.media_type(raw.META)
+
+
+def answer_error(problem: Exception, context: dict[str, Any]) -> Response:
+    """Turn what was raised into an OJS error reply (OJS HTTP §16); bugs go on to Django."""
+    request = context["request"]
+    raw = getattr(request, "_request", request)
+    if isinstance(problem, OJSError):
+        return error_response(raw, problem)
+    if isinstance(problem, exceptions.MethodNotAllowed):
+        allowed = ", ".join(context["view"].allowed_methods)
+        refusal = InvalidRequest(
+            f"{request.method} is not allowed here; allowed: {allowed}.", method=request.method
+        )
+        response = error_response(raw, refusal, status=405)
+        response["Allow"] = allowed
+        return response
+    if isinstance(problem, Http404):
+        return error_response(raw, unknown_path(raw))
+    if isinstance(problem, OperationalError | InterfaceError):
+        logger.error("The database is unreachable: %s", problem)
+        away = OJSError("The database is unreachable.")
+        response = error_response(raw, away, status=503, retryable=True)
+        response["Retry-After"] = "1"
+        return response
+    if isinstance(problem, DatabaseError):
+        logger.exception("Database error")
+        return error_response(raw, OJSError("The database refused the request."), status=500)
+    logger.exception("Unhandled error")
+    return error_response(raw, OJSError("Internal server error."), status=500, retryable=True)
+
+
+def unknown_path(request: Any) -> NotFound:
+    return NotFound(
+        f"There is nothing at '{request.path}'.",
+        hint="See the endpoints of the OJS HTTP binding.",
+        resource_type="path",
+        resource_id=request.path,
+    )
+
+
+def status_of(problem: OJSError) -> int:
+    return next((code for kind, code in STATUS.items() if isinstance(problem, kind)), 500)
+
+
+def error_document(problem: OJSError, identifier: str, *, retryable: bool) -> dict[str, Any]:
+    error: dict[str, Any] = {
+        "code": problem.code,
+        "message": problem.message,
+        "retryable": retryable,
+        "details": problem.details,
+        "request_id": identifier,
+        "docs_url": DOCUMENTATION + problem.code,
+        "doc_url": DOCUMENTATION + problem.code,
+    }
+    if problem.hint:
+        error["hint"] = problem.hint
+    if type(problem) in ERROR_TYPES:
+        error["type"] = ERROR_TYPES[type(problem)]
+    return error
+
+
+def error_response(
+    request: Any, problem: OJSError, *, status: int | None = None, retryable: bool | None = None
+) -> Response:
+    document = error_document(
+        problem,
+        request_id(request),
+        retryable=problem.retryable if retryable is None else retryable,
+    )
+    response = Response({"error": document}, status=status or status_of(problem))
+    if response.status_code == 401:
+        response["WWW-Authenticate"] = 'Bearer realm="ojs"'
+    return response
+
+
+def not_found(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+    """The 404 of every path under /ojs that is not an endpoint."""
+    problem = unknown_path(request)
+    document = error_document(problem, request_id(request), retryable=False)
+    response = HttpResponse(dumps({"error": document}), status=404)
+    dress(request, response)
+    return response

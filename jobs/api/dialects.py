@@ -1,0 +1,30 @@
+"""What single public clients need beyond the HTTP binding, told by what a request itself shows.
+
+All four public SDKs send an `OJS-Version` header; plain HTTP users do not. The rest of the code
+never knows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+MEDIA_TYPE = "application/openjobspec+json"
+# The Python SDK reads a reply only if its Content-Type contains "application/json". A parameter
+# says so without leaving the media type the binding asks for.
+MEDIA_TYPE_FOR_SDKS = f'{MEDIA_TYPE}; profile="application/json"'
+
+
+def is_sdk(headers: Any) -> bool:
+    return "HTTP_OJS_VERSION" in headers
+
+
+def media_type(headers: Any) -> str:
+    accepted = headers.get("HTTP_ACCEPT", "")
+    if "application/json" in accepted and MEDIA_TYPE not in accepted:
+        return "application/json"
+    return MEDIA_TYPE_FOR_SDKS if is_sdk(headers) else MEDIA_TYPE
+
+
+def job_reply(headers: Any, job: dict[str, Any]) -> dict[str, Any]:
+    """Wrap a job as `job`; the Ruby SDK reads its fields at the top level instead."""
+    return job | {"job": job} if is_sdk(headers) else {"job": job}

@@ -1,0 +1,110 @@
+"""Jobs over HTTP, producer side: enqueue, look, cancel, activate (OJS HTTP §9)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django.utils import timezone
+from rest_framework.response import Response
+
+from .. import engine
+from ..conf import ojs_settings
+from ..envelope import ERROR_FIELDS, envelope
+from ..errors import JobNotFound
+from ..fields import missing, refuse, wrong_type
+from ..identifiers import parse_uuid
+from ..models import Job, Scope
+from ..timestamps import format_timestamp
+from ..validation import new_job, new_jobs
+from .base import OJSViewSet
+from .dialects import job_reply
+
+ERRORS_SHOWN = 50
+
+
+def parse_id(text: str) -> UUID:
+    """
+    Raises:
+        JobNotFound: this cannot be the id of a job.
+    """
+    job_id = parse_uuid(text)
+    if job_id is None:
+        raise JobNotFound(text)
+    return job_id
+
+
+def errors_of(job: Job) -> list[dict[str, Any]]:
+    """The job's failed attempts, oldest first; the newest 50 of a long history."""
+    newest = job.errors.order_by("-id").values(*ERROR_FIELDS)[:ERRORS_SHOWN]
+    return list(newest)[::-1]
+
+
+def full_envelope(job: Job) -> dict[str, Any]:
+    return envelope(job, errors_of(job) if job.attempt or job.is_terminal else ())
+
+
+class JobViewSet(OJSViewSet):
+    """`/ojs/v1/jobs`"""
+
+    scopes: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("create", "batch", "retrieve", "cancel", "activate"), Scope.PRODUCE
+    )
+
+    def create(self, request: Any) -> Response:
+        """PUSH: enqueue one job (OJS HTTP §9.1)."""
+        (job,) = engine.enqueue([new_job(self.read(), timezone.now())])
+        response = self._answer(envelope(job), status=201)
+        response["Location"] = f"{request.path.rstrip('/')}/{job.id}"
+        return response
+
+    def batch(self, request: Any) -> Response:
+        """PUSH many: all or none (OJS HTTP §9.2)."""
+        body = self.read()
+        documents = body.get("jobs")
+        if documents is None:
+            raise missing("jobs")
+        if type(documents) is not list:
+            raise wrong_type("jobs", "array", documents)
+        if not 1 <= len(documents) <= ojs_settings.MAX_BATCH:
+            raise refuse(
+                "jobs",
+                f"A batch must hold 1 to {ojs_settings.MAX_BATCH} jobs, not {len(documents)}.",
+                validation="size",
+            )
+        jobs = engine.enqueue(new_jobs(documents, timezone.now()))
+        count = len(jobs)
+        return Response(
+            {
+                "jobs": [envelope(job) for job in jobs],
+                "count": count,
+                "enqueued": count,
+                "failed": 0,
+            },
+            status=201,
+        )
+
+    def retrieve(self, request: Any, job_id: str) -> Response:
+        """INFO: everything about a job (OJS HTTP §9.3)."""
+        job = Job.objects.filter(pk=parse_id(job_id)).first()
+        if job is None:
+            raise JobNotFound(job_id)
+        return self._answer(full_envelope(job))
+
+    def cancel(self, request: Any, job_id: str) -> Response:
+        """CANCEL (OJS HTTP §9.4)."""
+        change = engine.cancel(parse_id(job_id), cancelled_by=self.caller.name)
+        document = full_envelope(change.job) | {"previous_state": str(change.previous_state)}
+        return self._answer(document)
+
+    def activate(self, request: Any, job_id: str) -> Response:
+        """ACTIVATE: release a pending job (OJS HTTP §9.5)."""
+        change = engine.activate(parse_id(job_id))
+        document = full_envelope(change.job) | {
+            "previous_state": str(change.previous_state),
+            "activated_at": format_timestamp(change.job.enqueued_at),
+        }
+        return self._answer(document)
+
+    def _answer(self, job: dict[str, Any], status: int = 200) -> Response:
+        return Response(job_reply(self.request.META, job), status=status)

@@ -1,0 +1,93 @@
+"""Cursor pagination, with `offset` for older clients (OJS HTTP §17)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..errors import InvalidRequest
+
+DEFAULT_LIMIT = 50
+MAX_LIMIT = 200
+
+
+def number(parameters: Any, name: str, default: int, *, least: int, most: int) -> int:
+    """Read a query parameter that is a whole number.
+
+    Raises:
+        InvalidRequest: it is not, or out of range.
+    """
+    text = parameters.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdecimal() and len(text) < 16):
+        raise InvalidRequest(
+            f"The '{name}' parameter must be a whole number, not {text!r}.", field=name
+        )
+    value = int(text)
+    if not least <= value <= most:
+        raise InvalidRequest(
+            f"The '{name}' parameter must be between {least} and {most}, not {value}.", field=name
+        )
+    return value
+
+
+def encode_cursor(*keys: str) -> str:
+    return base64.urlsafe_b64encode("\x1f".join(keys).encode()).decode().rstrip("=")
+
+
+def decode_cursor(text: str, parts: int) -> list[str]:
+    """
+    Raises:
+        InvalidRequest: this is not a cursor of ours.
+    """
+    try:
+        padded = text + "=" * (-len(text) % 4)
+        keys = base64.b64decode(padded, altchars=b"-_", validate=True).decode().split("\x1f")
+    except ValueError:
+        keys = []
+    if len(keys) != parts:
+        raise bad_cursor(text)
+    return keys
+
+
+def bad_cursor(text: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"The 'cursor' parameter is not one this server gave out: {text!r}.", field="cursor"
+    )
+
+
+def page(
+    parameters: Any,
+    rows: Any,
+    *,
+    keys: Callable[[Any], Sequence[str]],
+    after: Callable[[Any, list[str]], Any],
+    parts: int,
+    most: int = MAX_LIMIT,
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return one page of the ordered queryset `rows`, and the reply's `pagination`.
+
+    Args:
+        keys: what of a row makes the cursor that continues after it.
+        after: narrows the queryset to what follows such keys.
+    """
+    limit = number(parameters, "limit", DEFAULT_LIMIT, least=1, most=most)
+    offset = number(parameters, "offset", 0, least=0, most=1_000_000)
+    total = rows.count()
+    if parameters.get("cursor"):
+        rows = after(rows, decode_cursor(parameters["cursor"], parts))
+        offset = 0
+    found = list(rows[offset : offset + limit + 1])
+    more = len(found) > limit
+    found = found[:limit]
+    pagination: dict[str, Any] = {
+        "total": total,
+        "limit": limit,
+        "offset": offset,
+        "has_more": more,
+    }
+    if more:
+        pagination["next_cursor"] = encode_cursor(*keys(found[-1]))
+    return found, pagination

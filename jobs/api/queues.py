@@ -1,0 +1,174 @@
+"""Queues, dead letter and events over HTTP (OJS HTTP §11, §12; events §6.4)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django.db.models import Q
+from rest_framework.response import Response
+
+from .. import engine, events
+from ..envelope import ERROR_FIELDS, envelope
+from ..models import DeadJob, JobError, Queue, Scope
+from ..timestamps import format_timestamp
+from .base import OJSViewSet
+from .dialects import job_reply
+from .jobs import full_envelope, parse_id
+from .paging import bad_cursor, number, page
+
+MAX_DEAD = 100
+EVENTS_LIMIT = 100
+MAX_EVENTS = 1000
+
+
+class QueueViewSet(OJSViewSet):
+    """`/ojs/v1/queues`"""
+
+    scopes: ClassVar[dict[str, str]] = {"list": Scope.PRODUCE}
+
+    def list(self, request: Any) -> Response:
+        """Every queue that has been used (OJS HTTP §11.1)."""
+        queues, pagination = page(
+            request.query_params,
+            Queue.objects.order_by("name"),
+            keys=lambda queue: [queue.name],
+            after=lambda rows, keys: rows.filter(name__gt=keys[0]),
+            parts=1,
+        )
+        return Response(
+            {"queues": [queue_document(queue) for queue in queues], "pagination": pagination}
+        )
+
+
+def queue_document(queue: Queue) -> dict[str, Any]:
+    document = {
+        "name": queue.name,
+        "status": "paused" if queue.is_paused else "active",
+        "paused": queue.is_paused,
+        "created_at": format_timestamp(queue.created_at),
+    }
+    if queue.is_paused and queue.paused_at is not None:
+        document["paused_at"] = format_timestamp(queue.paused_at)
+    return document
+
+
+class DeadLetterViewSet(OJSViewSet):
+    """`/ojs/v1/dead-letter`: the discarded jobs, as a view (OJS HTTP §12)."""
+
+    scopes: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("list", "retrieve", "retry", "destroy"), Scope.OPERATE
+    )
+
+    def list(self, request: Any) -> Response:
+        """Newest first; `queue` and `type` filter."""
+        parameters = request.query_params
+        dead = DeadJob.objects.order_by("-finished_at", "-pk")
+        for name in ("queue", "type"):
+            if parameters.get(name):
+                dead = dead.filter(**{name: parameters[name]})
+        jobs, pagination = page(
+            parameters,
+            dead,
+            keys=lambda job: [job.finished_at.isoformat(), str(job.pk)],
+            after=_older_than,
+            parts=2,
+            most=MAX_DEAD,
+        )
+        history = _history([job.pk for job in jobs])
+        return Response(
+            {
+                "jobs": [envelope(job, history.get(job.pk, ())) for job in jobs],
+                "pagination": pagination,
+                "total": pagination["total"],
+            }
+        )
+
+    def retrieve(self, request: Any, job_id: str) -> Response:
+        job = DeadJob.objects.filter(pk=parse_id(job_id)).first()
+        if job is None:
+            raise engine.not_dead(job_id)
+        return Response(job_reply(request.META, full_envelope(job)))
+
+    def retry(self, request: Any, job_id: str) -> Response:
+        """Enqueue it again with fresh attempts (OJS HTTP §12.2)."""
+        job = engine.retry_one(parse_id(job_id))
+        document = full_envelope(job) | {"re_enqueued_at": format_timestamp(job.enqueued_at)}
+        return Response(job_reply(request.META, document))
+
+    def destroy(self, request: Any, job_id: str) -> Response:
+        """Delete it for good (OJS HTTP §12.3)."""
+        if not engine.delete_dead([parse_id(job_id)]):
+            raise engine.not_dead(job_id)
+        return Response({"deleted": True, "job_id": job_id})
+
+
+def _older_than(rows: Any, keys: list[str]) -> Any:
+    try:
+        finished, job_id = datetime.fromisoformat(keys[0]), UUID(keys[1])
+    except ValueError:
+        raise bad_cursor("") from None
+    return rows.filter(Q(finished_at__lt=finished) | Q(finished_at=finished, pk__lt=job_id))
+
+
+def _history(ids: list[UUID]) -> dict[UUID, list[dict[str, Any]]]:
+    history: dict[UUID, list[dict[str, Any]]] = {}
+    for error in JobError.objects.filter(job__in=ids).values("job_id", *ERROR_FIELDS):
+        history.setdefault(error["job_id"], []).append(error)
+    return history
+
+
+class EventViewSet(OJSViewSet):
+    """`/ojs/v1/events`: what happened, in order, from a cursor on (OJS events §6.4)."""
+
+    scopes: ClassVar[dict[str, str]] = {"list": Scope.PRODUCE}
+
+    def list(self, request: Any) -> Response:
+        parameters = request.query_params
+        limit = number(parameters, "limit", EVENTS_LIMIT, least=1, most=MAX_EVENTS)
+        rows = _filtered(events.settled(), parameters).order_by("txid", "id")
+        after = parameters.get("after") or parameters.get("cursor")
+        if after:
+            cursor = events.parse_cursor(after)
+            if cursor is None:
+                raise bad_cursor(after)
+            rows = events.after(rows, cursor)
+        found = list(rows[: limit + 1])
+        more, found = len(found) > limit, found[:limit]
+        return Response(
+            {
+                "events": [events.event_document(event) for event in found],
+                "cursor": events.cursor_of(found[-1]) if found else after,
+                "has_more": more,
+            }
+        )
+
+
+FILTERS = {
+    "types": "type",
+    "event_types": "type",
+    "queues": "queue",
+    "queue": "queue",
+    "job_types": "job_type",
+    "job_id": "subject",
+    "subject": "subject",
+    "worker_id": "worker_id",
+}
+
+
+def _filtered(rows: Any, parameters: Any) -> Any:
+    """Narrow by the filters of OJS events §6.1; `job.*` matches a prefix."""
+    for parameter, column in FILTERS.items():
+        wanted = [item for item in (parameters.get(parameter) or "").split(",") if item]
+        if not wanted:
+            continue
+        choice = Q()
+        for item in wanted:
+            choice |= (
+                Q(**{f"{column}__startswith": item[:-1]})
+                if item.endswith("*")
+                else Q(**{column: item})
+            )
+        rows = rows.filter(choice)
+    return rows

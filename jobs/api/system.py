@@ -1,0 +1,102 @@
+"""Manifest and health (OJS HTTP §8, §21). The manifest says only what works."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from django.db import DatabaseError, InterfaceError
+from django.http import HttpRequest
+from rest_framework.response import Response
+
+from .. import __version__, engine
+from ..conf import ojs_settings
+from ..database import connection
+from ..errors import NotFound
+from ..models import Event, Job, JobError, Queue, RefusedFinish
+from .base import SPEC_VERSION, OJSViewSet
+
+STARTED = time.monotonic()
+BACKENDS = {"postgresql": "postgres"}
+CAPABILITIES = {
+    "batch_enqueue": True,
+    "cron_jobs": False,
+    "dead_letter": True,
+    "delayed_jobs": True,
+    "job_ttl": True,
+    "priority_queues": True,
+    "rate_limiting": False,
+    "schema_validation": False,
+    "unique_jobs": False,
+    "workflows": False,
+    "pause_resume": False,
+    "events": True,
+}
+EXTENSIONS = ["x-batch-ack", "x-fetch-with-acks", "x-fetch-wait", "x-jobs-lost"]
+"""Ours: lists in ACK and FAIL, outcomes carried by FETCH, `wait_ms`, and `jobs_lost` in BEAT."""
+
+
+def backend() -> str:
+    vendor = connection().vendor
+    return BACKENDS.get(vendor, vendor)
+
+
+class ManifestViewSet(OJSViewSet):
+    """`/ojs/manifest`"""
+
+    def retrieve(self, request: Any) -> Response:
+        base = request.path.rsplit("/manifest", 1)[0]
+        return Response(
+            {
+                "ojs_version": SPEC_VERSION,
+                "specversion": SPEC_VERSION,
+                "implementation": {
+                    "name": "django-ojs",
+                    "version": __version__,
+                    "language": "python",
+                },
+                "conformance_level": 1,
+                "protocols": ["http"],
+                "backend": backend(),
+                "capabilities": CAPABILITIES,
+                "extensions": EXTENSIONS,
+                "endpoints": {
+                    "base_url": request.build_absolute_uri(f"{base}/v1"),
+                    "manifest": f"{base}/manifest",
+                    "health": f"{base}/v1/health",
+                },
+            }
+        )
+
+
+def backend_health() -> dict[str, Any]:
+    """Ask the database for a sign of life."""
+    started = time.monotonic()
+    try:
+        with connection().cursor() as cursor:
+            cursor.execute("SELECT 1")
+    except (DatabaseError, InterfaceError):
+        return {"type": backend(), "status": "unhealthy", "error": "the database is unreachable"}
+    latency = (time.monotonic() - started) * 1000
+    return {"type": backend(), "status": "healthy", "latency_ms": round(latency)}
+
+
+def health_document(backend: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "status": "ok" if backend["status"] == "healthy" else "degraded",
+        "version": SPEC_VERSION,
+        "uptime_seconds": int(time.monotonic() - STARTED),
+        "backend": backend,
+    }
+
+
+class ConformanceViewSet(OJSViewSet):
+    """Test hooks of the public conformance suite; not there outside `CONFORMANCE_MODE`."""
+
+    def reset(self, request: HttpRequest) -> Response:
+        if not ojs_settings.CONFORMANCE_MODE:
+            raise NotFound("There is nothing here.")
+        for model in (JobError, Job, Event, RefusedFinish, Queue):
+            model._default_manager.all().delete()
+        engine.forget_queues()
+        return Response({"reset": True})

@@ -1,0 +1,40 @@
+"""The producer side of the OJS HTTP binding; `workers.urls` includes it."""
+
+from django.urls import path
+
+from .jobs import JobViewSet
+from .queues import DeadLetterViewSet, EventViewSet, QueueViewSet
+from .system import ConformanceViewSet, ManifestViewSet
+
+urlpatterns = [
+    path("ojs/manifest", ManifestViewSet.as_view({"get": "retrieve"}), name="manifest"),
+    path("ojs/v1/jobs", JobViewSet.as_view({"post": "create"}), name="jobs"),
+    path("ojs/v1/jobs/batch", JobViewSet.as_view({"post": "batch"}), name="jobs-batch"),
+    path(
+        "ojs/v1/jobs/<str:job_id>",
+        JobViewSet.as_view({"get": "retrieve", "delete": "cancel"}),
+        name="job",
+    ),
+    path(
+        "ojs/v1/jobs/<str:job_id>/cancel", JobViewSet.as_view({"post": "cancel"}), name="job-cancel"
+    ),
+    path(
+        "ojs/v1/jobs/<str:job_id>/activate",
+        JobViewSet.as_view({"post": "activate"}),
+        name="job-activate",
+    ),
+    path("ojs/v1/queues", QueueViewSet.as_view({"get": "list"}), name="queues"),
+    path("ojs/v1/dead-letter", DeadLetterViewSet.as_view({"get": "list"}), name="dead-letter"),
+    path(
+        "ojs/v1/dead-letter/<str:job_id>",
+        DeadLetterViewSet.as_view({"get": "retrieve", "delete": "destroy"}),
+        name="dead-letter-job",
+    ),
+    path(
+        "ojs/v1/dead-letter/<str:job_id>/retry",
+        DeadLetterViewSet.as_view({"post": "retry"}),
+        name="dead-letter-retry",
+    ),
+    path("ojs/v1/events", EventViewSet.as_view({"get": "list"}), name="events"),
+    path("ojs/v1/admin/reset", ConformanceViewSet.as_view({"post": "reset"}), name="reset"),
+]

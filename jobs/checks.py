@@ -1,0 +1,97 @@
+"""System checks: a misconfiguration is reported, never a traceback at import (ARCHITECTURE §7)."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from django.conf import settings
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+
+from . import conf
+from .database import alias
+
+
+@checks.register("ojs")
+def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
+    given = getattr(settings, "OJS", {}) or {}
+    known = conf.option_names()
+    found: list[checks.CheckMessage] = []
+    for name in given:
+        if name not in known and name not in conf.NESTED:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"Did you mean {close[0]!r}?" if close else "See the configuration reference."
+            found.append(checks.Error(f"Unknown option OJS[{name!r}].", hint=hint, id="ojs.E001"))
+    try:
+        options = conf.configured()
+    except ImproperlyConfigured as problem:
+        return [*found, checks.Error(str(problem), id="ojs.E002")]
+    return [*found, *_check_safety(options), *_check_times(options)]
+
+
+def _check_safety(options: conf.Settings) -> list[checks.CheckMessage]:
+    found: list[checks.CheckMessage] = []
+    if options.ALLOW_ANONYMOUS and not settings.DEBUG:
+        found.append(
+            checks.Error(
+                'OJS["ALLOW_ANONYMOUS"] serves everybody; it is refused outside DEBUG.',
+                hint="Make API keys with `manage.py createapikey`.",
+                id="ojs.E003",
+            )
+        )
+    if options.CONFORMANCE_MODE and not settings.DEBUG:
+        found.append(
+            checks.Error(
+                'OJS["CONFORMANCE_MODE"] lets any client delete all jobs; refused outside DEBUG.',
+                id="ojs.E004",
+            )
+        )
+    return found
+
+
+def _check_times(options: conf.Settings) -> list[checks.CheckMessage]:
+    found: list[checks.CheckMessage] = []
+    if options.HEARTBEAT_TIMEOUT < 3 * options.HEARTBEAT_INTERVAL:
+        found.append(
+            checks.Warning(
+                "HEARTBEAT_TIMEOUT is under three HEARTBEAT_INTERVALs: a brief delay kills workers.",
+                hint="OJS worker protocol §10.3.",
+                id="ojs.W002",
+            )
+        )
+    if options.GRACE_PERIOD > options.VISIBILITY_TIMEOUT:
+        found.append(
+            checks.Warning(
+                "GRACE_PERIOD is longer than VISIBILITY_TIMEOUT: draining jobs may be taken back.",
+                id="ojs.W005",
+            )
+        )
+    return found
+
+
+@checks.register("ojs", checks.Tags.database)
+def check_database(databases: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
+    name = alias()
+    if not databases or name not in databases:
+        return []
+    database = connections[name]
+    if database.vendor == "sqlite":
+        if database.settings_dict["OPTIONS"].get("transaction_mode", "").upper() != "IMMEDIATE":
+            return [
+                checks.Warning(
+                    "SQLite transactions are not IMMEDIATE: workers will see 'database is locked'.",
+                    hint='Set OPTIONS["transaction_mode"] = "IMMEDIATE" and a timeout.',
+                    id="ojs.W006",
+                )
+            ]
+    elif not database.features.has_select_for_update_skip_locked:
+        return [
+            checks.Warning(
+                "The database has no SKIP LOCKED: workers will wait for each other.",
+                hint="PostgreSQL is what this is made for.",
+                id="ojs.W003",
+            )
+        ]
+    return []

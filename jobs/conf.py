@@ -1,0 +1,161 @@
+"""The `OJS` setting: names, types, defaults and a sentence for each.
+
+Durations are seconds in the site's settings and `timedelta` here. Names follow Appendix A of the
+OJS worker protocol, in capitals. The setting is read on first use and again when it changes, so
+`settings.OJS = {...}` works in a test.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from dataclasses import Field, dataclass, field, fields
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+
+
+def _option(default: Any, help_text: str) -> Any:
+    if isinstance(default, list | dict):
+        return field(default_factory=lambda: type(default)(default), metadata={"help": help_text})
+    return field(default=default, metadata={"help": help_text})
+
+
+def _seconds(amount: float, help_text: str) -> Any:
+    return _option(timedelta(seconds=amount), help_text)
+
+
+DAY = 86_400
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every option of the `OJS` setting, with its default."""
+
+    # Worker protocol, Appendix A
+    HEARTBEAT_INTERVAL: timedelta = _seconds(5, "How often workers are told to send a heartbeat.")
+    HEARTBEAT_TIMEOUT: timedelta = _seconds(
+        30, "Silence after which a worker is declared dead and its jobs are recovered."
+    )
+    VISIBILITY_TIMEOUT: timedelta = _seconds(
+        1800, "How long a fetched job is reserved when neither job nor fetch says otherwise."
+    )
+    CONCURRENCY: int = _option(10, "Jobs a worker of unknown concurrency is taken to run at once.")
+    GRACE_PERIOD: timedelta = _seconds(
+        25, "How long a terminating worker waits for its active jobs; their reservations last it."
+    )
+    REQUIRE_WORKER_ID: bool = _option(
+        False, "Refuse ACK and FAIL that do not say which worker sends them (§5.6)."
+    )
+
+    # Who may talk to us
+    ALLOW_ANONYMOUS: bool = _option(
+        False, "Serve requests without an API key. For development only; refused outside DEBUG."
+    )
+    API_KEY_CACHE: timedelta = _seconds(
+        10, "How long a checked API key is remembered; a revocation takes that long to spread."
+    )
+
+    # Limits
+    MAX_BODY_SIZE: int = _option(16 * 1024 * 1024, "Largest request body, in bytes.")
+    MAX_BATCH: int = _option(10_000, "Most jobs or outcomes in one request.")
+    MAX_FETCH: int = _option(1_000, "Most jobs handed out by one fetch.")
+    MAX_WAIT: timedelta = _seconds(30, "Longest wait a fetch may ask for with `wait_ms`.")
+    MAX_WAITING: int = _option(
+        24, "Fetches of one server process that may wait at once; others are answered empty at once."
+    )
+    WAIT_POLL_INTERVAL: timedelta = _seconds(
+        1, "How often a waiting fetch looks by itself, in case a notification was missed."
+    )
+
+    # Housekeeping
+    REAPER_INTERVAL: timedelta = _seconds(0.5, "Pause between two rounds of the reaper.")
+    REAPER_SILENT: timedelta = _seconds(
+        30, "Silence of the reaper after which health and admin complain."
+    )
+    COMPLETED_RETENTION: timedelta = _seconds(7 * DAY, "How long completed jobs are kept.")
+    CANCELLED_RETENTION: timedelta = _seconds(7 * DAY, "How long cancelled jobs are kept.")
+    DISCARDED_RETENTION: timedelta = _seconds(
+        30 * DAY, "How long discarded jobs outside the dead letter are kept."
+    )
+    DEAD_LETTER_RETENTION: timedelta = _seconds(
+        180 * DAY, "How long jobs stay in the dead letter (OJS dead letter §5.2)."
+    )
+    DEAD_LETTER_MAX: int = _option(
+        10_000, "Most jobs in the dead letter; the oldest go first (OJS dead letter §5.2)."
+    )
+    WORKER_RETENTION: timedelta = _seconds(DAY, "How long terminated workers stay listed.")
+    EVENT_RETENTION: timedelta = _seconds(7 * DAY, "How long events are kept.")
+
+    # Extras
+    RECORD_EVENTS: bool = _option(
+        True, "Write job and worker events into the durable record behind `/ojs/v1/events`."
+    )
+    CONFORMANCE_MODE: bool = _option(
+        False, "Test hooks of the public conformance suite (reset, test directives). Never in use."
+    )
+
+
+NESTED: frozenset[str] = frozenset()
+"""Names of options that hold a dictionary of their own, one for each optional binding."""
+
+
+def option_names() -> list[str]:
+    return [option.name for option in fields(Settings)]
+
+
+def _coerce(option: Field[Any], value: Any, wanted: Any) -> Any:
+    """Return `value` as the type the option declares.
+
+    Raises:
+        ImproperlyConfigured: it is not of that type.
+    """
+    if wanted is timedelta:
+        if isinstance(value, timedelta):
+            return value
+        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+            return timedelta(seconds=value)
+        raise ImproperlyConfigured(f'OJS["{option.name}"] must be a number of seconds, not {value!r}.')
+    if wanted is bool and value in (0, 1):
+        return bool(value)
+    if isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool)):
+        return value
+    name = getattr(wanted, "__name__", str(wanted))
+    raise ImproperlyConfigured(f'OJS["{option.name}"] must be of type {name}, not {value!r}.')
+
+
+@cache
+def _load() -> Settings:
+    given: dict[str, Any] = getattr(django_settings, "OJS", {}) or {}
+    wanted = typing.get_type_hints(Settings)
+    values = {
+        option.name: _coerce(option, given[option.name], wanted[option.name])
+        for option in fields(Settings)
+        if option.name in given
+    }
+    return Settings(**values)
+
+
+def configured() -> Settings:
+    """Return the site's options; unknown names are reported by the check `ojs.E001`."""
+    return _load()
+
+
+class _Proxy(types.SimpleNamespace):
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_load(), name)
+
+
+ojs_settings: Settings = typing.cast(Settings, _Proxy())
+
+
+def _reset(*, setting: str, **kwargs: Any) -> None:
+    if setting == "OJS":
+        _load.cache_clear()
+
+
+setting_changed.connect(_reset, dispatch_uid="ojs_conf")

@@ -1,0 +1,41 @@
+"""Every way a job may change: `from jobs import engine; engine.claim(...)`."""
+
+from .claim import ClaimedJob, claim
+from .control import Change, activate, cancel, delete_dead, not_dead, pause, resume, retry, retry_one
+from .enqueue import enqueue, forget_queues
+from .reservations import VISIBILITY_TIMEOUT, WORKER_DEATH, Cause, expire, extend, reclaim
+from .retention import prune_events, prune_jobs
+from .settle import Completion, Failure, Outcome, complete, fail
+from .timers import discard_expired, promote_due, time_out
+
+__all__ = [
+    "VISIBILITY_TIMEOUT",
+    "WORKER_DEATH",
+    "Cause",
+    "Change",
+    "ClaimedJob",
+    "Completion",
+    "Failure",
+    "Outcome",
+    "activate",
+    "cancel",
+    "claim",
+    "complete",
+    "delete_dead",
+    "discard_expired",
+    "enqueue",
+    "expire",
+    "extend",
+    "fail",
+    "forget_queues",
+    "not_dead",
+    "pause",
+    "promote_due",
+    "prune_events",
+    "prune_jobs",
+    "reclaim",
+    "resume",
+    "retry",
+    "retry_one",
+    "time_out",
+]

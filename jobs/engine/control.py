@@ -1,0 +1,186 @@
+"""What producers and operators do to jobs: cancel, activate, retry, delete; and to queues."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from .. import wakeup
+from ..database import atomic
+from ..errors import InvalidTransition, JobNotFound, NotFound
+from ..events import job_event, queue_event, record
+from ..lifecycle import Event, State
+from ..models import Job, Queue
+from ..signals import jobs_cancelled, send_on_commit
+
+
+@dataclass(frozen=True)
+class Change:
+    """A job after an intervention, and the state it was in before."""
+
+    job: Job
+    previous_state: State
+
+
+def _locked(job_id: UUID) -> Job:
+    job = Job.objects.filter(pk=job_id).select_for_update().first()
+    if job is None:
+        raise JobNotFound(job_id)
+    return job
+
+
+def cancel(job_id: UUID, *, cancelled_by: str = "", reason: str = "") -> Change:
+    """Cancel a job that has not finished, an active one too; its worker is told (OJS core §7.6).
+
+    Raises:
+        JobNotFound: there is no such job.
+        InvalidTransition: it is in a terminal state.
+    """
+    with atomic():
+        job = _locked(job_id)
+        previous = State(job.state)
+        holder = job.reserved_by
+        if not Job.objects.filter(pk=job_id).transition(Event.CANCEL, State.CANCELLED):
+            raise InvalidTransition(
+                f"Cannot cancel job in terminal state '{job.state}'.",
+                job_id=str(job_id),
+                current_state=str(job.state),
+            )
+        job.refresh_from_db()
+        who = {"cancelled_by": cancelled_by, "reason": reason}
+        data: dict[str, Any] = {name: value for name, value in who.items() if value}
+        record(
+            [job_event("job.cancelled", job, time=timezone.now(), worker_id=holder, data=data)]
+        )
+    send_on_commit(jobs_cancelled, Job, job_ids=[job_id])
+    return Change(job, previous)
+
+
+def activate(job_id: UUID) -> Change:
+    """Make a pending job available (ACTIVATE, OJS HTTP §7.8).
+
+    Raises:
+        JobNotFound: there is no such job.
+        InvalidTransition: it is not pending.
+    """
+    with atomic():
+        job = _locked(job_id)
+        previous = State(job.state)
+        moved = Job.objects.filter(pk=job_id).transition(
+            Event.ACTIVATE, State.AVAILABLE, enqueued_at=Now()
+        )
+        if not moved:
+            raise InvalidTransition(
+                f"Cannot activate job in state '{job.state}'. "
+                "Only jobs in 'pending' state can be activated.",
+                job_id=str(job_id),
+                current_state=str(job.state),
+            )
+        job.refresh_from_db()
+        record([job_event("job.enqueued", job, time=timezone.now())])
+        wakeup.notify_on_commit([job.queue])
+    return Change(job, previous)
+
+
+def retry(job_ids: Collection[UUID]) -> int:
+    """Take jobs out of the dead letter for fresh attempts; return how many (OJS dead letter §6).
+
+    The error history stays, so that a second failure can be compared with the first.
+    """
+    now = timezone.now()
+    with atomic():
+        jobs = list(
+            Job.objects.filter(pk__in=job_ids, state=State.DISCARDED)
+            .select_for_update()
+            .order_by("pk")
+            .only("type", "queue", "attempt")
+        )
+        moved = Job.objects.filter(pk__in=[job.pk for job in jobs]).transition(
+            Event.RETRY,
+            State.AVAILABLE,
+            attempt=0,
+            attempt_counted=False,
+            retry_delay=None,
+            dead_letter=False,
+            started_at=None,
+            scheduled_at=None,
+            expires_at=None,
+            finished_by="",
+            unfenced=False,
+            enqueued_at=Now(),
+        )
+        record(job_event("job.enqueued", job, time=now, data={"retried": True}) for job in jobs)
+        wakeup.notify_on_commit({job.queue for job in jobs})
+    return moved
+
+
+def retry_one(job_id: UUID) -> Job:
+    """Retry one dead letter job.
+
+    Raises:
+        NotFound: there is none with this id in the dead letter.
+    """
+    if not retry([job_id]):
+        raise not_dead(job_id)
+    return Job.objects.get(pk=job_id)
+
+
+def delete_dead(job_ids: Collection[UUID]) -> int:
+    """Delete discarded jobs for good; return how many (OJS HTTP §12.3)."""
+    with atomic():
+        dead = Job.objects.filter(pk__in=job_ids, state=State.DISCARDED)
+        ids = list(dead.select_for_update().order_by("pk").values_list("pk", flat=True))
+        return Job.objects.filter(pk__in=ids).delete()[1].get(Job._meta.label, 0)
+
+
+def not_dead(job_id: object) -> NotFound:
+    return NotFound(
+        f"Dead letter job '{job_id}' not found.",
+        resource_type="dead_letter_job",
+        resource_id=str(job_id),
+    )
+
+
+def pause(
+    queue: str, *, paused_by: str = "", reason: str = "", until: datetime | None = None
+) -> Queue:
+    """Stop handing out jobs of `queue`; active ones are not affected (OJS HTTP §11.3).
+
+    Pausing a paused queue keeps the time of the first pause.
+    """
+    with atomic():
+        Queue.objects.get_or_create(name=queue)
+        row = Queue.objects.select_for_update().get(pk=queue)
+        since = row.paused_at if row.is_paused else timezone.now()
+        Queue.objects.filter(pk=queue).update(
+            paused_at=since, paused_until=until, paused_by=paused_by, pause_reason=reason
+        )
+        row.refresh_from_db()
+        record([queue_event("queue.paused", queue, paused_by=paused_by, reason=reason)])
+    return row
+
+
+def resume(queue: str, *, resumed_by: str = "") -> Queue:
+    """Hand out jobs of `queue` again (OJS HTTP §11.4).
+
+    Raises:
+        NotFound: there is no such queue.
+    """
+    with atomic():
+        moved = Queue.objects.filter(pk=queue).update(
+            paused_at=None, paused_until=None, paused_by="", pause_reason=""
+        )
+        if not moved:
+            raise NotFound(
+                f"Queue '{queue}' not found.", resource_type="queue", resource_id=queue
+            )
+        record([queue_event("queue.resumed", queue, resumed_by=resumed_by)])
+        wakeup.notify_on_commit([queue])
+    return Queue.objects.get(pk=queue)
+

@@ -1,0 +1,105 @@
+"""What time alone does to jobs: due, overrun, expired. Sweeps, one batch each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from .. import wakeup
+from ..database import atomic, connection
+from ..envelope import milliseconds
+from ..events import job_event, record
+from ..lifecycle import WAITING, Event, State
+from ..models import Job
+from ..querysets import JobQuerySet
+from ..signals import jobs_discarded, jobs_failed, jobs_promoted, send_on_commit
+from .settle import Failure, fail_locked
+
+BATCH_SIZE = 1000
+
+
+def locked(jobs: JobQuerySet, *columns: str) -> list[Job]:
+    """Lock one batch, passing over rows somebody else is changing right now."""
+    skip = connection().features.has_select_for_update_skip_locked
+    return list(jobs.select_for_update(skip_locked=skip).only(*columns)[:BATCH_SIZE])
+
+
+def promote_due() -> int:
+    """Make scheduled and retryable jobs whose time has come available (OJS core §6.3)."""
+    now = timezone.now()
+    with atomic():
+        due = locked(Job.objects.due().order_by("scheduled_at"), "type", "queue", "attempt")
+        if not due:
+            return 0
+        Job.objects.filter(pk__in=[job.pk for job in due]).transition(
+            Event.TIMER, State.AVAILABLE, enqueued_at=Now()
+        )
+        record(job_event("job.enqueued", job, time=now) for job in due)
+        wakeup.notify_on_commit({job.queue for job in due})
+    send_on_commit(jobs_promoted, Job, count=len(due))
+    return len(due)
+
+
+def time_out() -> int:
+    """Fail one batch of jobs past their execution timeout (OJS core §5.2); their policy decides."""
+    with atomic():
+        overrun = list(
+            Job.objects.overrun()
+            .order_by("pk")
+            .defer("args", "meta", "result")
+            .select_for_update(
+                skip_locked=connection().features.has_select_for_update_skip_locked
+            )[:BATCH_SIZE]
+        )
+        outcomes = [outcome for job in overrun for outcome in fail_locked([job], _overrun(job))]
+    if outcomes:
+        send_on_commit(jobs_failed, Job, outcomes=outcomes)
+    return len(outcomes)
+
+
+def _overrun(job: Job) -> Failure:
+    assert job.timeout is not None
+    limit = milliseconds(job.timeout)
+    return Failure(
+        job.pk,
+        worker_id=job.reserved_by,
+        type="timeout",
+        code="timeout",
+        message=f"The job ran longer than its timeout of {limit} ms.",
+        details={"timeout_ms": limit},
+    )
+
+
+def discard_expired() -> int:
+    """Discard one batch of jobs whose `expires_at` passed before a worker took them (core §5.2)."""
+    now = timezone.now()
+    with atomic():
+        stale = locked(
+            Job.objects.filter(state__in=sorted(WAITING), expires_at__lte=Now()).order_by(
+                "expires_at"
+            ),
+            "type",
+            "queue",
+            "attempt",
+            "created_at",
+            "expires_at",
+        )
+        if not stale:
+            return 0
+        Job.objects.filter(pk__in=[job.pk for job in stale]).transition(
+            Event.EXPIRE, State.DISCARDED
+        )
+        record(job_event("job.expired", job, time=now, data=_expiry(job, now)) for job in stale)
+    send_on_commit(jobs_discarded, Job, count=len(stale), reason="expired")
+    return len(stale)
+
+
+def _expiry(job: Job, now: Any) -> dict[str, Any]:
+    assert job.expires_at is not None
+    return {
+        "created_at": job.created_at.isoformat(),
+        "expired_at": now.isoformat(),
+        "ttl_ms": milliseconds(job.expires_at - job.created_at),
+    }

@@ -1,0 +1,142 @@
+"""Job → OJS JSON envelope (OJS JSON format §3, HTTP §9). Parsing lives in `validation`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+from uuid import UUID
+
+from .lifecycle import State
+from .timestamps import format_timestamp
+
+ERROR_FIELDS = (
+    "attempt",
+    "type",
+    "code",
+    "message",
+    "occurred_at",
+    "backtrace",
+    "details",
+    "retryable",
+    "worker_id",
+)
+NOT_FOR_WORKERS = ("timeout",)
+"""Public JavaScript workers read `timeout` as milliseconds; `timeout_ms` says it safely."""
+
+Errors = Iterable[Mapping[str, Any]]
+
+
+class EnvelopeSource(Protocol):
+    """What a job must be able to tell: a row, a claimed job or one just enqueued."""
+
+    id: Any
+    type: Any
+    queue: Any
+    args: Any
+    meta: Any
+    priority: Any
+    state: Any
+    attempt: Any
+    max_attempts: Any
+    retry: Any
+    retry_delay: Any
+    timeout: Any
+    visibility_timeout: Any
+    scheduled_at: Any
+    expires_at: Any
+    created_at: Any
+    enqueued_at: Any
+    started_at: Any
+    finished_at: Any
+    result: Any
+    tags: Any
+    attributes: Any
+
+
+def milliseconds(value: timedelta) -> int:
+    return value // timedelta(milliseconds=1)
+
+
+def error_entry(row: Mapping[str, Any]) -> dict[str, Any]:
+    """One element of `errors` (OJS errors §6.1, retry §10.1)."""
+    entry = {name: row[name] for name in ERROR_FIELDS if row.get(name) not in (None, "")}
+    entry["code"] = row.get("code") or row["type"]
+    entry["message"] = row.get("message") or ""
+    occurred_at = row["occurred_at"]
+    if isinstance(occurred_at, datetime):
+        occurred_at = format_timestamp(occurred_at)
+    entry["occurred_at"] = entry["timestamp"] = occurred_at
+    return entry
+
+
+def envelope(job: EnvelopeSource, errors: Errors = (), *, for_worker: bool = False) -> dict[str, Any]:
+    """Return the whole envelope of `job`; `errors` are its failed attempts, oldest first.
+
+    Fields the client sent and we do not know come last, and never replace one of ours.
+    """
+    document: dict[str, Any] = {
+        "specversion": "1.0",
+        "id": str(job.id) if isinstance(job.id, UUID) else job.id,
+        "type": job.type,
+        "queue": job.queue,
+        "args": job.args,
+        "meta": job.meta,
+        "priority": job.priority,
+        "state": str(job.state),
+        "attempt": job.attempt,
+        "max_attempts": job.max_attempts,
+        "tags": job.tags,
+        "created_at": format_timestamp(job.created_at),
+        "enqueued_at": format_timestamp(job.enqueued_at),
+    }
+    if job.timeout is not None:
+        document["timeout_ms"] = milliseconds(job.timeout)
+    if job.visibility_timeout is not None:
+        document["visibility_timeout_ms"] = milliseconds(job.visibility_timeout)
+    if job.retry is not None:
+        document["retry"] = job.retry
+    if job.retry_delay is not None:
+        document["retry_delay_ms"] = milliseconds(job.retry_delay)
+    if job.started_at is not None:
+        document["started_at"] = format_timestamp(job.started_at)
+    if job.result is not None:
+        document["result"] = job.result
+    _add_times(document, job)
+    _add_errors(document, job, errors)
+    for name, value in (job.attributes or {}).items():
+        if not (for_worker and name in NOT_FOR_WORKERS):
+            document.setdefault(name, value)
+    return document
+
+
+def _add_times(document: dict[str, Any], job: EnvelopeSource) -> None:
+    sent = job.attributes or {}
+    if job.expires_at is not None:
+        document["expires_at"] = sent.get("expires_at") or format_timestamp(job.expires_at)
+    if job.scheduled_at is not None:
+        due = format_timestamp(job.scheduled_at)
+        if job.state == State.RETRYABLE:
+            document["next_attempt_at"] = document["next_retry_at"] = due
+        elif job.state == State.SCHEDULED:
+            document["scheduled_at"] = sent.get("scheduled_at") or due
+    if job.finished_at is None:
+        return
+    finished = format_timestamp(job.finished_at)
+    if job.state == State.CANCELLED:
+        document["cancelled_at"] = finished
+        return
+    if job.state == State.DISCARDED:
+        document["discarded_at"] = finished
+    # A job that expired before its first attempt was discarded, but never ran to an end.
+    if job.started_at is not None or job.state == State.COMPLETED:
+        document["completed_at"] = finished
+
+
+def _add_errors(document: dict[str, Any], job: EnvelopeSource, errors: Errors) -> None:
+    history = [error_entry(row) for row in errors]
+    if history:
+        document["errors"] = history
+        # Cleared by success (core §7.3), and by an operator's fresh start.
+        if job.state != State.COMPLETED and job.attempt:
+            document["error"] = history[-1]

@@ -1,0 +1,94 @@
+"""What can be refused, and in which words (OJS errors §4, HTTP binding §16.3).
+
+The engine raises these; every binding has one table that turns them into its own wire words.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class OJSError(Exception):
+    """A request that cannot be served. `details` is safe to show to the client."""
+
+    code = "backend_error"
+    retryable = False
+    hint = ""
+
+    def __init__(self, message: str, *, hint: str = "", **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+        if hint:
+            self.hint = hint
+
+
+class InvalidRequest(OJSError):
+    """The request breaks a rule of the documents; `details["field"]` says where."""
+
+    code = "invalid_request"
+
+
+class InvalidPayload(OJSError):
+    """The body is not a JSON object we can read."""
+
+    code = "invalid_payload"
+
+
+class InvalidRetryPolicyRequest(InvalidRequest):
+    """The retry policy breaks a rule of OJS retry §11."""
+
+
+class BodyTooLarge(OJSError):
+    """The body exceeds `OJS["MAX_BODY_SIZE"]` (OJS JSON format §8.1)."""
+
+    code = "envelope_too_large"
+
+
+class Unsupported(OJSError):
+    """A spec version or a feature this server does not have."""
+
+    code = "unsupported"
+
+
+class NotFound(OJSError):
+    """No such job, queue, worker or key."""
+
+    code = "not_found"
+    hint = "Check the identifier; finished jobs are deleted when their retention has passed."
+
+
+class JobNotFound(NotFound):
+    def __init__(self, job_id: object) -> None:
+        super().__init__(
+            f"Job '{job_id}' not found.", resource_type="job", resource_id=str(job_id)
+        )
+
+
+class DuplicateJob(OJSError):
+    """A job with this id exists (OJS core §5.5.3)."""
+
+    code = "duplicate"
+
+
+class Conflict(OJSError):
+    """The state of things does not allow it."""
+
+    code = "conflict"
+
+
+class InvalidTransition(Conflict):
+    """The job's state does not allow the operation (OJS core §6.3)."""
+
+
+class ReservationLost(Conflict):
+    """The caller does not hold the job, or no longer does (OJS worker protocol §5.6)."""
+
+
+class NotAuthenticated(OJSError):
+    code = "unauthenticated"
+    hint = "Send 'Authorization: Bearer <API key>'."
+
+
+class PermissionDenied(OJSError):
+    code = "permission_denied"

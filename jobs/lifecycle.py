@@ -1,0 +1,81 @@
+"""The job's life as data: states, events and the transitions they allow (OJS core §6).
+
+Nothing here touches a database. `JobQuerySet.transition()` turns a row of this table into the
+`WHERE` of an UPDATE; that is the only way a state changes.
+"""
+
+from __future__ import annotations
+
+import enum
+from functools import cache
+
+from django.db import models
+
+
+class State(models.TextChoices):
+    """The eight states of a job (OJS core §6.1)."""
+
+    SCHEDULED = "scheduled"
+    AVAILABLE = "available"
+    PENDING = "pending"
+    ACTIVE = "active"
+    COMPLETED = "completed"
+    RETRYABLE = "retryable"
+    CANCELLED = "cancelled"
+    DISCARDED = "discarded"
+
+
+class Event(enum.Enum):
+    """What can happen to a job."""
+
+    PUSH = "push"
+    TIMER = "timer"
+    """`scheduled_at` or the backoff delay has been reached."""
+    ACTIVATE = "activate"
+    FETCH = "fetch"
+    ACK = "ack"
+    FAIL = "fail"
+    TIMEOUT = "timeout"
+    """The reservation was lost: it expired, or its worker died (OJS worker protocol §5.5, §10.2)."""
+    RELEASE = "release"
+    """The worker gives the job back unfinished; the attempt does not count."""
+    CANCEL = "cancel"
+    EXPIRE = "expire"
+    """`expires_at` passed before a worker took the job (OJS core §5.2)."""
+    RETRY = "retry"
+    """An operator takes the job out of the dead letter."""
+
+
+TERMINAL = frozenset({State.COMPLETED, State.CANCELLED, State.DISCARDED})
+
+WAITING = frozenset({State.SCHEDULED, State.AVAILABLE, State.PENDING, State.RETRYABLE})
+"""Not finished, and in nobody's hands."""
+
+# OJS core §6.3, row by row. TIMEOUT → discarded is §5.5.4 of the worker protocol, RELEASE is the
+# same way back as TIMEOUT taken voluntarily, and EXPIRE is core §5.2.
+TRANSITIONS: dict[Event, dict[State | None, frozenset[State]]] = {
+    Event.PUSH: {None: frozenset({State.SCHEDULED, State.AVAILABLE, State.PENDING})},
+    Event.TIMER: {
+        State.SCHEDULED: frozenset({State.AVAILABLE}),
+        State.RETRYABLE: frozenset({State.AVAILABLE}),
+    },
+    Event.ACTIVATE: {State.PENDING: frozenset({State.AVAILABLE})},
+    Event.FETCH: {State.AVAILABLE: frozenset({State.ACTIVE})},
+    Event.ACK: {State.ACTIVE: frozenset({State.COMPLETED})},
+    Event.FAIL: {State.ACTIVE: frozenset({State.RETRYABLE, State.DISCARDED})},
+    Event.TIMEOUT: {State.ACTIVE: frozenset({State.AVAILABLE, State.DISCARDED})},
+    Event.RELEASE: {State.ACTIVE: frozenset({State.AVAILABLE})},
+    Event.CANCEL: {
+        state: frozenset({State.CANCELLED}) for state in sorted(WAITING | {State.ACTIVE})
+    },
+    Event.EXPIRE: {state: frozenset({State.DISCARDED}) for state in sorted(WAITING)},
+    Event.RETRY: {State.DISCARDED: frozenset({State.AVAILABLE})},
+}
+
+
+@cache
+def sources(event: Event, to: State) -> tuple[State, ...]:
+    """Return the states from which `event` may lead to `to`; empty if none (OJS core §6.3)."""
+    return tuple(
+        state for state, targets in TRANSITIONS[event].items() if state is not None and to in targets
+    )

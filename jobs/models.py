@@ -1,0 +1,325 @@
+"""What is stored about jobs: the job, its errors, its queue, what happened to it, and who may ask.
+
+Instances never write themselves; state moves only through `JobQuerySet.transition()` and the
+statements of `jobs.engine`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.db import models
+from django.db.models import F, Q
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from .identifiers import uuid7
+from .lifecycle import TERMINAL, WAITING, State
+from .querysets import EventTxid, JobQuerySet
+
+DUE_STATES = (State.SCHEDULED, State.RETRYABLE)
+
+
+class Job(models.Model):
+    """A job envelope and where it stands (OJS core §5)."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    type = models.CharField(max_length=255)
+    queue = models.CharField(max_length=128, default="default")
+    args = models.JSONField(default=list)
+    meta = models.JSONField(default=dict, blank=True)
+    priority = models.SmallIntegerField(default=0)
+    state = models.CharField(max_length=9, choices=State, default=State.AVAILABLE)
+
+    attempt = models.PositiveIntegerField(default=0)
+    """Number of the attempt being made or, after a recovery, of the one that is due."""
+    attempt_counted = models.BooleanField(default=False)
+    """The next FETCH takes `attempt` as it is: a recovery has already counted it."""
+    max_attempts = models.PositiveIntegerField(default=3)
+    retry = models.JSONField(null=True, blank=True)
+    """The retry policy as the client sent it; null means the default (OJS retry §8)."""
+    retry_delay = models.DurationField(null=True, blank=True)
+    """The backoff chosen at the last failure."""
+
+    timeout = models.DurationField(null=True, blank=True)
+    """Longest execution; null means none of its own."""
+    visibility_timeout = models.DurationField(null=True, blank=True)
+    """The job's own reservation period, which wins over what a fetch asks for (§5.3)."""
+    reserved_for = models.DurationField(null=True, blank=True)
+    """Length of the present reservation: what a heartbeat restarts (§5.4)."""
+    reserved_by = models.CharField(max_length=255, blank=True, default="")
+    """Id of the worker that holds the job; empty for a fetch that named none."""
+    # Not indexed: every heartbeat rewrites it, and an index would forbid PostgreSQL's cheap
+    # in-page update. Active jobs are few; the reaper can scan them.
+    reserved_until = models.DateTimeField(null=True, blank=True)
+    finished_by = models.CharField(max_length=255, blank=True, default="")
+    """The worker that settled the job for good."""
+    unfenced = models.BooleanField(default=False)
+    """Settled by a request that did not say which worker sent it (ARCHITECTURE §12)."""
+
+    scheduled_at = models.DateTimeField(null=True, blank=True)
+    """When a scheduled or retryable job is due."""
+    expires_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField()
+    enqueued_at = models.DateTimeField()
+    """When the job last became available (or was accepted, while it still waits)."""
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+    """When a terminal state was reached."""
+
+    result = models.JSONField(null=True, blank=True)
+    tags = models.JSONField(default=list, blank=True)
+    attributes = models.JSONField(default=dict, blank=True)
+    """Fields of the envelope that no column holds, returned as they came (OJS core §5.5.4)."""
+    dead_letter = models.BooleanField(default=False)
+    """Discarded, and kept for an operator to look at (OJS dead letter §4.2)."""
+
+    objects = JobQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("job")
+        verbose_name_plural = _("jobs")
+        indexes = [  # noqa: RUF012 (Django's own idiom)
+            # FETCH: one range scan a queue, already in order.
+            models.Index(
+                "queue",
+                F("priority").desc(),
+                "enqueued_at",
+                "id",
+                name="ojs_job_available",
+                condition=Q(state=State.AVAILABLE),
+            ),
+            # A fetch asks for one queue, the reaper for all of them.
+            models.Index(
+                "queue", "scheduled_at", name="ojs_job_due_queue", condition=Q(state__in=DUE_STATES)
+            ),
+            models.Index("scheduled_at", name="ojs_job_due", condition=Q(state__in=DUE_STATES)),
+            # Not `state = 'active'`: an ack says that too, and the planner would answer it from
+            # this index, slower with every job in flight.
+            models.Index(
+                "reserved_by", name="ojs_job_reserved", condition=Q(reserved_until__isnull=False)
+            ),
+            models.Index(
+                "state", "finished_at", name="ojs_job_finished", condition=Q(finished_at__isnull=False)
+            ),
+            models.Index(
+                "expires_at",
+                name="ojs_job_expires",
+                condition=Q(expires_at__isnull=False, state__in=sorted(WAITING)),
+            ),
+        ]
+        constraints = [  # noqa: RUF012
+            models.CheckConstraint(
+                name="ojs_job_active_is_reserved",
+                condition=Q(state=State.ACTIVE, reserved_until__isnull=False)
+                | (~Q(state=State.ACTIVE) & Q(reserved_until__isnull=True)),
+            ),
+            models.CheckConstraint(
+                name="ojs_job_terminal_is_finished",
+                condition=Q(state__in=sorted(TERMINAL), finished_at__isnull=False)
+                | (~Q(state__in=sorted(TERMINAL)) & Q(finished_at__isnull=True)),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.id}"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.state in TERMINAL
+
+    @property
+    def has_attempts_left(self) -> bool:
+        """Whether a failure of the present attempt leaves another one (OJS retry §2.2)."""
+        return self.attempt < self.max_attempts
+
+
+class JobError(models.Model):
+    """One failed attempt (OJS core §8, errors §6)."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="errors")
+    attempt = models.PositiveIntegerField()
+    type = models.CharField(max_length=255)
+    code = models.CharField(max_length=255, blank=True, default="")
+    message = models.TextField(blank=True, default="")
+    backtrace = models.JSONField(null=True, blank=True)
+    details = models.JSONField(null=True, blank=True)
+    retryable = models.BooleanField(null=True, blank=True)
+    """What the worker said of it; null if it said nothing."""
+    worker_id = models.CharField(max_length=255, blank=True, default="")
+    occurred_at = models.DateTimeField()
+
+    class Meta:
+        verbose_name = _("job error")
+        verbose_name_plural = _("job errors")
+        ordering = ("id",)
+
+    def __str__(self) -> str:
+        return f"attempt {self.attempt}: {self.type}"
+
+
+class QueueQuerySet(models.QuerySet["Queue"]):
+    def paused(self) -> QueueQuerySet:
+        """Queues from which nothing is fetched now; a pause may end by itself."""
+        now = models.functions.Now()
+        return self.filter(paused_at__isnull=False).filter(
+            Q(paused_until__isnull=True) | Q(paused_until__gt=now)
+        )
+
+    def limited(self) -> QueueQuerySet:
+        """Queues that cap their active jobs (OJS worker protocol §8.3)."""
+        return self.filter(concurrency__isnull=False)
+
+
+class Queue(models.Model):
+    """A queue that has been used, and what operators decided about it."""
+
+    name = models.CharField(max_length=128, primary_key=True)
+    paused_at = models.DateTimeField(null=True, blank=True)
+    paused_until = models.DateTimeField(null=True, blank=True)
+    paused_by = models.CharField(max_length=255, blank=True, default="")
+    pause_reason = models.TextField(blank=True, default="")
+    concurrency = models.PositiveIntegerField(
+        null=True, blank=True, help_text=_("Most jobs of this queue that may be active at once.")
+    )
+    created_at = models.DateTimeField(default=timezone.now)
+
+    objects = QueueQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("queue")
+        verbose_name_plural = _("queues")
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def is_paused(self) -> bool:
+        return self.paused_at is not None and (
+            self.paused_until is None or self.paused_until > timezone.now()
+        )
+
+
+class RefusedFinish(models.Model):
+    """An ACK or FAIL that came too late, or from the wrong worker (OJS worker protocol §10.4)."""
+
+    # No foreign key: the record outlives its job.
+    job_id = models.UUIDField(db_index=True)
+    operation = models.CharField(max_length=4)
+    worker_id = models.CharField(max_length=255, blank=True, default="", db_index=True)
+    attempt = models.PositiveIntegerField(null=True, blank=True)
+    held_by = models.CharField(max_length=255, blank=True, default="")
+    """Who holds the job instead, if anybody."""
+    state = models.CharField(max_length=9, choices=State)
+    """The job's state when the finish was refused."""
+    refused_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        verbose_name = _("refused finish")
+        verbose_name_plural = _("refused finishes")
+        ordering = ("-id",)
+
+    def __str__(self) -> str:
+        return f"{self.operation} of {self.job_id} by {self.worker_id or '?'}"
+
+
+class Event(models.Model):
+    """Something that happened to a job or a worker, in the order readers may rely on (OJS events).
+
+    A reader's cursor is (`txid`, `id`): ids are drawn before commit, so an id alone could be
+    overtaken and missed.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    txid = models.BigIntegerField(db_default=EventTxid(), editable=False)
+    type = models.CharField(max_length=40)
+    subject = models.CharField(max_length=255)
+    """A job id, worker id or queue name."""
+    queue = models.CharField(max_length=128, blank=True, default="")
+    job_type = models.CharField(max_length=255, blank=True, default="")
+    worker_id = models.CharField(max_length=255, blank=True, default="")
+    attempt = models.PositiveIntegerField(null=True, blank=True)
+    time = models.DateTimeField()
+    data = models.JSONField(null=True, blank=True)
+    """What only this type of event tells."""
+
+    class Meta:
+        verbose_name = _("event")
+        verbose_name_plural = _("events")
+        ordering = ("txid", "id")
+        indexes = [  # noqa: RUF012
+            models.Index("txid", "id", name="ojs_event_cursor"),
+            models.Index("subject", name="ojs_event_subject"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.subject}"
+
+
+class Scope(models.TextChoices):
+    """What an API key may do."""
+
+    PRODUCE = "produce", _("Produce: enqueue, look at and cancel jobs")
+    WORK = "work", _("Work: fetch, settle, heartbeat")
+    OPERATE = "operate", _("Operate: queues, dead letter, workers")
+
+
+def all_scopes() -> list[str]:
+    return [str(scope) for scope in Scope]
+
+
+class ApiKey(models.Model):
+    """A bearer key; only its hash is stored."""
+
+    name = models.CharField(max_length=255)
+    prefix = models.CharField(max_length=12, editable=False)
+    """The first characters of the key, to recognise it by."""
+    digest = models.CharField(max_length=64, unique=True, editable=False)
+    scopes = models.JSONField(default=all_scopes)
+    worker_id = models.CharField(
+        max_length=255, blank=True, default="", help_text=_("The only worker this key may speak for.")
+    )
+    label = models.CharField(
+        max_length=255, blank=True, default="", help_text=_("Workers using this key must carry it.")
+    )
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+    last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
+    """To the minute."""
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        verbose_name = _("API key")
+        verbose_name_plural = _("API keys")
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.prefix}…)"
+
+    @property
+    def is_usable(self) -> bool:
+        return self.revoked_at is None
+
+    def allows(self, scope: str) -> bool:
+        return scope in self.scopes
+
+
+class DeadJobManager(models.Manager["DeadJob"]):
+    def get_queryset(self) -> models.QuerySet[DeadJob]:
+        return super().get_queryset().filter(state=State.DISCARDED, dead_letter=True)
+
+
+class DeadJob(Job):
+    """The dead letter: discarded jobs, as a view (OJS dead letter §4)."""
+
+    objects: Any = DeadJobManager()
+
+    class Meta:
+        proxy = True
+        verbose_name = _("dead letter job")
+        verbose_name_plural = _("dead letter")
+
+    @property
+    def discarded_at(self) -> datetime | None:
+        return self.finished_at

@@ -1,0 +1,74 @@
+"""Names for the WHEREs of the engine, and the one guarded UPDATE."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.db import models
+from django.db.models import F, Func, Q
+from django.db.models.functions import Now
+
+from .lifecycle import TERMINAL, Event, State, sources
+
+if TYPE_CHECKING:
+    from .models import Job  # noqa: F401 (names the row type below)
+
+
+class EventTxid(Func):
+    """The number of the writing transaction on PostgreSQL; 0 where writers take turns anyway."""
+
+    output_field = models.BigIntegerField()
+    allowed_default = True
+    template = "0"
+
+    def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return super().as_sql(
+            compiler, connection, template="(pg_current_xact_id()::text::bigint)", **extra
+        )
+
+
+class JobQuerySet(models.QuerySet["Job"]):
+    def active(self) -> JobQuerySet:
+        return self.filter(state=State.ACTIVE)
+
+    def held_by(self, worker_id: str) -> JobQuerySet:
+        """Active jobs whose reservation is `worker_id`'s (OJS worker protocol §5.6)."""
+        # The second condition lets PostgreSQL use the partial index on `reserved_by`.
+        return self.active().filter(reserved_by=worker_id, reserved_until__isnull=False)
+
+    def overdue(self) -> JobQuerySet:
+        """Active jobs whose visibility timeout has passed (OJS worker protocol §5.5)."""
+        return self.active().filter(reserved_until__lte=Now())
+
+    def overrun(self) -> JobQuerySet:
+        """Active jobs past their execution timeout (OJS core §5.2)."""
+        return self.active().filter(
+            timeout__isnull=False,
+            reserved_until__isnull=False,
+            started_at__lte=Now() - F("timeout"),
+        )
+
+    def due(self) -> JobQuerySet:
+        """Scheduled and retryable jobs whose time has come."""
+        return self.filter(
+            state__in=(State.SCHEDULED, State.RETRYABLE), scheduled_at__lte=Now()
+        )
+
+    def unexpired(self) -> JobQuerySet:
+        return self.filter(Q(expires_at__isnull=True) | Q(expires_at__gt=Now()))
+
+    def dead(self) -> JobQuerySet:
+        """The dead letter (OJS dead letter §4)."""
+        return self.filter(state=State.DISCARDED, dead_letter=True)
+
+    def transition(self, event: Event, to: State, **changes: Any) -> int:
+        """Move every matched job that may take `event` to state `to`; return how many moved.
+
+        One guarded UPDATE. Jobs whose current state does not allow the event are left alone and
+        not counted, so two racing callers cannot both win.
+        """
+        implied: dict[str, Any] = {}
+        if to != State.ACTIVE:
+            implied = {"reserved_by": "", "reserved_until": None, "reserved_for": None}
+        implied["finished_at"] = Now() if to in TERMINAL else None
+        return self.filter(state__in=sources(event, to)).update(state=to, **(implied | changes))

@@ -1,0 +1,245 @@
+"""Retry policies: how long to wait after a failure, and which failures to give up on (OJS retry).
+
+Pure functions of a policy document. Whether attempts are left, and what becomes of the job,
+is the engine's to decide: nothing here knows a job.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from random import random as uniform
+from typing import Any
+
+from .durations import LONGEST, format_duration, parse_duration
+
+# The document sets no upper bounds. These are far beyond any sensible policy and keep a
+# policy inside an integer column and a coefficient inside ordinary arithmetic.
+MAX_ATTEMPTS = 10_000
+MAX_COEFFICIENT = 1_000_000
+
+# The gRPC binding and the examples of core §13.2 write "1s" and "300s". RET-19 wants malformed
+# durations refused, so exactly this form is let through besides ISO 8601, and only here.
+SHORT_FORM = re.compile(r"[0-9]+s")
+
+# What the first interval is multiplied with before retry `n`, given coefficient `c` (§3,
+# Appendix A). math.pow, unlike **, never builds an enormous integer: it raises OverflowError.
+GROWTH: dict[str, Callable[[int, float], float]] = {
+    "none": lambda n, c: 1.0,
+    "linear": lambda n, c: float(n),
+    "exponential": lambda n, c: math.pow(c, n - 1),
+    "polynomial": lambda n, c: math.pow(n, c),
+}
+
+STRATEGIES = {**{name: name for name in GROWTH}, "constant": "none"}
+EXHAUSTIONS = {"discard": "discard", "dead_letter": "dead_letter"}
+
+
+class InvalidRetryPolicy(ValueError):
+    """A retry policy breaks a rule of §11.1 (`validation.retry_policy_invalid`).
+
+    `field` is the key as the client spelled it; the text of the error begins with it.
+    """
+
+    def __init__(self, field: str, problem: str):
+        super().__init__(field, problem)
+        self.field = field
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.field} {self.problem}"
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """An effective policy: every field has a value (§2.1, §8). Read untrusted ones with `parse`."""
+
+    max_attempts: int = 3
+    """All executions, the first included; 0 means what 1 means: no retry (§2.2)."""
+    initial_interval: timedelta = timedelta(seconds=1)
+    backoff_coefficient: float = 2.0
+    max_interval: timedelta = timedelta(minutes=5)
+    jitter: bool = True
+    non_retryable_errors: tuple[str, ...] = ()
+    on_exhaustion: str = "discard"
+    strategy: str = "exponential"
+    """A key of GROWTH. Never guessed from the coefficient: §3 makes exponential the default."""
+    explicit_exhaustion: bool = False
+    """Whether the document itself said `on_exhaustion`, rather than leaving it to the default."""
+
+    @classmethod
+    def parse(cls, document: dict[str, Any] | None) -> RetryPolicy:
+        """Merge a partial document with the default policy and check it (OJS retry §8.1, §11.1).
+
+        A null counts as absent. Unknown keys are ignored: a newer client may send them.
+        A key spelled as the document spells it wins over its aliases.
+
+        Raises:
+            InvalidRetryPolicy: a rule is broken; its `field` names the offending key.
+        """
+        if document is None:
+            return DEFAULT
+        if not isinstance(document, dict):
+            raise InvalidRetryPolicy("retry", "must be an object")
+        given: dict[str, Any] = {}
+        for key, (field, read) in READERS.items():
+            value = document.get(key)
+            if value is not None:
+                given.setdefault(field, read(key, value))
+        if not given:
+            return DEFAULT
+        _settle_max_interval(given)
+        return cls(**given, explicit_exhaustion="on_exhaustion" in given)
+
+    def delay(self, retry_number: int, random: Callable[[], float] = uniform) -> timedelta:
+        """How long to wait before retry `retry_number`; attempt 2 is retry 1 (OJS retry §3, §5).
+
+        Args:
+            random: draws uniformly from [0, 1); used only with jitter.
+        """
+        longest = self.max_interval.total_seconds()
+        seconds = min(self._backoff(max(retry_number, 1)), longest)
+        if self.jitter:
+            # Capped again after jitter, which may add half as much (§5.3); floored as §5.1 asks.
+            seconds = max(0.0, min(seconds * (0.5 + random()), longest))
+        return timedelta(seconds=seconds)
+
+    def is_retryable(self, error_type: str, code: str = "") -> bool:
+        """Whether no entry of `non_retryable_errors` names this failure (OJS retry §6.2).
+
+        Either name may match: the HTTP binding's clients send a `code` where this document
+        has a `type`.
+        """
+        return not any(
+            _matches(entry, name)
+            for entry in self.non_retryable_errors
+            for name in (error_type, code)
+        )
+
+    def _backoff(self, retry_number: int) -> float:
+        try:
+            growth = GROWTH[self.strategy](retry_number, self.backoff_coefficient)
+        except OverflowError:
+            return math.inf
+        return self.initial_interval.total_seconds() * growth
+
+
+def _matches(entry: str, name: str) -> bool:
+    return name == entry or (entry.endswith(".*") and name.startswith(entry[:-1]))
+
+
+def _settle_max_interval(given: dict[str, Any]) -> None:
+    """Hold `max_interval` against the effective `initial_interval`, or supply it (§11.1)."""
+    initial = given.get("initial_interval", DEFAULT.initial_interval)
+    if "max_interval" not in given:
+        # A client that asks for ten minutes and names no maximum has not asked for five.
+        given["max_interval"] = max(initial, DEFAULT.max_interval)
+    elif given["max_interval"] < initial:
+        problem = f"must be at least initial_interval, which is {format_duration(initial)}"
+        raise InvalidRetryPolicy("max_interval", problem)
+
+
+# Readers: each checks one value by its exact type, because `true` is an integer to
+# isinstance() and none to JSON, and returns what the policy keeps.
+
+
+def _attempts(key: str, value: Any) -> int:
+    if type(value) is not int:
+        raise InvalidRetryPolicy(key, "must be an integer")
+    if value < 0:
+        raise InvalidRetryPolicy(key, "must not be negative")
+    if value > MAX_ATTEMPTS:
+        raise InvalidRetryPolicy(key, f"must be at most {MAX_ATTEMPTS}")
+    return value
+
+
+def _coefficient(key: str, value: Any) -> float:
+    if type(value) not in (int, float):
+        raise InvalidRetryPolicy(key, "must be a number")
+    if value < 1:
+        raise InvalidRetryPolicy(key, "must be at least 1.0")
+    # Asked this way round, NaN is refused as well.
+    if not value <= MAX_COEFFICIENT:
+        raise InvalidRetryPolicy(key, f"must be a number of at most {MAX_COEFFICIENT}")
+    return float(value)
+
+
+def _interval(key: str, value: Any) -> timedelta:
+    if type(value) is not str:
+        raise InvalidRetryPolicy(key, "must be a string with an ISO 8601 duration, such as PT30S")
+    text = f"PT{value[:-1]}S" if SHORT_FORM.fullmatch(value) else value
+    try:
+        interval = parse_duration(text)
+    except ValueError as error:
+        raise InvalidRetryPolicy(key, f"is not a valid duration: {error}") from None
+    return _positive(key, interval)
+
+
+def _milliseconds(key: str, value: Any) -> timedelta:
+    if type(value) is not int:
+        raise InvalidRetryPolicy(key, "must be an integer number of milliseconds")
+    # Compared as integers: a timedelta of that many milliseconds may not exist.
+    if abs(value) > LONGEST // timedelta(milliseconds=1):
+        raise InvalidRetryPolicy(key, "must be at most 100 years")
+    return _positive(key, timedelta(milliseconds=value))
+
+
+def _positive(key: str, interval: timedelta) -> timedelta:
+    if interval <= timedelta(0):
+        raise InvalidRetryPolicy(key, "must be greater than zero")
+    return interval
+
+
+def _boolean(key: str, value: Any) -> bool:
+    if type(value) is not bool:
+        raise InvalidRetryPolicy(key, "must be true or false")
+    return value
+
+
+def _error_types(key: str, value: Any) -> tuple[str, ...]:
+    if type(value) is not list or not all(type(entry) is str and entry for entry in value):
+        raise InvalidRetryPolicy(key, "must be an array of non-empty strings")
+    return tuple(value)
+
+
+def _one_of(names: dict[str, str]) -> Callable[[str, Any], str]:
+    def read(key: str, value: Any) -> str:
+        if type(value) is not str or value not in names:
+            raise InvalidRetryPolicy(key, f"must be one of {', '.join(names)}")
+        return names[value]
+
+    return read
+
+
+_strategy = _one_of(STRATEGIES)
+_exhaustion = _one_of(EXHAUSTIONS)
+
+# Every key a client may send, the specification's spelling before its aliases: milliseconds
+# come from the Go SDK, camelCase from the JavaScript SDK's workflow steps and from gRPC.
+READERS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
+    "max_attempts": ("max_attempts", _attempts),
+    "maxAttempts": ("max_attempts", _attempts),
+    "initial_interval": ("initial_interval", _interval),
+    "initialInterval": ("initial_interval", _interval),
+    "initial_interval_ms": ("initial_interval", _milliseconds),
+    "initial_delay_ms": ("initial_interval", _milliseconds),
+    "backoff_coefficient": ("backoff_coefficient", _coefficient),
+    "backoffCoefficient": ("backoff_coefficient", _coefficient),
+    "max_interval": ("max_interval", _interval),
+    "maxInterval": ("max_interval", _interval),
+    "max_interval_ms": ("max_interval", _milliseconds),
+    "jitter": ("jitter", _boolean),
+    "non_retryable_errors": ("non_retryable_errors", _error_types),
+    "nonRetryableErrors": ("non_retryable_errors", _error_types),
+    "on_exhaustion": ("on_exhaustion", _exhaustion),
+    "onExhaustion": ("on_exhaustion", _exhaustion),
+    "backoff_strategy": ("strategy", _strategy),
+    "backoff_type": ("strategy", _strategy),
+    "strategy": ("strategy", _strategy),
+}
+
+DEFAULT = RetryPolicy()
+"""The policy of a job that brings none (§8); shared, being immutable."""

@@ -1,0 +1,98 @@
+"""RFC 3339 timestamps: text on the wire, aware datetimes inside (OJS JSON format §5).
+
+Refuses what is not a moment in time: a timestamp without a timezone is never guessed at.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta, timezone
+
+from .durations import parse_duration
+
+# [0-9], not \d, which also matches digits of other scripts. The timezone is optional
+# here only so that its absence can be named.
+PATTERN = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt]([0-9]{2}):([0-9]{2}):([0-9]{2})"
+    r"(?:\.([0-9]+))?(?:([Zz])|([+-])([0-9]{2}):([0-9]{2}))?"
+)
+
+# Replies carry about four timestamps for each job, and looking digits up takes half the
+# time of isoformat(): 0.5 µs against 1.1 µs.
+TWO_DIGITS = tuple(f"{number:02}" for number in range(60))
+THREE_DIGITS = tuple(f"{number:03}" for number in range(1000))
+
+
+def parse_timestamp(text: str) -> datetime:
+    """Read an RFC 3339 timestamp, keeping its timezone (OJS JSON format §5.1, §5.3).
+
+    Fractions of a second may have any number of digits; those beyond the microsecond are
+    cut off.
+
+    Raises:
+        ValueError: not such a timestamp, or no moment of the years 1 to 9999 in UTC.
+    """
+    match = PATTERN.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError(
+            f"{_excerpt(text)} is not an RFC 3339 timestamp such as 2026-02-12T10:30:00Z."
+        )
+    *date_and_time, fraction, utc, sign, hours, minutes = match.groups()
+    if not utc and not sign:
+        raise ValueError(f"{_excerpt(text)} has no timezone: end it with Z or ±hh:mm.")
+    year, month, day, hour, minute, second = map(int, date_and_time)
+    microsecond = int((fraction or "")[:6].ljust(6, "0"))
+    if second == 60:
+        # A leap second (RFC 3339 §5.7) has no datetime; the instant before it is the nearest.
+        second, microsecond = 59, 999_999
+    zone = UTC if utc else _offset(sign, int(hours), int(minutes))
+    try:
+        moment = datetime(year, month, day, hour, minute, second, microsecond, tzinfo=zone)
+        # Every later comparison and the database work in UTC, where 0001-01-01T00:00:00+01:00
+        # has no date.
+        moment.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{_excerpt(text)} is not a valid moment: {error}.") from None
+    return moment
+
+
+def parse_when(text: str, now: datetime) -> datetime:
+    """Read a timestamp, or a duration from `now` written as +PT5S (conformance suite, L2-DEL).
+
+    No document mentions the relative form, but the public suite schedules with it.
+
+    Raises:
+        ValueError: neither of the two.
+    """
+    if not isinstance(text, str) or not text.startswith("+"):
+        return parse_timestamp(text)
+    return now + parse_duration(text[1:])
+
+
+def format_timestamp(moment: datetime) -> str:
+    """Write `moment` in UTC with milliseconds, as 2026-02-12T10:30:00.000Z (§5.1, §5.3).
+
+    Raises:
+        ValueError: `moment` is naive.
+    """
+    if moment.tzinfo is not UTC:
+        if moment.utcoffset() is None:
+            raise ValueError("A timestamp needs a timezone; this datetime is naive.")
+        moment = moment.astimezone(UTC)
+    return (
+        f"{moment.year:04}-{TWO_DIGITS[moment.month]}-{TWO_DIGITS[moment.day]}"
+        f"T{TWO_DIGITS[moment.hour]}:{TWO_DIGITS[moment.minute]}:{TWO_DIGITS[moment.second]}"
+        f".{THREE_DIGITS[moment.microsecond // 1000]}Z"
+    )
+
+
+def _offset(sign: str, hours: int, minutes: int) -> timezone:
+    if hours > 23 or minutes > 59:
+        raise ValueError("A timezone offset must lie between -23:59 and +23:59.")
+    offset = timedelta(hours=hours, minutes=minutes)
+    return timezone(-offset if sign == "-" else offset)
+
+
+def _excerpt(text) -> str:
+    """Enough of `text` for an error message, whatever was sent."""
+    return repr(text[:40]) if isinstance(text, str) else f"A {type(text).__name__}"

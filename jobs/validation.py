@@ -1,0 +1,233 @@
+"""What a producer may ask for: from a JSON document to a `NewJob`, or a refusal that says where.
+
+Both doors use it, `POST /ojs/v1/jobs` and the Python API. Enqueue options may stand in `options`
+or at the top level; `options` wins (OJS HTTP §9.1; the flat form is what the Ruby SDK sends).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+from uuid import UUID
+
+from . import fields
+from .errors import InvalidRetryPolicyRequest, Unsupported
+from .fields import Document, refuse, wrong_type
+from .identifiers import UUID7_PATTERN, uuid7
+from .lifecycle import State
+from .retry import InvalidRetryPolicy, RetryPolicy
+
+# Core §5.1 has lower case only; the conformance document and the JSON schema take both, and the
+# public cases use hyphens.
+TYPE_PATTERN = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]*(\.[a-zA-Z][a-zA-Z0-9_-]*)*")
+QUEUE_PATTERN = re.compile(r"[a-z0-9][a-z0-9\-.]*")
+QUEUE_LENGTH = 128
+LARGEST_INTEGER = 2**53 - 1
+PRIORITIES = (-100, 100)
+SPEC_VERSION = re.compile(r"1(\.0(\.\d+)?(-rc\.\d+)?)?")
+NEVER = datetime.min
+
+SYSTEM_MANAGED = frozenset(
+    "state attempt created_at enqueued_at started_at completed_at cancelled_at discarded_at "
+    "finished_at error errors result retry_delay_ms next_attempt_at next_retry_at".split()
+)
+"""Ours to say; a client's value is ignored (OJS core §5.3)."""
+
+OPTION_NAMES = frozenset(
+    "queue priority timeout_ms timeout delay_until scheduled_at expires_at retry max_attempts "
+    "unique tags visibility_timeout_ms visibility_timeout pending".split()
+)
+ENVELOPE_NAMES = frozenset("specversion id type args meta options metadata".split())
+KEPT_AS_SENT = ("schema", "unique", "timeout", "visibility_timeout")
+"""Echoed exactly as the client wrote them."""
+
+
+@dataclass(slots=True)
+class NewJob:
+    """A valid job that does not exist yet."""
+
+    type: str
+    args: list[Any]
+    id: UUID
+    queue: str = "default"
+    meta: dict[str, Any] = field(default_factory=dict)
+    priority: int = 0
+    pending: bool = False
+    max_attempts: int = 3
+    retry: dict[str, Any] | None = None
+    timeout: timedelta | None = None
+    visibility_timeout: timedelta | None = None
+    scheduled_at: datetime | None = None
+    expires_at: datetime | None = None
+    tags: list[str] = field(default_factory=list)
+    attributes: dict[str, Any] = field(default_factory=dict)
+    client_id: bool = False
+    """The id is the client's, so it may exist already."""
+
+    # Filled in when the job is stored.
+    state: State = State.AVAILABLE
+    created_at: datetime = NEVER
+    enqueued_at: datetime = NEVER
+
+    # What no new job has; an envelope asks for it all the same.
+    attempt: ClassVar[int] = 0
+    retry_delay: ClassVar[None] = None
+    started_at: ClassVar[None] = None
+    finished_at: ClassVar[None] = None
+    result: ClassVar[None] = None
+
+
+def new_job(document: Document, now: datetime) -> NewJob:
+    """Check one enqueue request (OJS core §5, JSON format §3, HTTP §9.1).
+
+    Raises:
+        InvalidRequest: a field breaks its rule; `details["field"]` names it.
+        Unsupported: the envelope is of another major version.
+    """
+    if type(document) is not dict:
+        raise refuse("", "A job must be a JSON object.", received=fields.json_name(document))
+    _check_version(document)
+    options = _options(document)
+    job = NewJob(
+        type=fields.required_text(document, "type", pattern=TYPE_PATTERN),
+        args=_args(document),
+        id=uuid7(),
+    )
+    _take_id(job, document)
+    job.meta = _meta(document, options)
+    job.queue = (
+        fields.text(options, "queue", "default", pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH)
+        or "default"
+    )
+    job.priority = (
+        fields.integer(options, "priority", 0, least=PRIORITIES[0], most=PRIORITIES[1]) or 0
+    )
+    job.pending = fields.boolean(options, "pending")
+    job.tags = fields.texts(options, "tags") or []
+    # 0 means "no timeout of its own" (core §5.2).
+    job.timeout = fields.period(options, "timeout") or None
+    job.visibility_timeout = fields.period(
+        options, "visibility_timeout", least=timedelta(milliseconds=1)
+    )
+    _take_times(job, options, now)
+    _take_retry(job, options)
+    fields.mapping(options, "unique")
+    _keep_the_rest(job, document, options)
+    return job
+
+
+def new_jobs(documents: Iterable[Any], now: datetime) -> list[NewJob]:
+    """Check a batch; the first refusal names the job by its index (OJS HTTP §9.2)."""
+    checked: list[NewJob] = []
+    for index, document in enumerate(documents):
+        try:
+            checked.append(new_job(document, now))
+        except (fields.InvalidRequest, Unsupported) as refusal:
+            refusal.message = f"Batch validation failed: job at index {index}: {refusal.message}"
+            refusal.details["index"] = index
+            raise
+    return checked
+
+
+def _check_version(document: Document) -> None:
+    version = fields.text(document, "specversion", "1.0", longest=32)
+    if version is not None and not SPEC_VERSION.fullmatch(version):
+        raise Unsupported(
+            f"This server speaks OJS 1.0, not {version!r}.", field="specversion", supported=["1.0"]
+        )
+
+
+def _options(document: Document) -> Document:
+    nested = fields.mapping(document, "options")
+    flat = {name: document[name] for name in OPTION_NAMES if document.get(name) is not None}
+    if not nested:
+        return flat
+    return flat | {name: value for name, value in nested.items() if value is not None}
+
+
+def _args(document: Document) -> list[Any]:
+    if "args" not in document:
+        raise fields.missing("args")
+    args = document["args"]
+    if type(args) is not list:
+        raise wrong_type("args", "array", args)
+    return args
+
+
+def _take_id(job: NewJob, document: Document) -> None:
+    given = fields.text(document, "id", longest=64)
+    if given is None:
+        return
+    lowered = given.lower()
+    if not UUID7_PATTERN.fullmatch(lowered):
+        raise refuse("id", f"The 'id' field must be a UUIDv7, not {given!r}.", validation="format")
+    job.id = UUID(lowered)
+    job.client_id = True
+
+
+def _meta(document: Document, options: Document) -> dict[str, Any]:
+    meta = fields.mapping(document, "meta") or {}
+    for name in ("metadata", "meta"):
+        more = fields.mapping(options, name)
+        if more:
+            meta = meta | more
+    return meta
+
+
+def _take_times(job: NewJob, options: Document, now: datetime) -> None:
+    job.expires_at = fields.when(options, "expires_at", now)
+    for name in ("delay_until", "scheduled_at"):
+        job.scheduled_at = fields.when(options, name, now)
+        if job.scheduled_at is not None:
+            _keep_timestamp(job, "scheduled_at", options[name])
+            break
+    if job.expires_at is not None:
+        _keep_timestamp(job, "expires_at", options["expires_at"])
+
+
+def _keep_timestamp(job: NewJob, name: str, sent: str) -> None:
+    """Keep the client's own spelling, so that its time zone survives (OJS JSON format §5.3)."""
+    if not sent.startswith("+"):
+        job.attributes[name] = sent
+
+
+def _take_retry(job: NewJob, options: Document) -> None:
+    retry = fields.mapping(options, "retry")
+    limit = options.get("max_attempts")
+    if limit is not None:
+        retry = {"max_attempts": limit} | (retry or {})
+    if retry is None:
+        return
+    try:
+        job.max_attempts = RetryPolicy.parse(retry).max_attempts
+    except InvalidRetryPolicy as problem:
+        path = f"retry.{problem.field}"
+        raise InvalidRetryPolicyRequest(
+            str(problem),
+            field=path,
+            rule="validation.retry_policy_invalid",
+            validation_errors=[{"path": f"$.{path}", "message": str(problem)}],
+        ) from None
+    job.retry = retry
+
+
+def _keep_the_rest(job: NewJob, document: Document, options: Document) -> None:
+    """Preserve what we do not know, and what must be echoed as sent (OJS core §5.5.4)."""
+    kept = job.attributes
+    fields.text(document, "schema", longest=2048)
+    for name in KEPT_AS_SENT:
+        value = document.get(name) if name == "schema" else options.get(name)
+        if value is not None:
+            kept[name] = value
+    for source in (document, options):
+        for name, value in source.items():
+            if (
+                name not in ENVELOPE_NAMES
+                and name not in OPTION_NAMES
+                and name not in SYSTEM_MANAGED
+                and value is not None
+            ):
+                kept.setdefault(name, value)

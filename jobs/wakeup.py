@@ -1,0 +1,146 @@
+"""Tell waiting fetchers that a queue has work: LISTEN/NOTIFY on PostgreSQL, else short polls.
+
+A hint, never a promise: whoever waits looks again by itself every `WAIT_POLL_INTERVAL`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from .conf import ojs_settings
+from .database import connection, is_postgresql, on_commit
+
+logger = logging.getLogger("jobs.wakeup")
+
+CHANNEL = "ojs_jobs"
+# Whoever listens holds this advisory lock in shared mode. A notifier that gets it exclusively
+# knows that nobody listens and spares the NOTIFY, whose global lock would make commits queue up.
+# Two notifiers at once hinder each other and one notifies for nothing: harmless.
+LISTENERS = 0x4F4A53
+NOTIFY = """
+    SELECT CASE WHEN NOT pg_try_advisory_xact_lock(%s)
+                THEN (SELECT count(pg_notify(%s, queue)) FROM unnest(%s::text[]) AS queue) END
+"""
+SHORT_POLL = 0.1
+"""Seconds between two looks where the database cannot notify."""
+LINGER = 60
+"""Seconds a listener outlives its last waiter."""
+
+
+class Subscription:
+    """One waiter. Subscribe, look for work, then wait: what comes in between is not missed."""
+
+    def __init__(self, queues: Collection[str]) -> None:
+        self.queues = frozenset(queues)
+        self._bell = threading.Event()
+
+    def ring(self) -> None:
+        self._bell.set()
+
+    def wait(self, timeout: float) -> None:
+        """Sleep until one of the queues may have work, or for `timeout` seconds."""
+        longest = ojs_settings.WAIT_POLL_INTERVAL.total_seconds()
+        if not is_postgresql():
+            longest = min(longest, SHORT_POLL)
+        _give_back_connection()
+        self._bell.wait(max(0.0, min(timeout, longest)))
+        self._bell.clear()
+
+
+_subscriptions: set[Subscription] = set()
+_lock = threading.Lock()
+_listener: threading.Thread | None = None
+
+
+@contextlib.contextmanager
+def subscription(queues: Collection[str]) -> Iterator[Subscription]:
+    waiter = Subscription(queues)
+    with _lock:
+        _subscriptions.add(waiter)
+    if is_postgresql():
+        _ensure_listener()
+    try:
+        yield waiter
+    finally:
+        with _lock:
+            _subscriptions.discard(waiter)
+
+
+def notify_on_commit(queues: Collection[str]) -> None:
+    """Wake the fetchers of `queues`, here and in other processes, once the work is visible."""
+    names = sorted(queues)
+    if names:
+        on_commit(lambda: _notify(names))
+
+
+def _notify(queues: list[str]) -> None:
+    _ring(queues)
+    if is_postgresql():
+        with connection().cursor() as cursor:
+            cursor.execute(NOTIFY, [LISTENERS, CHANNEL, queues])
+
+
+def _ring(queues: Collection[str]) -> None:
+    if not _subscriptions:
+        return
+    with _lock:
+        waiters = [waiter for waiter in _subscriptions if not waiter.queues.isdisjoint(queues)]
+    for waiter in waiters:
+        waiter.ring()
+
+
+def _give_back_connection() -> None:
+    """A sleeper must not keep a pooled connection from those that work."""
+    current = connection()
+    if current.settings_dict["OPTIONS"].get("pool") and not current.in_atomic_block:
+        current.close()
+
+
+def _ensure_listener() -> None:
+    global _listener
+    with _lock:
+        if _listener is None or not _listener.is_alive():
+            ready = threading.Event()
+            parameters = _connection_parameters()
+            _listener = threading.Thread(
+                target=_listen, args=(parameters, ready), name="ojs-wakeup", daemon=True
+            )
+            _listener.start()
+        else:
+            return
+    ready.wait(2)
+
+
+def _connection_parameters() -> dict[str, Any]:
+    parameters = dict(connection().get_connection_params())
+    for ours in ("cursor_factory", "context", "prepare_threshold"):
+        parameters.pop(ours, None)
+    return parameters
+
+
+def _listen(parameters: dict[str, Any], ready: threading.Event) -> None:
+    """Relay notifications to the waiters of this process until none has come for a while."""
+    import psycopg
+
+    idle_since = time.monotonic()
+    while time.monotonic() - idle_since < LINGER:
+        try:
+            with psycopg.connect(**parameters, autocommit=True) as listening:
+                listening.execute("SELECT pg_advisory_lock_shared(%s)", [LISTENERS])
+                listening.execute(f"LISTEN {CHANNEL}")
+                ready.set()
+                while time.monotonic() - idle_since < LINGER:
+                    for notification in listening.notifies(timeout=5):
+                        _ring([notification.payload])
+                    if _subscriptions:
+                        idle_since = time.monotonic()
+        except psycopg.OperationalError as problem:
+            # Waiters go on by polling; the next round connects again.
+            logger.warning("Lost the connection that listens for jobs: %s", problem)
+            ready.set()
+            threading.Event().wait(1)

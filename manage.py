@@ -1,0 +1,19 @@
+#!/usr/bin/env python3
+"""Django's command line for the stand-alone project."""
+
+import os
+import sys
+
+
+def main() -> None:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ojs_project.settings")
+    if sys.argv[1:2] == ["quickstart"]:
+        # A first look needs no decisions; everything else asks for DJANGO_SECRET_KEY.
+        os.environ.setdefault("DJANGO_DEBUG", "1")
+    from django.core.management import execute_from_command_line
+
+    execute_from_command_line(sys.argv)
+
+
+if __name__ == "__main__":
+    main()

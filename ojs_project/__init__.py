@@ -1,0 +1,1 @@
+"""The stand-alone job server: settings, URLs and the demonstration. No app imports it."""

@@ -1,0 +1,208 @@
+"""Settings of the stand-alone project, read from environment variables.
+
+A first look needs `DJANGO_DEBUG=1` and nothing else. In production, set at least these:
+
+    DJANGO_SECRET_KEY                       a long random text
+    DJANGO_ALLOWED_HOSTS                    jobs.example.com,jobs.internal
+    DATABASE_URL                            postgresql://user:password@host:5432/name
+    DJANGO_SECURE_SSL_REDIRECT=1            also restricts cookies to HTTPS
+    DJANGO_SECURE_PROXY_SSL_HEADER=1        behind a proxy that sets X-Forwarded-Proto
+    DJANGO_CSRF_TRUSTED_ORIGINS             https://jobs.example.com
+    DJANGO_SECURE_HSTS_SECONDS=31536000
+    DJANGO_SECURE_HSTS_INCLUDE_SUBDOMAINS=1
+    DJANGO_SECURE_HSTS_PRELOAD=1
+
+`manage.py check --deploy` is then silent. `OJS_<NAME>` sets the option `OJS["<NAME>"]`.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import dj_database_url
+from django.core.exceptions import ImproperlyConfigured
+
+from .environment import flag, number, ojs_options, value, words
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+# Security
+
+DEBUG = flag(os.environ, "DJANGO_DEBUG")
+
+SECRET_KEY = os.environ.get("DJANGO_SECRET_KEY", "")
+if not SECRET_KEY:
+    if not DEBUG:
+        raise ImproperlyConfigured(
+            "Set DJANGO_SECRET_KEY to a long random text, or DJANGO_DEBUG=1 for development."
+        )
+    # The same in every process, so that sessions outlive a restart and are shared by workers.
+    SECRET_KEY = "django-insecure-for-development-only"
+
+# In DEBUG an empty list means this machine alone.
+ALLOWED_HOSTS = words(os.environ, "DJANGO_ALLOWED_HOSTS")
+CSRF_TRUSTED_ORIGINS = words(os.environ, "DJANGO_CSRF_TRUSTED_ORIGINS")
+
+SECURE_SSL_REDIRECT = flag(os.environ, "DJANGO_SECURE_SSL_REDIRECT")
+# Patterns of paths that stay on plain HTTP, for example a load balancer's health check.
+SECURE_REDIRECT_EXEMPT = words(os.environ, "DJANGO_SECURE_REDIRECT_EXEMPT")
+SESSION_COOKIE_SECURE = flag(os.environ, "DJANGO_SECURE_COOKIES", default=SECURE_SSL_REDIRECT)
+CSRF_COOKIE_SECURE = SESSION_COOKIE_SECURE
+SECURE_HSTS_SECONDS = number(os.environ, "DJANGO_SECURE_HSTS_SECONDS", 0)
+SECURE_HSTS_INCLUDE_SUBDOMAINS = flag(os.environ, "DJANGO_SECURE_HSTS_INCLUDE_SUBDOMAINS")
+SECURE_HSTS_PRELOAD = flag(os.environ, "DJANGO_SECURE_HSTS_PRELOAD")
+# Off by default: without a proxy that overwrites it, anybody can send this header.
+SECURE_PROXY_SSL_HEADER = (
+    ("HTTP_X_FORWARDED_PROTO", "https")
+    if flag(os.environ, "DJANGO_SECURE_PROXY_SSL_HEADER")
+    else None
+)
+
+# Applications
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    # Before staticfiles: `runserver` then serves static files the way production does.
+    "whitenoise.runserver_nostatic",
+    "django.contrib.staticfiles",
+    "rest_framework",
+    "django_q",
+    "jobs",
+    "workers",
+    "ojs_project",
+]
+
+# What the admin and safety need, and no more: every API request passes through all of it.
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "ojs_project.urls"
+WSGI_APPLICATION = "ojs_project.wsgi.application"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in (
+        "UserAttributeSimilarityValidator",
+        "MinimumLengthValidator",
+        "CommonPasswordValidator",
+        "NumericPasswordValidator",
+    )
+]
+
+# Database
+
+SQLITE_OPTIONS = {
+    # SQLite has one writer at a time. IMMEDIATE takes its turn when a transaction begins, where
+    # waiting works; a transaction that reads first and then writes would fail at once instead.
+    "transaction_mode": "IMMEDIATE",
+    "timeout": 30,
+    "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+}
+
+
+def _sqlite_url() -> str:
+    folder = BASE_DIR / "data"
+    folder.mkdir(exist_ok=True)
+    return f"sqlite:///{quote(str(folder / 'ojs.sqlite3'))}"
+
+
+def _database(url: str, pool: Any) -> dict[str, Any]:
+    """Return the database that `url` names; `pool` is true, false, or the options of a pool."""
+    database: dict[str, Any] = dict(dj_database_url.parse(url))
+    options = database.setdefault("OPTIONS", {})
+    if database["ENGINE"].endswith("sqlite3"):
+        options.update(SQLITE_OPTIONS)
+    elif database["ENGINE"].endswith("postgresql") and pool:
+        options["pool"] = pool if isinstance(pool, dict) else True
+    else:
+        # Connecting anew for each request costs several times more than the request itself.
+        database.update(CONN_MAX_AGE=None, CONN_HEALTH_CHECKS=True)
+    return database
+
+
+DATABASES = {
+    "default": _database(
+        os.environ.get("DATABASE_URL") or _sqlite_url(),
+        pool=value(os.environ.get("OJS_DB_POOL", "0")),
+    ),
+}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+# Time and language
+
+TIME_ZONE = "UTC"
+USE_TZ = True
+LANGUAGE_CODE = "en-us"
+USE_I18N = True
+
+# Static files: served straight from the installed packages, so that starting a server needs no
+# `collectstatic`. Set DJANGO_STATIC_ROOT to collect them for a web server of your own.
+
+STATIC_URL = "static/"
+STATIC_ROOT = os.environ.get("DJANGO_STATIC_ROOT")
+WHITENOISE_USE_FINDERS = True
+
+# Logging
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {
+        "console": {"format": "{asctime} {levelname:<7} {name}: {message}", "style": "{"},
+    },
+    "handlers": {
+        "console": {"class": "logging.StreamHandler", "formatter": "console"},
+    },
+    "root": {
+        "handlers": ["console"],
+        "level": os.environ.get("DJANGO_LOG_LEVEL", "INFO").upper(),
+    },
+    # Django's own handlers would print its messages a second time.
+    "loggers": {"django": {"handlers": [], "propagate": True}},
+}
+
+# Slow housekeeping (`manage.py qcluster`): a few small tasks an hour, brokered by the database.
+
+Q_CLUSTER = {
+    "name": "ojs",
+    "orm": "default",
+    "workers": 1,
+    "poll": 2,
+    "timeout": 300,
+    "retry": 600,
+    # A cluster that was down runs each missed schedule once, not once for every time it missed.
+    "catch_up": False,
+    "save_limit": 50,
+}
+
+# The job server
+
+OJS = ojs_options(os.environ)

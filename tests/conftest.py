@@ -1,0 +1,47 @@
+"""What every test may use: the database, its URL for other processes, the PostgreSQL mark."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, urlencode
+
+import pytest
+from django.db import connection
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if connection.vendor == "postgresql":
+        return
+    skip = pytest.mark.skip(reason="needs PostgreSQL: OJS_TEST_DATABASE=postgres")
+    for item in items:
+        if item.get_closest_marker("postgres"):
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(
+    django_db_modify_db_settings_parallel_suffix: None,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Put the SQLite test database into a file: threads and other processes share it."""
+    if connection.vendor == "sqlite":
+        folder = tmp_path_factory.mktemp("database")
+        connection.settings_dict["TEST"]["NAME"] = str(folder / "test.sqlite3")
+
+
+@pytest.fixture
+def database_url(transactional_db: None) -> str:
+    """The test database as a `DATABASE_URL`, for other processes.
+
+    Transactional, because another process sees only what is committed.
+    """
+    database = connection.settings_dict
+    if connection.vendor == "sqlite":
+        return f"sqlite:///{quote(str(database['NAME']))}"
+    user, password, host, name = (
+        quote(str(database[key]), safe="") for key in ("USER", "PASSWORD", "HOST", "NAME")
+    )
+    login = f"{user}:{password}" if password else user
+    port = f":{database['PORT']}" if database["PORT"] else ""
+    options = {key: text for key, text in database["OPTIONS"].items() if isinstance(text, str)}
+    query = f"?{urlencode(options)}" if options else ""
+    return f"postgresql://{login}@{host}{port}/{name}{query}"

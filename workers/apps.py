@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from django.apps import AppConfig, apps
+from django.db.models.signals import post_migrate
+from django.utils.translation import gettext_lazy as _
+
+
+class WorkersConfig(AppConfig):
+    name = "workers"
+    label = "ojs_workers"
+    verbose_name = _("Open Job Spec: workers")
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from . import log  # noqa: F401 (connects itself)
+
+        if apps.is_installed("django_q"):
+            from .housekeeping import install_schedules
+
+            post_migrate.connect(install_schedules, sender=apps.get_app_config("django_q"))
+            post_migrate.connect(install_schedules, sender=self)

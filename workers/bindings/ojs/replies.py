@@ -1,0 +1,94 @@
+"""What workers are answered over OJS HTTP (OJS HTTP §10, worker protocol §3.3, §4.4)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from jobs.api.base import error_document, status_of
+from jobs.conf import ojs_settings
+from jobs.envelope import milliseconds
+from jobs.timestamps import format_timestamp
+from workers.protocol import Outcome, Reply
+
+
+def seconds(value: timedelta) -> float:
+    """A whole number wherever it is one: typed clients read an integer."""
+    total = value.total_seconds()
+    return int(total) if total.is_integer() else total
+
+
+def registered(worker_id: str) -> dict[str, Any]:
+    return {
+        "ok": True,
+        "worker_id": worker_id,
+        "server_time": format_timestamp(timezone.now()),
+        "heartbeat_interval": seconds(ojs_settings.HEARTBEAT_INTERVAL),
+        "heartbeat_timeout": seconds(ojs_settings.HEARTBEAT_TIMEOUT),
+        "visibility_timeout_default": seconds(ojs_settings.VISIBILITY_TIMEOUT),
+    }
+
+
+def heartbeat(reply: Reply) -> dict[str, Any]:
+    document = {
+        "state": str(reply.state),
+        "directive": str(reply.state),
+        "acknowledged": True,
+        "jobs_extended": reply.jobs_extended,
+        "jobs_lost": reply.jobs_lost,
+        "server_time": format_timestamp(timezone.now()),
+        "visibility_timeout": seconds(ojs_settings.VISIBILITY_TIMEOUT),
+    }
+    if reply.stale:
+        document["stale"] = True
+    return document
+
+
+def completed(outcome: Outcome) -> dict[str, Any]:
+    assert outcome.at is not None
+    job_id = str(outcome.job_id)
+    return {
+        "acknowledged": True,
+        "job_id": job_id,
+        "id": job_id,
+        "state": str(outcome.state),
+        "attempt": outcome.attempt,
+        "completed_at": format_timestamp(outcome.at),
+    }
+
+
+def failed(outcome: Outcome) -> dict[str, Any]:
+    job_id = str(outcome.job_id)
+    document: dict[str, Any] = {
+        "acknowledged": True,
+        "job_id": job_id,
+        "id": job_id,
+        "state": str(outcome.state),
+        "attempt": outcome.attempt,
+        "max_attempts": outcome.max_attempts,
+    }
+    if outcome.retry_at is not None and outcome.retry_delay is not None:
+        document["next_attempt_at"] = format_timestamp(outcome.retry_at)
+        document["next_retry_at"] = document["next_attempt_at"]
+        document["retry_delay_ms"] = milliseconds(outcome.retry_delay)
+    elif outcome.at is not None and outcome.state == "discarded":
+        document["discarded_at"] = document["completed_at"] = format_timestamp(outcome.at)
+    return document
+
+
+def each(outcomes: list[Outcome], render: Any, request_id: str) -> list[dict[str, Any]]:
+    """One answer for each outcome of a list, in order; a refused one has its own status."""
+    return [
+        {"status": 200, **render(outcome)}
+        if outcome.error is None
+        else {
+            "status": status_of(outcome.error),
+            "acknowledged": False,
+            "job_id": str(outcome.job_id),
+            "id": str(outcome.job_id),
+            "error": error_document(outcome.error, request_id, retryable=False),
+        }
+        for outcome in outcomes
+    ]

@@ -1,0 +1,246 @@
+"""What workers may send over OJS HTTP, in every dialect: validation only (OJS HTTP §10)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from jobs import fields
+from jobs.conf import ojs_settings
+from jobs.errors import InvalidRequest, PermissionDenied
+from jobs.fields import Document, missing, refuse, wrong_type
+from workers.lifecycle import WorkerState
+from workers.protocol import Completion, Description, Failure
+
+REPORTED = {
+    "running": WorkerState.RUNNING,
+    "quiet": WorkerState.QUIET,
+    "terminate": WorkerState.TERMINATE,
+    # The graceful shutdown extension's word.
+    "drain": WorkerState.QUIET,
+}
+LARGEST_PID = 2**32
+
+
+def worker_id(body: Document, caller: Any) -> str | None:
+    """Who speaks: the body's `worker_id`, else the one the key is bound to; None if neither.
+
+    Raises:
+        PermissionDenied: the key speaks for another worker only.
+    """
+    given = fields.text(body, "worker_id") or None
+    if not caller.worker_id:
+        return given
+    if given not in (None, caller.worker_id):
+        raise PermissionDenied(
+            f"This API key speaks for worker '{caller.worker_id}' only.", worker_id=given
+        )
+    return str(caller.worker_id)
+
+
+def required_worker_id(body: Document, caller: Any) -> str:
+    found = worker_id(body, caller)
+    if found is None:
+        raise missing("worker_id")
+    return found
+
+
+def settling_worker_id(body: Document, caller: Any) -> str | None:
+    """Who settles a job; asked for only where `REQUIRE_WORKER_ID` says so (§5.6)."""
+    found = worker_id(body, caller)
+    if found is None and ojs_settings.REQUIRE_WORKER_ID:
+        raise missing("worker_id")
+    return found
+
+
+def description(body: Document, caller: Any, version: str) -> Description:
+    found = Description(
+        hostname=fields.text(body, "hostname"),
+        pid=fields.integer(body, "pid", most=LARGEST_PID),
+        queues=fields.texts(body, "queues"),
+        concurrency=fields.integer(body, "concurrency", least=1, most=1_000_000),
+        labels=fields.texts(body, "labels"),
+        started_at=fields.when(body, "started_at", timezone.now()),
+        version=version[:255] or None,
+    )
+    _check_label(found, caller)
+    return found
+
+
+def _check_label(found: Description, caller: Any) -> None:
+    if not caller.label or found.labels is None:
+        return
+    if caller.label not in found.labels:
+        raise PermissionDenied(
+            f"This API key is for workers labelled '{caller.label}' only.", labels=found.labels
+        )
+
+
+def registration(body: Document, caller: Any, version: str) -> Description:
+    """Read a registration; everything of §3.1 but labels and start must be there."""
+    for name in ("hostname", "pid", "queues", "concurrency"):
+        if body.get(name) is None:
+            raise missing(name)
+    found = description(body, caller, version)
+    if not found.queues:
+        raise refuse(
+            "queues", "The 'queues' field must name at least one queue.", validation="min_items"
+        )
+    if caller.label and found.labels is None:
+        raise PermissionDenied(f"This API key is for workers labelled '{caller.label}' only.")
+    return found
+
+
+def reported_state(body: Document) -> WorkerState | None:
+    text = fields.text(body, "state")
+    if text is None:
+        return None
+    if text not in REPORTED:
+        raise refuse(
+            "state",
+            f"The 'state' field must be one of {', '.join(REPORTED)}, not {text!r}.",
+            validation="enum",
+        )
+    return REPORTED[text]
+
+
+def active_job_ids(body: Document) -> list[str] | None:
+    """The jobs a worker says it runs: ids, however it spells the list (§4.2, HTTP §10.4).
+
+    `active_jobs` is the number of them in one document and the list itself in the other.
+    """
+    ids = fields.texts(body, "active_job_ids")
+    if ids is not None:
+        return ids
+    if type(body.get("active_jobs")) is list:
+        return fields.texts(body, "active_jobs")
+    fields.integer(body, "active_jobs")
+    one = fields.text(body, "job_id")
+    return [one] if one else None
+
+
+def requested_extension(body: Document) -> timedelta | None:
+    return fields.period(body, "visibility_timeout", least=timedelta(milliseconds=1))
+
+
+def queues(body: Document) -> list[str]:
+    found = fields.texts(body, "queues")
+    if found is None:
+        raise missing("queues")
+    if not found or "" in found:
+        raise refuse(
+            "queues", "The 'queues' field must name at least one queue.", validation="min_items"
+        )
+    return list(dict.fromkeys(found))
+
+
+def count(body: Document) -> int:
+    """How many jobs to fetch: `count`, or what other clients call it."""
+    for name in ("count", "batch_size", "max_jobs"):
+        found = fields.integer(body, name, least=1, most=2**31)
+        if found is not None:
+            return min(found, ojs_settings.MAX_FETCH)
+    return 1
+
+
+def wait(body: Document) -> float:
+    """Seconds a fetch may wait for work (`wait_ms`), at most `MAX_WAIT`."""
+    asked = (fields.integer(body, "wait_ms", 0) or 0) / 1000
+    return min(asked, ojs_settings.MAX_WAIT.total_seconds())
+
+
+def several(body: Document, name: str) -> list[Document] | None:
+    """The outcomes of a list form, or None if there is no such list."""
+    items = body.get(name)
+    if items is None:
+        return None
+    if type(items) is not list:
+        raise wrong_type(name, "array", items)
+    if len(items) > ojs_settings.MAX_BATCH:
+        raise refuse(name, f"At most {ojs_settings.MAX_BATCH} outcomes in one request.")
+    for index, item in enumerate(items):
+        if type(item) is not dict:
+            raise wrong_type(f"{name}[{index}]", "object", item)
+    return items
+
+
+def completions(items: list[Document], name: str, caller: Any, sender: str | None) -> list[Completion]:
+    return [
+        _at(f"{name}[{index}]", completion, {"worker_id": sender} | item, caller)
+        for index, item in enumerate(items)
+    ]
+
+
+def failures(items: list[Document], name: str, caller: Any, sender: str | None) -> list[Failure]:
+    return [
+        _at(f"{name}[{index}]", failure, {"worker_id": sender} | item, caller)
+        for index, item in enumerate(items)
+    ]
+
+
+def _at(place: str, read: Any, item: Document, caller: Any) -> Any:
+    """Read one of a list, saying which where it is wrong."""
+    try:
+        return read(item, caller)
+    except InvalidRequest as refusal:
+        refusal.message = f"{place}: {refusal.message}"
+        refusal.details["field"] = f"{place}.{refusal.details.get('field', '')}"
+        raise
+
+
+def completion(body: Document, caller: Any) -> Completion:
+    return Completion(
+        fields.job_id(body),
+        worker_id=settling_worker_id(body, caller),
+        attempt=fields.integer(body, "attempt", least=1, most=2**31 - 1),
+        result=body.get("result"),
+    )
+
+
+def failure(body: Document, caller: Any) -> Failure:
+    """Read a FAIL: HTTP's `error.code`, core's `error.type`, or a plain string."""
+    found = Failure(
+        fields.job_id(body),
+        worker_id=settling_worker_id(body, caller),
+        attempt=fields.integer(body, "attempt", least=1, most=2**31 - 1),
+        release=fields.boolean(body, "requeue"),
+    )
+    error = body.get("error")
+    if error is None:
+        if not found.release:
+            raise missing("error")
+        return found
+    if type(error) is str:
+        found.message = error
+        return found
+    if type(error) is not dict:
+        raise wrong_type("error", "object", error)
+    try:
+        _read_error(found, error)
+    except InvalidRequest as refusal:
+        refusal.details["field"] = f"error.{refusal.details.get('field', '')}"
+        raise
+    return found
+
+
+def _read_error(found: Failure, error: Document) -> None:
+    found.code = fields.text(error, "code") or ""
+    found.message = fields.text(error, "message", longest=2**20) or ""
+    found.retryable = fields.boolean(error, "retryable") if "retryable" in error else None
+    found.details = fields.mapping(error, "details")
+    named = fields.text(error, "type")
+    if not (named or found.code or found.message):
+        raise missing("code")
+    inner = (found.details or {}).get("error_class")
+    found.type = named or (inner if type(inner) is str else "") or found.code or found.type
+    found.type = found.type[:255]
+    for name in ("backtrace", "stack_trace"):
+        trace = error.get(name)
+        if type(trace) is str:
+            found.backtrace = trace.splitlines()
+        elif trace is not None:
+            found.backtrace = fields.texts(error, name, longest=2**20)
+        if found.backtrace:
+            break

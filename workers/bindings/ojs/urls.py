@@ -1,0 +1,36 @@
+"""Both families of worker URLs, and the short document's, for the same actions (ARCHITECTURE §12)."""
+
+from django.urls import path
+
+from .views import HealthViewSet, WorkerViewSet
+
+register = WorkerViewSet.as_view({"post": "register"})
+heartbeat = WorkerViewSet.as_view({"post": "heartbeat"})
+fetch = WorkerViewSet.as_view({"post": "fetch"})
+ack = WorkerViewSet.as_view({"post": "ack"})
+nack = WorkerViewSet.as_view({"post": "nack"})
+
+urlpatterns = [
+    path("ojs/v1/health", HealthViewSet.as_view({"get": "retrieve"}), name="health"),
+    path("ojs/v1/workers/register", register, name="register"),
+    path(
+        "ojs/v1/workers/deregister",
+        WorkerViewSet.as_view({"post": "deregister"}),
+        name="deregister",
+    ),
+    path("ojs/v1/workers/heartbeat", heartbeat, name="heartbeat"),
+    path("ojs/v1/workers/beat", heartbeat),
+    path("ojs/v1/workers/fetch", fetch, name="fetch"),
+    path("ojs/v1/jobs/fetch", fetch),
+    path("ojs/v1/workers/ack", ack, name="ack"),
+    path("ojs/v1/workers/nack", nack, name="nack"),
+    path("ojs/v1/workers/fail", nack),
+    path("ojs/v1/jobs/<str:job_id>/ack", ack),
+    path("ojs/v1/jobs/<str:job_id>/nack", nack),
+    path("ojs/v1/jobs/<str:job_id>/fail", nack),
+    path(
+        "ojs/v1/workers/<path:worker_id>",
+        WorkerViewSet.as_view({"delete": "deregister"}),
+        name="worker",
+    ),
+]

@@ -1,0 +1,175 @@
+"""The worker endpoints of OJS HTTP: parse, one call, reply (OJS HTTP §10)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, ClassVar
+
+from rest_framework.response import Response
+
+from jobs import wakeup
+from jobs.api.base import OJSViewSet, request_id
+from jobs.api.system import backend_health, health_document
+from jobs.conf import ojs_settings
+from jobs.envelope import envelope
+from jobs.timestamps import format_timestamp
+from workers import protocol, reaper
+
+from . import replies, requests
+
+WORK = "work"
+_waiting = threading.Lock()
+_waiters = 0
+
+
+class WorkerViewSet(OJSViewSet):
+    """`/ojs/v1/workers`"""
+
+    scopes: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("register", "deregister", "heartbeat", "fetch", "ack", "nack"), WORK
+    )
+
+    def register(self, request: Any) -> Response:
+        """Store a worker (§3.2)."""
+        body = self.read()
+        worker_id = requests.required_worker_id(body, self.caller)
+        protocol.register(worker_id, requests.registration(body, self.caller, self._agent))
+        return Response(replies.registered(worker_id))
+
+    def deregister(self, request: Any, worker_id: str | None = None) -> Response:
+        """A worker leaves (§3.4); leaving twice is no error."""
+        body = self.read() if worker_id is None else {"worker_id": worker_id}
+        leaving = requests.required_worker_id(body, self.caller)
+        known = protocol.deregister(leaving)
+        return Response({"ok": True, "worker_id": leaving, "deregistered": known})
+
+    def heartbeat(self, request: Any) -> Response:
+        """BEAT (§4)."""
+        body = self.read()
+        reply = protocol.beat(
+            requests.required_worker_id(body, self.caller),
+            state=requests.reported_state(body),
+            active_job_ids=requests.active_job_ids(body),
+            description=requests.description(body, self.caller, self._agent),
+            requested=requests.requested_extension(body),
+            sequence=requests.fields.integer(body, "sequence"),
+        )
+        return Response(replies.heartbeat(reply))
+
+    def fetch(self, request: Any) -> Response:
+        """FETCH: claim jobs; an empty list is a normal answer (§6.5).
+
+        `acks` and `nacks` are settled first, so a busy worker needs one round trip.
+        """
+        body = self.read()
+        sender = requests.worker_id(body, self.caller)
+        asked = {
+            "queues": requests.queues(body),
+            "worker_id": sender or "",
+            "count": requests.count(body),
+            "types": requests.fields.texts(body, "types"),
+            "visibility_timeout": requests.requested_extension(body),
+        }
+        wait = requests.wait(body)
+        document = self._settle(body, sender)
+        jobs = protocol.fetch(**asked) or (_wait_for_jobs(asked, wait) if wait else [])
+        document["jobs"] = [envelope(job, job.errors, for_worker=True) for job in jobs]
+        return Response(document)
+
+    def ack(self, request: Any, job_id: str | None = None) -> Response:
+        """ACK: one job, or a list of them with an answer for each."""
+        body = self._settling(job_id)
+        if "acks" in body:
+            return Response(self._settle({"acks": body["acks"]}, self._sender(body)))
+        (outcome,) = protocol.ack([requests.completion(body, self.caller)])
+        if outcome.error is not None:
+            raise outcome.error
+        return Response(replies.completed(outcome))
+
+    def nack(self, request: Any, job_id: str | None = None) -> Response:
+        """FAIL: one job, or a list of them with an answer for each."""
+        body = self._settling(job_id)
+        if "nacks" in body:
+            return Response(self._settle({"nacks": body["nacks"]}, self._sender(body)))
+        (outcome,) = protocol.fail([requests.failure(body, self.caller)])
+        if outcome.error is not None:
+            raise outcome.error
+        return Response(replies.failed(outcome))
+
+    @property
+    def _agent(self) -> str:
+        agent: str = self.request.META.get("HTTP_USER_AGENT", "")
+        return agent
+
+    def _sender(self, body: dict[str, Any]) -> str | None:
+        return requests.worker_id(body, self.caller)
+
+    def _settling(self, job_id: str | None) -> dict[str, Any]:
+        body = self.read()
+        return body if job_id is None else body | {"job_id": job_id}
+
+    def _settle(self, body: dict[str, Any], sender: str | None) -> dict[str, Any]:
+        """Settle the outcomes a request carries; everything is checked before anything is done."""
+        acks, nacks = requests.several(body, "acks"), requests.several(body, "nacks")
+        completions = requests.completions(acks or [], "acks", self.caller, sender)
+        failures = requests.failures(nacks or [], "nacks", self.caller, sender)
+        identifier = request_id(self.request._request)
+        document: dict[str, Any] = {}
+        if acks is not None:
+            done = protocol.ack(completions) if completions else []
+            document["acks"] = replies.each(done, replies.completed, identifier)
+        if nacks is not None:
+            done = protocol.fail(failures) if failures else []
+            document["nacks"] = replies.each(done, replies.failed, identifier)
+        return document
+
+
+def _wait_for_jobs(asked: dict[str, Any], seconds: float) -> list[Any]:
+    """Claim as soon as there is something, for at most `seconds`.
+
+    Waiting fetches hold a thread each; beyond `MAX_WAITING` they are answered empty, so that
+    acks and heartbeats always find one.
+    """
+    global _waiters
+    with _waiting:
+        if _waiters >= ojs_settings.MAX_WAITING:
+            return []
+        _waiters += 1
+    deadline = time.monotonic() + seconds
+    try:
+        with wakeup.subscription(asked["queues"]) as bell:
+            while True:
+                jobs = protocol.fetch(**asked)
+                left = deadline - time.monotonic()
+                if jobs or left <= 0:
+                    return jobs
+                bell.wait(left)
+    finally:
+        with _waiting:
+            _waiters -= 1
+
+
+class HealthViewSet(OJSViewSet):
+    """`/ojs/v1/health`: the database, and the reaper without which dead workers' jobs wait."""
+
+    def retrieve(self, request: Any) -> Response:
+        backend = backend_health()
+        document = health_document(backend)
+        if backend["status"] != "healthy":
+            return Response(document, status=503)
+        document["reaper"] = _reaper_health()
+        if document["reaper"]["status"] != "healthy":
+            document["status"] = "degraded"
+        return Response(document)
+
+
+def _reaper_health() -> dict[str, Any]:
+    seen = reaper.last_seen()
+    if seen is None:
+        return {"status": "unhealthy", "message": "No reaper has ever run."}
+    document: dict[str, Any] = {"status": "healthy", "last_seen_at": format_timestamp(seen)}
+    if reaper.is_silent(seen):
+        age = int((reaper.timezone.now() - seen).total_seconds())
+        document |= {"status": "unhealthy", "message": f"The reaper has not run for {age} s."}
+    return document

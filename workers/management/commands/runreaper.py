@@ -1,0 +1,77 @@
+"""Run the reaper: recover jobs of dead workers, expire reservations, promote what is due."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError, InterfaceError, close_old_connections
+from django.utils import timezone
+
+from jobs.conf import ojs_settings
+from workers import reaper
+
+SIGN_OF_LIFE = 5
+"""Seconds between two signs of life."""
+PATIENCE = (0.5, 1, 2, 5)
+"""Seconds to wait for a database that is away, growing."""
+
+
+class Command(BaseCommand):
+    help = __doc__ or ""
+
+    def add_arguments(self, parser: Any) -> None:
+        names = [chore.name for chore in reaper.SWEEPS]
+        parser.add_argument("--once", action="store_true", help="one round, then exit (for cron)")
+        parser.add_argument(
+            "--only", action="append", default=[], choices=names, help="only this chore (repeatable)"
+        )
+        parser.add_argument(
+            "--interval", type=float, help="seconds between rounds (default: REAPER_INTERVAL)"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        interval = options["interval"]
+        if interval is None:
+            interval = ojs_settings.REAPER_INTERVAL.total_seconds()
+        if interval < 0:
+            raise CommandError("--interval must not be negative.")
+        if options["once"]:
+            self._round(options["only"], lambda: False)
+            reaper.sign_of_life(reaper.own_name())
+            return
+        self._loop(interval, options["only"])
+
+    def _loop(self, interval: float, only: list[str]) -> None:
+        stopping = threading.Event()
+        for name in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(name, lambda *_: stopping.set())
+        self._say(f"The reaper runs every {interval:g} s.")
+        failures = 0
+        last_sign = 0.0
+        while not stopping.is_set():
+            pause = interval
+            try:
+                if time.monotonic() - last_sign >= SIGN_OF_LIFE:
+                    reaper.sign_of_life(reaper.own_name())
+                    last_sign = time.monotonic()
+                self._round(only, stopping.is_set)
+                failures = 0
+            except (DatabaseError, InterfaceError) as problem:
+                pause = PATIENCE[min(failures, len(PATIENCE) - 1)]
+                failures += 1
+                self._say(f"Database trouble, trying again in {pause:g} s: {problem}".strip())
+                close_old_connections()
+            stopping.wait(pause)
+        self._say("The reaper stops.")
+
+    def _round(self, only: list[str], stop: Any) -> None:
+        for line in reaper.report(reaper.sweep(only, stop=stop)):
+            self._say(line)
+
+    def _say(self, line: str) -> None:
+        self.stdout.write(f"{timezone.now():%Y-%m-%d %H:%M:%S} {line}")
+        self.stdout.flush()

@@ -1,0 +1,111 @@
+"""Who runs jobs, and who keeps house."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.db import models
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from jobs.conf import ojs_settings
+
+from .lifecycle import WorkerState, strictest
+from .querysets import WorkerQuerySet
+
+
+def default_heartbeat_timeout() -> timedelta:
+    return ojs_settings.HEARTBEAT_TIMEOUT
+
+
+class Worker(models.Model):
+    """A worker process as it described itself, and what operators asked of it (OJS worker §3)."""
+
+    worker_id = models.CharField(max_length=255, primary_key=True)
+    hostname = models.CharField(max_length=255, blank=True, default="")
+    pid = models.BigIntegerField(null=True, blank=True)
+    queues = models.JSONField(default=list, blank=True)
+    concurrency = models.PositiveIntegerField(null=True, blank=True)
+    """Most jobs it runs at once; null if it never said."""
+    labels = models.JSONField(default=list, blank=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    protocol = models.CharField(max_length=16, default="ojs")
+    version = models.CharField(max_length=255, blank=True, default="")
+    """What it calls itself: its User-Agent."""
+
+    state = models.CharField(max_length=10, choices=WorkerState, default=WorkerState.RUNNING)
+    """What it last said it is; `terminated` once it left or was declared dead."""
+    directive = models.CharField(max_length=10, choices=WorkerState, blank=True, default="")
+    """The state an operator asked for; `running` takes a `quiet` back."""
+    directed_at = models.DateTimeField(null=True, blank=True)
+
+    # Not indexed: every heartbeat rewrites it, and the fleet is small enough to scan.
+    last_heartbeat_at = models.DateTimeField()
+    heartbeat_timeout = models.DurationField(default=default_heartbeat_timeout)
+    sequence = models.BigIntegerField(null=True, blank=True)
+    """Highest heartbeat number seen, from workers that count theirs (§10.3)."""
+    active_job_ids = models.JSONField(default=list, blank=True)
+    """What it last said it is running (§4.2)."""
+
+    registered_at = models.DateTimeField(null=True, blank=True)
+    """Null for a worker known by its heartbeats alone (§3.1)."""
+    left_at = models.DateTimeField(null=True, blank=True)
+    died_at = models.DateTimeField(null=True, blank=True)
+    """When it was last declared dead; it may have come back since (§10.4)."""
+    incarnation = models.PositiveIntegerField(default=1)
+    """How many processes have registered under this id."""
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    objects = WorkerQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("worker")
+        verbose_name_plural = _("workers")
+        ordering = ("-last_heartbeat_at",)
+
+    def __str__(self) -> str:
+        return self.worker_id
+
+    @property
+    def desired_state(self) -> WorkerState:
+        """What the next heartbeat response asks for (§4.4).
+
+        Never milder than what the worker reports, but for one that a directive quieted and a
+        later one resumes.
+        """
+        if self.directive == WorkerState.RUNNING and self.state == WorkerState.QUIET:
+            return WorkerState.RUNNING
+        return strictest(self.state, self.directive)
+
+    @property
+    def may_fetch(self) -> bool:
+        return self.desired_state == WorkerState.RUNNING
+
+
+class Sweep(models.Model):
+    """When a chore was last done, by whichever process did it."""
+
+    name = models.CharField(max_length=64, primary_key=True)
+    ran_at = models.DateTimeField()
+
+    class Meta:
+        verbose_name = _("sweep")
+        verbose_name_plural = _("sweeps")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Reaper(models.Model):
+    """A reaper process that has been seen."""
+
+    name = models.CharField(max_length=255, primary_key=True)
+    """host:pid"""
+    seen_at = models.DateTimeField()
+
+    class Meta:
+        verbose_name = _("reaper")
+        verbose_name_plural = _("reapers")
+
+    def __str__(self) -> str:
+        return self.name

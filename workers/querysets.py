@@ -1,0 +1,51 @@
+"""Names for the WHEREs about workers, and the one guarded UPDATE of a directive."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django.db import models
+from django.db.models import F, Q
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from .lifecycle import WorkerState
+
+if TYPE_CHECKING:
+    from .models import Worker  # noqa: F401
+
+
+class WorkerQuerySet(models.QuerySet["Worker"]):
+    def live(self) -> WorkerQuerySet:
+        """Workers that have neither left nor been declared dead."""
+        return self.exclude(state=WorkerState.TERMINATED)
+
+    def silent(self) -> WorkerQuerySet:
+        """Live workers that missed their heartbeat timeout (OJS worker protocol §10.1)."""
+        return self.live().filter(last_heartbeat_at__lte=Now() - F("heartbeat_timeout"))
+
+    def direct(self, directive: WorkerState) -> int:
+        """Ask every matched worker to move to `directive`; return how many will hear something new.
+
+        The request is relayed in each worker's next heartbeat response (§4.4). Workers already
+        at or past `directive` are left alone: there is no way back from `terminate` (§2.3).
+        """
+        milder = [state for state in WorkerState if state.rank < directive.rank]
+        return (
+            self.live()
+            .filter(state__in=milder, directive__in=["", *milder])
+            .update(directive=directive, directed_at=timezone.now())
+        )
+
+    def resume(self) -> int:
+        """Withdraw `quiet` from matched workers; return how many will hear `running`.
+
+        Only those an operator quieted: a worker that quieted itself has its own reasons, and
+        only its own SIGCONT ends them (ARCHITECTURE §12).
+        """
+        return (
+            self.live()
+            .filter(Q(state=WorkerState.RUNNING) | Q(state=WorkerState.QUIET))
+            .filter(directive=WorkerState.QUIET)
+            .update(directive=WorkerState.RUNNING, directed_at=timezone.now())
+        )

@@ -1,0 +1,185 @@
+"""What must happen although nobody asked. The list below is the documentation.
+
+Sweeps converge: each takes a small batch under SKIP LOCKED and repairs whatever it finds. Any
+number of reapers may run; none is elected; a crash between two sweeps is finished by the next.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import DatabaseError
+from django.db.models import Max
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from jobs import engine
+from jobs.conf import ojs_settings
+from jobs.database import atomic, connection
+from jobs.events import record, worker_event
+from jobs.models import Job
+from jobs.signals import send_on_commit
+
+from .lifecycle import WorkerState
+from .models import Reaper, Sweep, Worker
+from .signals import workers_died
+
+logger = logging.getLogger("workers.reaper")
+
+BATCH_SIZE = 500
+
+
+def declare_dead_workers() -> int:
+    """Declare dead one batch of workers that missed their heartbeat timeout (§10.1)."""
+    skip = connection().features.has_select_for_update_skip_locked
+    with atomic():
+        # A worker whose row is locked is having a heartbeat recorded right now: not silent.
+        silent = Worker.objects.silent().order_by("pk").select_for_update(skip_locked=skip)
+        ids = list(silent.values_list("pk", flat=True)[:BATCH_SIZE])
+        if not ids:
+            return 0
+        # Asked again in the UPDATE: without SKIP LOCKED, a heartbeat may have come in between.
+        dead = Worker.objects.silent().filter(pk__in=ids)
+        dead.update(
+            state=WorkerState.TERMINATED, directive="", died_at=Now(), active_job_ids=[]
+        )
+        record(worker_event("worker.stopped", worker_id, reason="error") for worker_id in ids)
+    send_on_commit(workers_died, Worker, worker_ids=ids)
+    return len(ids)
+
+
+def reclaim_orphans() -> int:
+    """Take back one batch of jobs whose worker is terminated (§10.2).
+
+    §10.2 asks for the jobs of the last heartbeat; a job fetched after it is held all the same.
+    The reservation covers both, and never a job that has moved on (§5.6).
+    """
+    gone = Worker.objects.filter(state=WorkerState.TERMINATED)
+    orphans = Job.objects.active().filter(
+        reserved_until__isnull=False, reserved_by__in=gone.values("pk")
+    )
+    return engine.reclaim(orphans, engine.WORKER_DEATH)
+
+
+def prune_workers() -> int:
+    """Delete one batch of workers that left or died long enough ago."""
+    long_ago = Now() - ojs_settings.WORKER_RETENTION
+    gone = Worker.objects.filter(state=WorkerState.TERMINATED, last_heartbeat_at__lte=long_ago)
+    # One that still holds jobs is needed to recover them.
+    holding = Job.objects.active().filter(reserved_until__isnull=False).values("reserved_by")
+    ids = list(gone.exclude(pk__in=holding).values_list("pk", flat=True)[:BATCH_SIZE])
+    Reaper.objects.filter(seen_at__lte=Now() - timedelta(hours=1)).delete()
+    return Worker.objects.filter(pk__in=ids, state=WorkerState.TERMINATED).delete()[0]
+
+
+@dataclass(frozen=True)
+class Chore:
+    """One chore: `run` does a batch and returns how many it touched."""
+
+    name: str
+    run: Callable[[], int]
+    did: str
+    """For the log: "3 reservations expired"."""
+    every: timedelta | None = None
+    """None: in each round. Otherwise at most so often, by whichever process comes first."""
+
+
+SWEEPS = (
+    Chore("dead-workers", declare_dead_workers, "workers declared dead"),
+    Chore("orphaned-jobs", reclaim_orphans, "jobs of dead workers recovered"),
+    Chore("expired-reservations", engine.expire, "reservations expired"),
+    Chore("timeouts", engine.time_out, "jobs ran too long"),
+    Chore("due-jobs", engine.promote_due, "jobs became due"),
+    Chore("expired-jobs", engine.discard_expired, "jobs expired before they ran"),
+    Chore("finished-jobs", engine.prune_jobs, "finished jobs deleted", timedelta(minutes=1)),
+    Chore("old-events", engine.prune_events, "events deleted", timedelta(minutes=1)),
+    Chore("old-workers", prune_workers, "workers forgotten", timedelta(minutes=1)),
+)
+SLOW = tuple(chore for chore in SWEEPS if chore.every)
+BATCHES = 50
+"""Most batches of one chore in a row, so that the others get their turn."""
+
+
+def sweep(only: Collection[str] = (), *, stop: Callable[[], bool] = lambda: False) -> dict[str, int]:
+    """Do every chore once, batch after batch until nothing is left; return what was done.
+
+    A chore that fails is logged, and the others go on.
+
+    Args:
+        only: names of the chores to do; empty means all.
+        stop: asked between batches; True ends the round.
+    """
+    done: dict[str, int] = {}
+    for chore in SWEEPS:
+        if stop() or (only and chore.name not in only):
+            continue
+        if chore.every and not only and not take_turn(chore):
+            continue
+        try:
+            count = run(chore, stop=stop)
+        except DatabaseError:
+            raise  # the caller waits until the database is back
+        except Exception:
+            logger.exception("The chore %s failed.", chore.name)
+            continue
+        if count:
+            done[chore.name] = count
+    return done
+
+
+def run(chore: Chore, *, stop: Callable[[], bool] = lambda: False) -> int:
+    """Do one chore until it finds nothing more; return how many it touched."""
+    total = 0
+    for _ in range(BATCHES):
+        count = chore.run()
+        total += count
+        if not count or stop():
+            break
+    return total
+
+
+def take_turn(chore: Chore, patience: int = 2) -> bool:
+    """Whether it is time for a slow chore, and ours to do it: a guarded update decides.
+
+    Args:
+        patience: periods to wait. django-q2's cluster takes the first, a reaper the second, so
+            that the reaper only steps in where no cluster runs.
+    """
+    assert chore.every is not None
+    now = timezone.now()
+    due = Sweep.objects.filter(pk=chore.name, ran_at__lte=now - chore.every * patience)
+    if due.update(ran_at=now):
+        return True
+    _, created = Sweep.objects.get_or_create(pk=chore.name, defaults={"ran_at": now})
+    return created
+
+
+def report(done: dict[str, int]) -> Iterable[str]:
+    """Say what a round did, in words."""
+    words = {chore.name: chore.did for chore in SWEEPS}
+    return (f"{count} {words[name]}" for name, count in done.items())
+
+
+def own_name() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def sign_of_life(name: str) -> None:
+    """Tell health and admin that a reaper runs."""
+    Reaper.objects.update_or_create(pk=name, defaults={"seen_at": timezone.now()})
+
+
+def last_seen() -> datetime | None:
+    """When any reaper was last seen."""
+    seen: Any = Reaper.objects.aggregate(seen=Max("seen_at"))["seen"]
+    return seen
+
+
+def is_silent(seen: datetime | None) -> bool:
+    return seen is None or timezone.now() - seen > ojs_settings.REAPER_SILENT
