@@ -56,7 +56,7 @@ def _check_times(options: conf.Settings) -> list[checks.CheckMessage]:
     if options.HEARTBEAT_TIMEOUT < 3 * options.HEARTBEAT_INTERVAL:
         found.append(
             checks.Warning(
-                "HEARTBEAT_TIMEOUT is under three HEARTBEAT_INTERVALs: a brief delay kills workers.",
+                "HEARTBEAT_TIMEOUT is under three HEARTBEAT_INTERVALs: brief delays kill workers.",
                 hint="OJS worker protocol §10.3.",
                 id="ojs.W002",
             )

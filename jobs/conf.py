@@ -66,7 +66,8 @@ class Settings:
     MAX_FETCH: int = _option(1_000, "Most jobs handed out by one fetch.")
     MAX_WAIT: timedelta = _seconds(30, "Longest wait a fetch may ask for with `wait_ms`.")
     MAX_WAITING: int = _option(
-        24, "Fetches of one server process that may wait at once; others are answered empty at once."
+        24,
+        "Fetches of one server process that may wait at once; others are answered empty at once.",
     )
     WAIT_POLL_INTERVAL: timedelta = _seconds(
         1, "How often a waiting fetch looks by itself, in case a notification was missed."
@@ -119,7 +120,9 @@ def _coerce(option: Field[Any], value: Any, wanted: Any) -> Any:
             return value
         if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
             return timedelta(seconds=value)
-        raise ImproperlyConfigured(f'OJS["{option.name}"] must be a number of seconds, not {value!r}.')
+        raise ImproperlyConfigured(
+            f'OJS["{option.name}"] must be a number of seconds, not {value!r}.'
+        )
     if wanted is bool and value in (0, 1):
         return bool(value)
     if isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from .lifecycle import State
@@ -27,33 +27,6 @@ NOT_FOR_WORKERS = ("timeout",)
 Errors = Iterable[Mapping[str, Any]]
 
 
-class EnvelopeSource(Protocol):
-    """What a job must be able to tell: a row, a claimed job or one just enqueued."""
-
-    id: Any
-    type: Any
-    queue: Any
-    args: Any
-    meta: Any
-    priority: Any
-    state: Any
-    attempt: Any
-    max_attempts: Any
-    retry: Any
-    retry_delay: Any
-    timeout: Any
-    visibility_timeout: Any
-    scheduled_at: Any
-    expires_at: Any
-    created_at: Any
-    enqueued_at: Any
-    started_at: Any
-    finished_at: Any
-    result: Any
-    tags: Any
-    attributes: Any
-
-
 def milliseconds(value: timedelta) -> int:
     return value // timedelta(milliseconds=1)
 
@@ -70,9 +43,10 @@ def error_entry(row: Mapping[str, Any]) -> dict[str, Any]:
     return entry
 
 
-def envelope(job: EnvelopeSource, errors: Errors = (), *, for_worker: bool = False) -> dict[str, Any]:
+def envelope(job: Any, errors: Errors = (), *, for_worker: bool = False) -> dict[str, Any]:
     """Return the whole envelope of `job`; `errors` are its failed attempts, oldest first.
 
+    The job may be a row, a claimed job or one just enqueued: whatever has the columns' names.
     Fields the client sent and we do not know come last, and never replace one of ours.
     """
     document: dict[str, Any] = {
@@ -110,7 +84,7 @@ def envelope(job: EnvelopeSource, errors: Errors = (), *, for_worker: bool = Fal
     return document
 
 
-def _add_times(document: dict[str, Any], job: EnvelopeSource) -> None:
+def _add_times(document: dict[str, Any], job: Any) -> None:
     sent = job.attributes or {}
     if job.expires_at is not None:
         document["expires_at"] = sent.get("expires_at") or format_timestamp(job.expires_at)
@@ -133,7 +107,7 @@ def _add_times(document: dict[str, Any], job: EnvelopeSource) -> None:
         document["completed_at"] = finished
 
 
-def _add_errors(document: dict[str, Any], job: EnvelopeSource, errors: Errors) -> None:
+def _add_errors(document: dict[str, Any], job: Any, errors: Errors) -> None:
     history = [error_entry(row) for row in errors]
     if history:
         document["errors"] = history

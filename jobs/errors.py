@@ -60,9 +60,7 @@ class NotFound(OJSError):
 
 class JobNotFound(NotFound):
     def __init__(self, job_id: object) -> None:
-        super().__init__(
-            f"Job '{job_id}' not found.", resource_type="job", resource_id=str(job_id)
-        )
+        super().__init__(f"Job '{job_id}' not found.", resource_type="job", resource_id=str(job_id))
 
 
 class DuplicateJob(OJSError):

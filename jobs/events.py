@@ -110,9 +110,7 @@ def parse_cursor(text: str) -> tuple[int, int] | None:
 
 def after(events: QuerySet[Event], cursor: tuple[int, int]) -> QuerySet[Event]:
     txid, identifier = cursor
-    return events.filter(Q(txid__gt=txid) | Q(txid=txid, id__gt=identifier)).filter(
-        txid__gte=txid
-    )
+    return events.filter(Q(txid__gt=txid) | Q(txid=txid, id__gt=identifier)).filter(txid__gte=txid)
 
 
 def event_document(event: Event) -> dict[str, Any]:
@@ -153,4 +151,3 @@ def _data(event: Event) -> dict[str, Any]:
         if value not in ("", None):
             data[name] = value
     return data | (event.data or {})
-

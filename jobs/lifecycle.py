@@ -36,7 +36,7 @@ class Event(enum.Enum):
     ACK = "ack"
     FAIL = "fail"
     TIMEOUT = "timeout"
-    """The reservation was lost: it expired, or its worker died (OJS worker protocol §5.5, §10.2)."""
+    """The reservation was lost: it expired, or its worker died (OJS worker §5.5, §10.2)."""
     RELEASE = "release"
     """The worker gives the job back unfinished; the attempt does not count."""
     CANCEL = "cancel"
@@ -77,5 +77,7 @@ TRANSITIONS: dict[Event, dict[State | None, frozenset[State]]] = {
 def sources(event: Event, to: State) -> tuple[State, ...]:
     """Return the states from which `event` may lead to `to`; empty if none (OJS core §6.3)."""
     return tuple(
-        state for state, targets in TRANSITIONS[event].items() if state is not None and to in targets
+        state
+        for state, targets in TRANSITIONS[event].items()
+        if state is not None and to in targets
     )

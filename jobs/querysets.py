@@ -50,9 +50,7 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     def due(self) -> JobQuerySet:
         """Scheduled and retryable jobs whose time has come."""
-        return self.filter(
-            state__in=(State.SCHEDULED, State.RETRYABLE), scheduled_at__lte=Now()
-        )
+        return self.filter(state__in=(State.SCHEDULED, State.RETRYABLE), scheduled_at__lte=Now())
 
     def unexpired(self) -> JobQuerySet:
         return self.filter(Q(expires_at__isnull=True) | Q(expires_at__gt=Now()))

@@ -31,16 +31,45 @@ SPEC_VERSION = re.compile(r"1(\.0(\.\d+)?(-rc\.\d+)?)?")
 NEVER = datetime.min
 
 SYSTEM_MANAGED = frozenset(
-    "state attempt created_at enqueued_at started_at completed_at cancelled_at discarded_at "
-    "finished_at error errors result retry_delay_ms next_attempt_at next_retry_at".split()
+    {
+        "state",
+        "attempt",
+        "created_at",
+        "enqueued_at",
+        "started_at",
+        "completed_at",
+        "cancelled_at",
+        "discarded_at",
+        "error",
+        "errors",
+        "result",
+        "retry_delay_ms",
+        "next_attempt_at",
+        "next_retry_at",
+    }
 )
 """Ours to say; a client's value is ignored (OJS core §5.3)."""
 
 OPTION_NAMES = frozenset(
-    "queue priority timeout_ms timeout delay_until scheduled_at expires_at retry max_attempts "
-    "unique tags visibility_timeout_ms visibility_timeout pending".split()
+    {
+        "queue",
+        "priority",
+        "timeout_ms",
+        "timeout",
+        "delay_until",
+        "scheduled_at",
+        "expires_at",
+        "retry",
+        "max_attempts",
+        "unique",
+        "tags",
+        "visibility_timeout_ms",
+        "visibility_timeout",
+        "pending",
+    }
 )
-ENVELOPE_NAMES = frozenset("specversion id type args meta options metadata".split())
+ENVELOPE_NAMES = frozenset({"specversion", "id", "type", "args", "meta", "options"})
+META_NAMES = ("metadata", "meta")
 KEPT_AS_SENT = ("schema", "unique", "timeout", "visibility_timeout")
 """Echoed exactly as the client wrote them."""
 
@@ -170,7 +199,7 @@ def _take_id(job: NewJob, document: Document) -> None:
 
 def _meta(document: Document, options: Document) -> dict[str, Any]:
     meta = fields.mapping(document, "meta") or {}
-    for name in ("metadata", "meta"):
+    for name in META_NAMES:
         more = fields.mapping(options, name)
         if more:
             meta = meta | more
@@ -197,8 +226,8 @@ def _keep_timestamp(job: NewJob, name: str, sent: str) -> None:
 def _take_retry(job: NewJob, options: Document) -> None:
     retry = fields.mapping(options, "retry")
     limit = options.get("max_attempts")
-    if limit is not None:
-        retry = {"max_attempts": limit} | (retry or {})
+    if limit is not None and (retry or {}).get("max_attempts") is None:
+        retry = (retry or {}) | {"max_attempts": limit}
     if retry is None:
         return
     try:
@@ -222,12 +251,8 @@ def _keep_the_rest(job: NewJob, document: Document, options: Document) -> None:
         value = document.get(name) if name == "schema" else options.get(name)
         if value is not None:
             kept[name] = value
-    for source in (document, options):
+    for source, taken in ((document, ENVELOPE_NAMES), (options, frozenset(META_NAMES))):
         for name, value in source.items():
-            if (
-                name not in ENVELOPE_NAMES
-                and name not in OPTION_NAMES
-                and name not in SYSTEM_MANAGED
-                and value is not None
-            ):
+            known = name in taken or name in OPTION_NAMES or name in SYSTEM_MANAGED
+            if not known and value is not None:
                 kept.setdefault(name, value)

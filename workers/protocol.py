@@ -10,7 +10,18 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Case, Count, Exists, F, IntegerField, OuterRef, Q, Subquery, Value, When
+from django.db.models import (
+    Case,
+    Count,
+    Exists,
+    F,
+    IntegerField,
+    OuterRef,
+    Q,
+    Subquery,
+    Value,
+    When,
+)
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
@@ -217,9 +228,7 @@ def _never_back(state: WorkerState) -> Any:
     )
 
 
-def _meet(
-    worker_id: str, state: WorkerState | None, changes: dict[str, Any]
-) -> Worker | None:
+def _meet(worker_id: str, state: WorkerState | None, changes: dict[str, Any]) -> Worker | None:
     """Discover a worker by its heartbeat, or see one return that was taken for dead."""
     reported = state or WorkerState.RUNNING
     fresh = changes | {"state": reported, "directive": "", "left_at": None}
@@ -279,7 +288,9 @@ def fetch(
     """
     if not queues:
         raise InvalidRequest(
-            "The 'queues' field must name at least one queue.", field="queues", validation="min_items"
+            "The 'queues' field must name at least one queue.",
+            field="queues",
+            validation="min_items",
         )
     limited: bool | None = None
     if worker_id:
@@ -301,7 +312,7 @@ def fetch(
 
 
 def _fetching(worker_id: str, queues: Sequence[str]) -> Any:
-    """Read all that decides about a fetch in one query: the worker, its load, the queues' limits."""
+    """Read what decides about a fetch in one query: the worker, its load, the queues' limits."""
     held = (
         Job.objects.held_by(OuterRef("pk"))  # type: ignore[arg-type]
         .order_by()

@@ -46,9 +46,7 @@ def declare_dead_workers() -> int:
             return 0
         # Asked again in the UPDATE: without SKIP LOCKED, a heartbeat may have come in between.
         dead = Worker.objects.silent().filter(pk__in=ids)
-        dead.update(
-            state=WorkerState.TERMINATED, directive="", died_at=Now(), active_job_ids=[]
-        )
+        dead.update(state=WorkerState.TERMINATED, directive="", died_at=Now(), active_job_ids=[])
         record(worker_event("worker.stopped", worker_id, reason="error") for worker_id in ids)
     send_on_commit(workers_died, Worker, worker_ids=ids)
     return len(ids)
@@ -106,7 +104,9 @@ BATCHES = 50
 """Most batches of one chore in a row, so that the others get their turn."""
 
 
-def sweep(only: Collection[str] = (), *, stop: Callable[[], bool] = lambda: False) -> dict[str, int]:
+def sweep(
+    only: Collection[str] = (), *, stop: Callable[[], bool] = lambda: False
+) -> dict[str, int]:
     """Do every chore once, batch after batch until nothing is left; return what was done.
 
     A chore that fails is logged, and the others go on.

@@ -1,4 +1,4 @@
-"""What every OJS HTTP endpoint shares: body, headers, errors, paging (OJS HTTP §3 to §6, §16 to §19).
+"""What every OJS HTTP endpoint shares: body, headers, errors (OJS HTTP §3 to §6, §16, §19).
 
 Policies are pinned here: a host site's `REST_FRAMEWORK` setting changes nothing.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import orjson
 from django.db import (
@@ -65,7 +65,7 @@ STATUS: dict[type[OJSError], int] = {
     NotAuthenticated: 401,
     PermissionDenied: 403,
 }
-ERROR_TYPES = {InvalidRetryPolicyRequest: "validation_error"}
+ERROR_TYPES: dict[type[OJSError], str] = {InvalidRetryPolicyRequest: "validation_error"}
 
 
 def dumps(document: Any) -> bytes:
@@ -95,13 +95,13 @@ class OJSRenderer:
 class OJSViewSet(ViewSet):
     """A viewset of the OJS HTTP binding. Each action says which scope it needs."""
 
-    authentication_classes: ClassVar[Any] = [ApiKeyAuthentication]
-    permission_classes: ClassVar[Any] = []
-    throttle_classes: ClassVar[Any] = []
-    parser_classes: ClassVar[Any] = []
-    renderer_classes: ClassVar[Any] = [OJSRenderer]
-    content_negotiation_class: ClassVar[Any] = PinnedNegotiation
-    versioning_class: ClassVar[Any] = None
+    authentication_classes: Any = [ApiKeyAuthentication]
+    permission_classes: Any = []
+    throttle_classes: Any = []
+    parser_classes: Any = []
+    renderer_classes: Any = [OJSRenderer]
+    content_negotiation_class: Any = PinnedNegotiation
+    versioning_class: Any = None
 
     scopes: ClassVar[dict[str, str]] = {}
     """Action → scope; an action that is not named here is open to everybody."""
@@ -123,8 +123,7 @@ class OJSViewSet(ViewSet):
 
     @property
     def caller(self) -> Caller:
-        caller: Caller = self.request.user
-        return caller
+        return cast(Caller, self.request.user)
 
     def perform_content_negotiation(self, request: Any, force: bool = False) -> Any:
         return RENDERER, MEDIA_TYPE
@@ -158,9 +157,7 @@ def check_version(headers: Any) -> None:
     """
     wanted = headers.get("HTTP_OJS_VERSION")
     if wanted and not OUR_VERSION.fullmatch(wanted.strip()):
-        raise Unsupported(
-            f"OJS version {wanted!r} is not supported.", supported=[SPEC_VERSION]
-        )
+        raise Unsupported(f"OJS version {wanted!r} is not supported.", supported=[SPEC_VERSION])
 
 
 def read_object(request: HttpRequest) -> dict[str, Any]:

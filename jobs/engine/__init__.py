@@ -1,11 +1,23 @@
 """Every way a job may change: `from jobs import engine; engine.claim(...)`."""
 
 from .claim import ClaimedJob, claim
-from .control import Change, activate, cancel, delete_dead, not_dead, pause, resume, retry, retry_one
+from .control import (
+    Change,
+    activate,
+    cancel,
+    delete_dead,
+    not_dead,
+    pause,
+    resume,
+    retry,
+    retry_one,
+)
 from .enqueue import enqueue, forget_queues
+from .failure import fail
+from .outcomes import Completion, Failure, Outcome
 from .reservations import VISIBILITY_TIMEOUT, WORKER_DEATH, Cause, expire, extend, reclaim
 from .retention import prune_events, prune_jobs
-from .settle import Completion, Failure, Outcome, complete, fail
+from .settle import complete
 from .timers import discard_expired, promote_due, time_out
 
 __all__ = [

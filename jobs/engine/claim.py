@@ -207,7 +207,7 @@ def _claim_within_limits(
             room = count - len(claimed)
             if queue in limits:
                 active = Job.objects.active().filter(queue=queue, reserved_until__isnull=False)
-                room = min(room, limits[queue] - active.count())
+                room = min(room, (limits[queue] or 0) - active.count())
             if room > 0:
                 claimed += take([queue], worker_id, room, types, period)
     return claimed
@@ -283,7 +283,9 @@ def _claim_portable(
         paused = set(Queue.objects.paused().filter(pk__in=queues).values_list("pk", flat=True))
         open_queues = [queue for queue in queues if queue not in paused]
         fetchable = Job.objects.unexpired().filter(**({"type__in": types} if types else {}))
-        fetchable = fetchable.select_for_update(skip_locked=connection().features.has_select_for_update_skip_locked)
+        fetchable = fetchable.select_for_update(
+            skip_locked=connection().features.has_select_for_update_skip_locked
+        )
         for order, jobs in (
             (("-priority", "enqueued_at", "id"), fetchable.filter(state=State.AVAILABLE)),
             (("scheduled_at",), fetchable.due()),
@@ -328,12 +330,10 @@ def _read(chosen: models.QuerySet[Job], ids: Sequence[UUID]) -> list[ClaimedJob]
     if retried:
         for error in JobError.objects.filter(job__in=retried).values("job_id", *ERROR_FIELDS):
             history.setdefault(error["job_id"], []).append(error)
-    for job_id, row in rows.items():
+    for row in rows.values():
         row[19] = None
         row[18] = None if row[18] == "{}" else row[18]
-    return [
-        _from_row(rows[job_id])._replace(errors=history.get(job_id, [])) for job_id in ids
-    ]
+    return [_from_row(rows[job_id])._replace(errors=history.get(job_id, [])) for job_id in ids]
 
 
 def _tell(claimed: Sequence[ClaimedJob], was_due: set[UUID], worker_id: str) -> None:

@@ -55,9 +55,7 @@ def cancel(job_id: UUID, *, cancelled_by: str = "", reason: str = "") -> Change:
         job.refresh_from_db()
         who = {"cancelled_by": cancelled_by, "reason": reason}
         data: dict[str, Any] = {name: value for name, value in who.items() if value}
-        record(
-            [job_event("job.cancelled", job, time=timezone.now(), worker_id=holder, data=data)]
-        )
+        record([job_event("job.cancelled", job, time=timezone.now(), worker_id=holder, data=data)])
     send_on_commit(jobs_cancelled, Job, job_ids=[job_id])
     return Change(job, previous)
 
@@ -177,10 +175,7 @@ def resume(queue: str, *, resumed_by: str = "") -> Queue:
             paused_at=None, paused_until=None, paused_by="", pause_reason=""
         )
         if not moved:
-            raise NotFound(
-                f"Queue '{queue}' not found.", resource_type="queue", resource_id=queue
-            )
+            raise NotFound(f"Queue '{queue}' not found.", resource_type="queue", resource_id=queue)
         record([queue_event("queue.resumed", queue, resumed_by=resumed_by)])
         wakeup.notify_on_commit([queue])
     return Queue.objects.get(pk=queue)
-

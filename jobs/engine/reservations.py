@@ -1,4 +1,4 @@
-"""Reservations: extended by heartbeats, lost by time or with their worker (OJS worker protocol §5)."""
+"""Reservations: extended by heartbeats, lost by time or with their worker (OJS worker §5)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..models import Job, JobError
 from ..querysets import JobQuerySet
 from ..retry import RetryPolicy
 from ..signals import jobs_reclaimed, send_on_commit
-from .settle import keeps_dead_letter
+from .failure import keeps_dead_letter
 
 BATCH_SIZE = 1000
 
@@ -159,7 +159,7 @@ def _discard(spent: Sequence[Job]) -> None:
 
 def _events(job: Job, cause: Cause, now: Any) -> list[Any]:
     error = {"code": cause.type, "message": cause.message}
-    told = {"time": now, "worker_id": job.reserved_by}
+    told: dict[str, Any] = {"time": now, "worker_id": job.reserved_by}
     again = job.has_attempts_left
     failed = {"error": error | {"retryable": again}, "state": "available" if again else "discarded"}
     events = [job_event("job.failed", job, data=failed, **told)]

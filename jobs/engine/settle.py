@@ -1,82 +1,25 @@
-"""ACK and FAIL: a worker settles jobs it holds (OJS core §7.3, §7.4; worker protocol §5.6).
+"""ACK: a worker finished its jobs (OJS core §7.3; worker protocol §5.6).
 
-Both take many outcomes at once and answer each by itself: one refusal does not undo the others.
+Takes many outcomes at once and answers each by itself: one refusal does not undo the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import orjson
-from django.db.models import Case, DateTimeField, DurationField, F, Value, When
-from django.db.models.functions import Now
-from django.utils import timezone
+from django.db.models import F
 
-from .. import wakeup
 from ..conf import ojs_settings
 from ..database import atomic, connection, is_postgresql
-from ..errors import Conflict, InvalidTransition, JobNotFound, OJSError, ReservationLost
 from ..events import job_event, record
 from ..lifecycle import Event, State
-from ..models import Job, JobError, RefusedFinish
-from ..retry import RetryPolicy
-from ..signals import finish_refused, jobs_completed, jobs_failed, send_on_commit
-
-BACKTRACE_FRAMES = 50
-BACKTRACE_CHARACTERS = 10_000
-FINAL_CODES = frozenset({"DISCARD", "FAIL", "DEAD_LETTER"})
-"""Handler response codes that end the job whatever its policy says (OJS retry §7.2)."""
-
-
-@dataclass(slots=True)
-class Completion:
-    """An ACK as received."""
-
-    job_id: UUID
-    worker_id: str | None = None
-    """Who says so; None for a request that does not tell."""
-    attempt: int | None = None
-    """Fences against the same worker's older attempt."""
-    result: Any = None
-
-
-@dataclass(slots=True)
-class Failure:
-    """A FAIL as received (OJS core §8, retry §7.3)."""
-
-    job_id: UUID
-    worker_id: str | None = None
-    attempt: int | None = None
-    type: str = "handler_error"
-    code: str = ""
-    message: str = ""
-    backtrace: list[str] | None = None
-    details: dict[str, Any] | None = None
-    retryable: bool | None = None
-    release: bool = False
-    """Give the job back unfinished: no error, no backoff, and the attempt does not count."""
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What became of one ACK or FAIL."""
-
-    job_id: UUID
-    state: State | None = None
-    attempt: int = 0
-    max_attempts: int = 0
-    at: datetime | None = None
-    """When the job was completed, discarded or released."""
-    retry_at: datetime | None = None
-    retry_delay: timedelta | None = None
-    error: OJSError | None = None
-    """Why it was refused; nothing changed then."""
-    events: list[Any] = field(default_factory=list, repr=False)
-
+from ..models import Job
+from ..signals import jobs_completed, send_on_commit
+from .outcomes import Completion, Outcome, explain
 
 # Rows are locked in the order of their ids: two batches that share jobs cannot deadlock.
 COMPLETE = """
@@ -138,7 +81,7 @@ def complete(completions: Sequence[Completion]) -> list[Outcome]:
         else Outcome(item.job_id)
         for item in completions
     ]
-    _explain(completions, outcomes, "ack")
+    explain(completions, outcomes, "ack")
     if done and jobs_completed.has_listeners():
         send_on_commit(jobs_completed, Job, job_ids=list(done))
     return outcomes
@@ -197,7 +140,7 @@ def _completed_event(job: Job) -> Any:
     )
 
 
-def _held(item: Completion | Failure) -> Any:
+def _held(item: Completion) -> Any:
     """The job if the sender holds it: by worker, and by attempt where it says which."""
     jobs = Job.objects.active().filter(pk=item.job_id)
     if item.worker_id is not None:
@@ -205,235 +148,3 @@ def _held(item: Completion | Failure) -> Any:
     if item.attempt is not None:
         jobs = jobs.filter(attempt=item.attempt)
     return jobs
-
-
-def fail(failures: Sequence[Failure]) -> list[Outcome]:
-    """Record failed attempts and decide what follows (FAIL, OJS core §7.4); see `complete()`."""
-    outcomes: dict[int, Outcome] = {}
-    with atomic():
-        locked = {
-            job.pk: job
-            for job in Job.objects.filter(pk__in={item.job_id for item in failures})
-            .defer("args", "meta", "result")
-            .select_for_update()
-            .order_by("pk")
-        }
-        settled: list[tuple[Job, Failure, Outcome]] = []
-        for index, item in enumerate(failures):
-            job = locked.get(item.job_id)
-            if job is not None and _holds(item, job):
-                outcomes[index] = Outcome(job.pk, max_attempts=job.max_attempts)
-                settled.append((job, item, outcomes[index]))
-                del locked[item.job_id]
-        _settle_failed(settled)
-    answers = [outcomes.get(index, Outcome(item.job_id)) for index, item in enumerate(failures)]
-    _explain(failures, answers, "fail")
-    if settled and jobs_failed.has_listeners():
-        send_on_commit(jobs_failed, Job, outcomes=[outcome for _, _, outcome in settled])
-    return answers
-
-
-def _holds(item: Failure, job: Job) -> bool:
-    return (
-        job.state == State.ACTIVE
-        and item.worker_id in (None, job.reserved_by)
-        and item.attempt in (None, job.attempt)
-    )
-
-
-def fail_locked(jobs: Iterable[Job], failure: Failure) -> list[Outcome]:
-    """Fail active jobs the caller has locked, all in the same way (an execution timeout)."""
-    settled = [(job, failure, Outcome(job.pk, max_attempts=job.max_attempts)) for job in jobs]
-    _settle_failed(settled)
-    return [outcome for _, _, outcome in settled]
-
-
-def _settle_failed(settled: Sequence[tuple[Job, Failure, Outcome]]) -> None:
-    """Decide for each job by its retry policy and move them, one UPDATE for each target state."""
-    now = timezone.now()
-    errors: list[JobError] = []
-    moves: dict[tuple[State, bool, bool], list[tuple[Job, Outcome]]] = {}
-    for job, failure, outcome in settled:
-        outcome.attempt = job.attempt
-        unfenced = failure.worker_id is None
-        if failure.release:
-            outcome.state, outcome.at, dead_letter = State.AVAILABLE, now, False
-            outcome.events = [job_event("job.enqueued", job, time=now)]
-        else:
-            errors.append(_error(job, failure, now))
-            dead_letter = _decide(job, failure, outcome, now)
-            outcome.events = list(_failure_events(job, failure, outcome, now))
-        assert outcome.state is not None
-        moves.setdefault((outcome.state, dead_letter, unfenced), []).append((job, outcome))
-    JobError.objects.bulk_create(errors)
-    for (state, dead_letter, unfenced), group in moves.items():
-        _move(state, group, dead_letter=dead_letter, unfenced=unfenced)
-    record(event for _, _, outcome in settled for event in outcome.events)
-
-
-def _decide(job: Job, failure: Failure, outcome: Outcome, now: datetime) -> bool:
-    """Fill in what follows the failure; return whether it is the dead letter (OJS retry §7.2)."""
-    policy = RetryPolicy.parse(job.retry)
-    final = (
-        failure.code in FINAL_CODES
-        or (failure.retryable is False and failure.code != "RETRY")
-        or not policy.is_retryable(failure.type, failure.code)
-    )
-    if not final and job.has_attempts_left:
-        outcome.state = State.RETRYABLE
-        outcome.retry_delay = policy.delay(job.attempt)
-        outcome.retry_at = now + outcome.retry_delay
-        return False
-    outcome.state, outcome.at = State.DISCARDED, now
-    if failure.code in ("DISCARD", "FAIL"):
-        return False
-    return failure.code == "DEAD_LETTER" or keeps_dead_letter(policy)
-
-
-def keeps_dead_letter(policy: RetryPolicy) -> bool:
-    """Whether an exhausted job is kept for an operator (OJS dead letter §4.1).
-
-    It is, unless somebody asked for `discard`: core §6.1 has every discarded job in the dead
-    letter, the retry document's default has none, and losing fewer jobs is the better surprise.
-    """
-    return policy.on_exhaustion == "dead_letter" or not policy.explicit_exhaustion
-
-
-def _move(
-    state: State, group: Sequence[tuple[Job, Outcome]], *, dead_letter: bool, unfenced: bool
-) -> None:
-    jobs = Job.objects.filter(pk__in=[job.pk for job, _ in group])
-    if state == State.AVAILABLE:
-        # Back with its attempt number kept: the next FETCH takes the same one again.
-        jobs.transition(Event.RELEASE, state, attempt_counted=True, enqueued_at=Now())
-        wakeup.notify_on_commit({job.queue for job, _ in group})
-    elif state == State.RETRYABLE:
-        jobs.transition(
-            Event.FAIL,
-            state,
-            scheduled_at=_each(group, "retry_at", DateTimeField()),
-            retry_delay=_each(group, "retry_delay", DurationField()),
-        )
-    else:
-        jobs.transition(
-            Event.FAIL,
-            state,
-            dead_letter=dead_letter,
-            unfenced=unfenced,
-            finished_by=F("reserved_by"),
-        )
-
-
-def _each(group: Sequence[tuple[Job, Outcome]], name: str, output_field: Any) -> Any:
-    whens = [When(pk=job.pk, then=Value(getattr(outcome, name))) for job, outcome in group]
-    if len(group) == 1:
-        return getattr(group[0][1], name)
-    return Case(*whens, output_field=output_field)
-
-
-def _error(job: Job, failure: Failure, now: datetime) -> JobError:
-    return JobError(
-        job=job,
-        attempt=job.attempt,
-        type=failure.type[:255],
-        code=failure.code[:255],
-        message=failure.message,
-        backtrace=_shortened(failure.backtrace),
-        details=failure.details,
-        retryable=failure.retryable,
-        worker_id=failure.worker_id or job.reserved_by,
-        occurred_at=now,
-    )
-
-
-def _shortened(backtrace: list[str] | None) -> list[str] | None:
-    """At most 50 frames and 10,000 characters (OJS core §8.1)."""
-    if not backtrace:
-        return None
-    room = BACKTRACE_CHARACTERS
-    kept: list[str] = []
-    for frame in backtrace[:BACKTRACE_FRAMES]:
-        kept.append(frame[:room])
-        room -= len(frame)
-        if room <= 0:
-            break
-    return kept
-
-
-def _failure_events(job: Job, failure: Failure, outcome: Outcome, now: datetime) -> Iterable[Any]:
-    error = {"code": failure.code or failure.type, "message": failure.message}
-    retrying = outcome.state == State.RETRYABLE
-    told = {"time": now, "worker_id": failure.worker_id or job.reserved_by}
-    yield job_event(
-        "job.failed",
-        job,
-        data={"error": error | {"retryable": retrying}, "state": str(outcome.state)},
-        **told,
-    )
-    if retrying and outcome.retry_at is not None:
-        retry = {"max_attempts": job.max_attempts, "next_retry_at": outcome.retry_at.isoformat()}
-        yield job_event("job.retrying", job, data=retry | {"error": error}, **told)
-    else:
-        last = {"total_attempts": job.attempt, "last_error": error}
-        yield job_event("job.discarded", job, data=last, **told)
-
-
-def _explain(
-    items: Sequence[Completion] | Sequence[Failure], outcomes: Sequence[Outcome], operation: str
-) -> None:
-    """Say of each outcome that did not happen why, and remember the refusal (§10.4)."""
-    refused = [index for index, outcome in enumerate(outcomes) if outcome.state is None]
-    if not refused:
-        return
-    jobs = Job.objects.only("state", "attempt", "reserved_by").in_bulk(
-        [items[index].job_id for index in refused]
-    )
-    records = []
-    for index in refused:
-        item, job = items[index], jobs.get(items[index].job_id)
-        if job is None:
-            outcomes[index].error = JobNotFound(item.job_id)
-            continue
-        outcomes[index].error = _refusal(item, job, operation)
-        records.append(
-            RefusedFinish(
-                job_id=job.pk,
-                operation=operation,
-                worker_id=item.worker_id or "",
-                attempt=item.attempt,
-                held_by=job.reserved_by,
-                state=job.state,
-            )
-        )
-    RefusedFinish.objects.bulk_create(records)
-    for refusal in records:
-        send_on_commit(
-            finish_refused,
-            Job,
-            job_id=refusal.job_id,
-            operation=operation,
-            worker_id=refusal.worker_id,
-        )
-
-
-def _refusal(item: Completion | Failure, job: Job, operation: str) -> Conflict:
-    details = {
-        "job_id": str(job.pk),
-        "current_state": str(job.state),
-        "expected_state": str(State.ACTIVE),
-        "attempt": job.attempt,
-    }
-    verb = "acknowledge" if operation == "ack" else "fail"
-    if job.state == State.ACTIVE and (item.worker_id is not None or item.attempt is not None):
-        return ReservationLost(
-            f"Cannot {verb} job '{job.pk}': its reservation is not yours (any more).",
-            hint="The reservation expired, or the worker was declared dead, and the job was "
-            "given to another. Drop the outcome and go on.",
-            **details,
-        )
-    return InvalidTransition(
-        f"Cannot {verb} job not in 'active' state. Current state: '{job.state}'.", **details
-    )
-
-
-__all__ = ["Completion", "Failure", "Outcome", "complete", "fail", "fail_locked"]

@@ -15,7 +15,8 @@ from ..lifecycle import WAITING, Event, State
 from ..models import Job
 from ..querysets import JobQuerySet
 from ..signals import jobs_discarded, jobs_failed, jobs_promoted, send_on_commit
-from .settle import Failure, fail_locked
+from .failure import fail_locked
+from .outcomes import Failure
 
 BATCH_SIZE = 1000
 
@@ -49,9 +50,9 @@ def time_out() -> int:
             Job.objects.overrun()
             .order_by("pk")
             .defer("args", "meta", "result")
-            .select_for_update(
-                skip_locked=connection().features.has_select_for_update_skip_locked
-            )[:BATCH_SIZE]
+            .select_for_update(skip_locked=connection().features.has_select_for_update_skip_locked)[
+                :BATCH_SIZE
+            ]
         )
         outcomes = [outcome for job in overrun for outcome in fail_locked([job], _overrun(job))]
     if outcomes:

@@ -23,7 +23,7 @@ class Migration(migrations.Migration):
                 ('name', models.CharField(max_length=255)),
                 ('prefix', models.CharField(editable=False, max_length=12)),
                 ('digest', models.CharField(editable=False, max_length=64, unique=True)),
-                ('scopes', models.JSONField(default=jobs.models.all_scopes)),
+                ('scopes', models.JSONField(default=jobs.models.apikey.all_scopes)),
                 ('worker_id', models.CharField(blank=True, default='', help_text='The only worker this key may speak for.', max_length=255)),
                 ('label', models.CharField(blank=True, default='', help_text='Workers using this key must carry it.', max_length=255)),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),

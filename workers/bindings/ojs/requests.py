@@ -166,16 +166,18 @@ def several(body: Document, name: str) -> list[Document] | None:
     return items
 
 
-def completions(items: list[Document], name: str, caller: Any, sender: str | None) -> list[Completion]:
+def completions(
+    items: list[Document], name: str, caller: Any, sender: str | None
+) -> list[Completion]:
     return [
-        _at(f"{name}[{index}]", completion, {"worker_id": sender} | item, caller)
+        _at(f"{name}[{index}]", completion, {"worker_id": sender, **item}, caller)
         for index, item in enumerate(items)
     ]
 
 
 def failures(items: list[Document], name: str, caller: Any, sender: str | None) -> list[Failure]:
     return [
-        _at(f"{name}[{index}]", failure, {"worker_id": sender} | item, caller)
+        _at(f"{name}[{index}]", failure, {"worker_id": sender, **item}, caller)
         for index, item in enumerate(items)
     ]
 

@@ -1,4 +1,4 @@
-"""Both families of worker URLs, and the short document's, for the same actions (ARCHITECTURE §12)."""
+"""Both families of worker URLs, and those of the short document, for the same actions."""
 
 from django.urls import path
 

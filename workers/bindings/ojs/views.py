@@ -6,6 +6,7 @@ import threading
 import time
 from typing import Any, ClassVar
 
+from django.utils import timezone
 from rest_framework.response import Response
 
 from jobs import wakeup
@@ -64,7 +65,7 @@ class WorkerViewSet(OJSViewSet):
         """
         body = self.read()
         sender = requests.worker_id(body, self.caller)
-        asked = {
+        asked: dict[str, Any] = {
             "queues": requests.queues(body),
             "worker_id": sender or "",
             "count": requests.count(body),
@@ -73,7 +74,9 @@ class WorkerViewSet(OJSViewSet):
         }
         wait = requests.wait(body)
         document = self._settle(body, sender)
-        jobs = protocol.fetch(**asked) or (_wait_for_jobs(asked, wait) if wait else [])
+        jobs: list[Any] = protocol.fetch(**asked)
+        if not jobs and wait:
+            jobs = _wait_for_jobs(asked, wait)
         document["jobs"] = [envelope(job, job.errors, for_worker=True) for job in jobs]
         return Response(document)
 
@@ -170,6 +173,6 @@ def _reaper_health() -> dict[str, Any]:
         return {"status": "unhealthy", "message": "No reaper has ever run."}
     document: dict[str, Any] = {"status": "healthy", "last_seen_at": format_timestamp(seen)}
     if reaper.is_silent(seen):
-        age = int((reaper.timezone.now() - seen).total_seconds())
+        age = int((timezone.now() - seen).total_seconds())
         document |= {"status": "unhealthy", "message": f"The reaper has not run for {age} s."}
     return document

@@ -27,7 +27,11 @@ class Command(BaseCommand):
         names = [chore.name for chore in reaper.SWEEPS]
         parser.add_argument("--once", action="store_true", help="one round, then exit (for cron)")
         parser.add_argument(
-            "--only", action="append", default=[], choices=names, help="only this chore (repeatable)"
+            "--only",
+            action="append",
+            default=[],
+            choices=names,
+            help="only this chore (repeatable)",
         )
         parser.add_argument(
             "--interval", type=float, help="seconds between rounds (default: REAPER_INTERVAL)"

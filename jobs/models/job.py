@@ -1,22 +1,17 @@
-"""What is stored about jobs: the job, its errors, its queue, what happened to it, and who may ask.
-
-Instances never write themselves; state moves only through `JobQuerySet.transition()` and the
-statements of `jobs.engine`.
-"""
+"""The job, its errors, and the finishes that were refused."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from django.db import models
 from django.db.models import F, Q
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from .identifiers import uuid7
-from .lifecycle import TERMINAL, WAITING, State
-from .querysets import EventTxid, JobQuerySet
+from ..identifiers import uuid7
+from ..lifecycle import TERMINAL, WAITING, State
+from ..querysets import JobQuerySet
 
 DUE_STATES = (State.SCHEDULED, State.RETRYABLE)
 
@@ -80,7 +75,7 @@ class Job(models.Model):
     class Meta:
         verbose_name = _("job")
         verbose_name_plural = _("jobs")
-        indexes = [  # noqa: RUF012 (Django's own idiom)
+        indexes = [
             # FETCH: one range scan a queue, already in order.
             models.Index(
                 "queue",
@@ -101,7 +96,10 @@ class Job(models.Model):
                 "reserved_by", name="ojs_job_reserved", condition=Q(reserved_until__isnull=False)
             ),
             models.Index(
-                "state", "finished_at", name="ojs_job_finished", condition=Q(finished_at__isnull=False)
+                "state",
+                "finished_at",
+                name="ojs_job_finished",
+                condition=Q(finished_at__isnull=False),
             ),
             models.Index(
                 "expires_at",
@@ -109,7 +107,7 @@ class Job(models.Model):
                 condition=Q(expires_at__isnull=False, state__in=sorted(WAITING)),
             ),
         ]
-        constraints = [  # noqa: RUF012
+        constraints = [
             models.CheckConstraint(
                 name="ojs_job_active_is_reserved",
                 condition=Q(state=State.ACTIVE, reserved_until__isnull=False)
@@ -159,47 +157,24 @@ class JobError(models.Model):
         return f"attempt {self.attempt}: {self.type}"
 
 
-class QueueQuerySet(models.QuerySet["Queue"]):
-    def paused(self) -> QueueQuerySet:
-        """Queues from which nothing is fetched now; a pause may end by itself."""
-        now = models.functions.Now()
-        return self.filter(paused_at__isnull=False).filter(
-            Q(paused_until__isnull=True) | Q(paused_until__gt=now)
-        )
-
-    def limited(self) -> QueueQuerySet:
-        """Queues that cap their active jobs (OJS worker protocol §8.3)."""
-        return self.filter(concurrency__isnull=False)
+class DeadJobManager(models.Manager["DeadJob"]):
+    def get_queryset(self) -> models.QuerySet[DeadJob]:
+        return super().get_queryset().filter(state=State.DISCARDED, dead_letter=True)
 
 
-class Queue(models.Model):
-    """A queue that has been used, and what operators decided about it."""
+class DeadJob(Job):
+    """The dead letter: discarded jobs, as a view (OJS dead letter §4)."""
 
-    name = models.CharField(max_length=128, primary_key=True)
-    paused_at = models.DateTimeField(null=True, blank=True)
-    paused_until = models.DateTimeField(null=True, blank=True)
-    paused_by = models.CharField(max_length=255, blank=True, default="")
-    pause_reason = models.TextField(blank=True, default="")
-    concurrency = models.PositiveIntegerField(
-        null=True, blank=True, help_text=_("Most jobs of this queue that may be active at once.")
-    )
-    created_at = models.DateTimeField(default=timezone.now)
-
-    objects = QueueQuerySet.as_manager()
+    objects = DeadJobManager()  # type: ignore[misc]  # a proxy may have its own
 
     class Meta:
-        verbose_name = _("queue")
-        verbose_name_plural = _("queues")
-        ordering = ("name",)
-
-    def __str__(self) -> str:
-        return self.name
+        proxy = True
+        verbose_name = _("dead letter job")
+        verbose_name_plural = _("dead letter")
 
     @property
-    def is_paused(self) -> bool:
-        return self.paused_at is not None and (
-            self.paused_until is None or self.paused_until > timezone.now()
-        )
+    def discarded_at(self) -> datetime | None:
+        return self.finished_at
 
 
 class RefusedFinish(models.Model):
@@ -223,103 +198,3 @@ class RefusedFinish(models.Model):
 
     def __str__(self) -> str:
         return f"{self.operation} of {self.job_id} by {self.worker_id or '?'}"
-
-
-class Event(models.Model):
-    """Something that happened to a job or a worker, in the order readers may rely on (OJS events).
-
-    A reader's cursor is (`txid`, `id`): ids are drawn before commit, so an id alone could be
-    overtaken and missed.
-    """
-
-    id = models.BigAutoField(primary_key=True)
-    txid = models.BigIntegerField(db_default=EventTxid(), editable=False)
-    type = models.CharField(max_length=40)
-    subject = models.CharField(max_length=255)
-    """A job id, worker id or queue name."""
-    queue = models.CharField(max_length=128, blank=True, default="")
-    job_type = models.CharField(max_length=255, blank=True, default="")
-    worker_id = models.CharField(max_length=255, blank=True, default="")
-    attempt = models.PositiveIntegerField(null=True, blank=True)
-    time = models.DateTimeField()
-    data = models.JSONField(null=True, blank=True)
-    """What only this type of event tells."""
-
-    class Meta:
-        verbose_name = _("event")
-        verbose_name_plural = _("events")
-        ordering = ("txid", "id")
-        indexes = [  # noqa: RUF012
-            models.Index("txid", "id", name="ojs_event_cursor"),
-            models.Index("subject", name="ojs_event_subject"),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.type} {self.subject}"
-
-
-class Scope(models.TextChoices):
-    """What an API key may do."""
-
-    PRODUCE = "produce", _("Produce: enqueue, look at and cancel jobs")
-    WORK = "work", _("Work: fetch, settle, heartbeat")
-    OPERATE = "operate", _("Operate: queues, dead letter, workers")
-
-
-def all_scopes() -> list[str]:
-    return [str(scope) for scope in Scope]
-
-
-class ApiKey(models.Model):
-    """A bearer key; only its hash is stored."""
-
-    name = models.CharField(max_length=255)
-    prefix = models.CharField(max_length=12, editable=False)
-    """The first characters of the key, to recognise it by."""
-    digest = models.CharField(max_length=64, unique=True, editable=False)
-    scopes = models.JSONField(default=all_scopes)
-    worker_id = models.CharField(
-        max_length=255, blank=True, default="", help_text=_("The only worker this key may speak for.")
-    )
-    label = models.CharField(
-        max_length=255, blank=True, default="", help_text=_("Workers using this key must carry it.")
-    )
-    created_at = models.DateTimeField(default=timezone.now, editable=False)
-    last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
-    """To the minute."""
-    revoked_at = models.DateTimeField(null=True, blank=True)
-
-    class Meta:
-        verbose_name = _("API key")
-        verbose_name_plural = _("API keys")
-        ordering = ("name",)
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.prefix}…)"
-
-    @property
-    def is_usable(self) -> bool:
-        return self.revoked_at is None
-
-    def allows(self, scope: str) -> bool:
-        return scope in self.scopes
-
-
-class DeadJobManager(models.Manager["DeadJob"]):
-    def get_queryset(self) -> models.QuerySet[DeadJob]:
-        return super().get_queryset().filter(state=State.DISCARDED, dead_letter=True)
-
-
-class DeadJob(Job):
-    """The dead letter: discarded jobs, as a view (OJS dead letter §4)."""
-
-    objects: Any = DeadJobManager()
-
-    class Meta:
-        proxy = True
-        verbose_name = _("dead letter job")
-        verbose_name_plural = _("dead letter")
-
-    @property
-    def discarded_at(self) -> datetime | None:
-        return self.finished_at

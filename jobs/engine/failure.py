@@ -1,0 +1,199 @@
+"""FAIL: an attempt went wrong, and the retry policy decides what follows (OJS core §7.4, retry).
+
+Takes many outcomes at once and answers each by itself, like `settle`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Case, DateTimeField, DurationField, F, Value, When
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from .. import wakeup
+from ..database import atomic
+from ..events import job_event, record
+from ..lifecycle import Event, State
+from ..models import Job, JobError
+from ..retry import RetryPolicy
+from ..signals import jobs_failed, send_on_commit
+from .outcomes import Failure, Outcome, explain
+
+BACKTRACE_FRAMES = 50
+BACKTRACE_CHARACTERS = 10_000
+FINAL_CODES = frozenset({"DISCARD", "FAIL", "DEAD_LETTER"})
+"""Handler response codes that end the job whatever its policy says (OJS retry §7.2)."""
+
+
+def fail(failures: Sequence[Failure]) -> list[Outcome]:
+    """Record failed attempts and decide what follows (FAIL, OJS core §7.4); see `complete()`."""
+    outcomes: dict[int, Outcome] = {}
+    with atomic():
+        locked = {
+            job.pk: job
+            for job in Job.objects.filter(pk__in={item.job_id for item in failures})
+            .defer("args", "meta", "result")
+            .select_for_update()
+            .order_by("pk")
+        }
+        settled: list[tuple[Job, Failure, Outcome]] = []
+        for index, item in enumerate(failures):
+            job = locked.get(item.job_id)
+            if job is not None and _holds(item, job):
+                outcomes[index] = Outcome(job.pk, max_attempts=job.max_attempts)
+                settled.append((job, item, outcomes[index]))
+                del locked[item.job_id]
+        _settle_failed(settled)
+    answers = [outcomes.get(index, Outcome(item.job_id)) for index, item in enumerate(failures)]
+    explain(failures, answers, "fail")
+    if settled and jobs_failed.has_listeners():
+        send_on_commit(jobs_failed, Job, outcomes=[outcome for _, _, outcome in settled])
+    return answers
+
+
+def _holds(item: Failure, job: Job) -> bool:
+    return (
+        job.state == State.ACTIVE
+        and item.worker_id in (None, job.reserved_by)
+        and item.attempt in (None, job.attempt)
+    )
+
+
+def fail_locked(jobs: Iterable[Job], failure: Failure) -> list[Outcome]:
+    """Fail active jobs the caller has locked, all in the same way (an execution timeout)."""
+    settled = [(job, failure, Outcome(job.pk, max_attempts=job.max_attempts)) for job in jobs]
+    _settle_failed(settled)
+    return [outcome for _, _, outcome in settled]
+
+
+def _settle_failed(settled: Sequence[tuple[Job, Failure, Outcome]]) -> None:
+    """Decide for each job by its retry policy and move them, one UPDATE for each target state."""
+    now = timezone.now()
+    errors: list[JobError] = []
+    moves: dict[tuple[State, bool, bool], list[tuple[Job, Outcome]]] = {}
+    for job, failure, outcome in settled:
+        outcome.attempt = job.attempt
+        unfenced = failure.worker_id is None
+        if failure.release:
+            outcome.state, outcome.at, dead_letter = State.AVAILABLE, now, False
+            outcome.events = [job_event("job.enqueued", job, time=now)]
+        else:
+            errors.append(_error(job, failure, now))
+            dead_letter = _decide(job, failure, outcome, now)
+            outcome.events = list(_failure_events(job, failure, outcome, now))
+        assert outcome.state is not None
+        moves.setdefault((outcome.state, dead_letter, unfenced), []).append((job, outcome))
+    JobError.objects.bulk_create(errors)
+    for (state, dead_letter, unfenced), group in moves.items():
+        _move(state, group, dead_letter=dead_letter, unfenced=unfenced)
+    record(event for _, _, outcome in settled for event in outcome.events)
+
+
+def _decide(job: Job, failure: Failure, outcome: Outcome, now: datetime) -> bool:
+    """Fill in what follows the failure; return whether it is the dead letter (OJS retry §7.2)."""
+    policy = RetryPolicy.parse(job.retry)
+    final = (
+        failure.code in FINAL_CODES
+        or (failure.retryable is False and failure.code != "RETRY")
+        or not policy.is_retryable(failure.type, failure.code)
+    )
+    if not final and job.has_attempts_left:
+        outcome.state = State.RETRYABLE
+        outcome.retry_delay = policy.delay(job.attempt)
+        outcome.retry_at = now + outcome.retry_delay
+        return False
+    outcome.state, outcome.at = State.DISCARDED, now
+    if failure.code in ("DISCARD", "FAIL"):
+        return False
+    return failure.code == "DEAD_LETTER" or keeps_dead_letter(policy)
+
+
+def keeps_dead_letter(policy: RetryPolicy) -> bool:
+    """Whether an exhausted job is kept for an operator (OJS dead letter §4.1).
+
+    It is, unless somebody asked for `discard`: core §6.1 has every discarded job in the dead
+    letter, the retry document's default has none, and losing fewer jobs is the better surprise.
+    """
+    return policy.on_exhaustion == "dead_letter" or not policy.explicit_exhaustion
+
+
+def _move(
+    state: State, group: Sequence[tuple[Job, Outcome]], *, dead_letter: bool, unfenced: bool
+) -> None:
+    jobs = Job.objects.filter(pk__in=[job.pk for job, _ in group])
+    if state == State.AVAILABLE:
+        # Back with its attempt number kept: the next FETCH takes the same one again.
+        jobs.transition(Event.RELEASE, state, attempt_counted=True, enqueued_at=Now())
+        wakeup.notify_on_commit({job.queue for job, _ in group})
+    elif state == State.RETRYABLE:
+        jobs.transition(
+            Event.FAIL,
+            state,
+            scheduled_at=_each(group, "retry_at", DateTimeField()),
+            retry_delay=_each(group, "retry_delay", DurationField()),
+        )
+    else:
+        jobs.transition(
+            Event.FAIL,
+            state,
+            dead_letter=dead_letter,
+            unfenced=unfenced,
+            finished_by=F("reserved_by"),
+        )
+
+
+def _each(group: Sequence[tuple[Job, Outcome]], name: str, output_field: Any) -> Any:
+    whens = [When(pk=job.pk, then=Value(getattr(outcome, name))) for job, outcome in group]
+    if len(group) == 1:
+        return getattr(group[0][1], name)
+    return Case(*whens, output_field=output_field)
+
+
+def _error(job: Job, failure: Failure, now: datetime) -> JobError:
+    return JobError(
+        job=job,
+        attempt=job.attempt,
+        type=failure.type[:255],
+        code=failure.code[:255],
+        message=failure.message,
+        backtrace=_shortened(failure.backtrace),
+        details=failure.details,
+        retryable=failure.retryable,
+        worker_id=failure.worker_id or job.reserved_by,
+        occurred_at=now,
+    )
+
+
+def _shortened(backtrace: list[str] | None) -> list[str] | None:
+    """At most 50 frames and 10,000 characters (OJS core §8.1)."""
+    if not backtrace:
+        return None
+    room = BACKTRACE_CHARACTERS
+    kept: list[str] = []
+    for frame in backtrace[:BACKTRACE_FRAMES]:
+        kept.append(frame[:room])
+        room -= len(frame)
+        if room <= 0:
+            break
+    return kept
+
+
+def _failure_events(job: Job, failure: Failure, outcome: Outcome, now: datetime) -> Iterable[Any]:
+    error = {"code": failure.code or failure.type, "message": failure.message}
+    retrying = outcome.state == State.RETRYABLE
+    told: dict[str, Any] = {"time": now, "worker_id": failure.worker_id or job.reserved_by}
+    yield job_event(
+        "job.failed",
+        job,
+        data={"error": error | {"retryable": retrying}, "state": str(outcome.state)},
+        **told,
+    )
+    if retrying and outcome.retry_at is not None:
+        retry = {"max_attempts": job.max_attempts, "next_retry_at": outcome.retry_at.isoformat()}
+        yield job_event("job.retrying", job, data=retry | {"error": error}, **told)
+    else:
+        last = {"total_attempts": job.attempt, "last_error": error}
+        yield job_event("job.discarded", job, data=last, **told)

@@ -1,0 +1,118 @@
+"""What a worker reports of its jobs, and what became of the report (OJS worker protocol §5.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from ..errors import Conflict, InvalidTransition, JobNotFound, OJSError, ReservationLost
+from ..lifecycle import State
+from ..models import Job, RefusedFinish
+from ..signals import finish_refused, send_on_commit
+
+
+@dataclass(slots=True)
+class Completion:
+    """An ACK as received."""
+
+    job_id: UUID
+    worker_id: str | None = None
+    """Who says so; None for a request that does not tell."""
+    attempt: int | None = None
+    """Fences against the same worker's older attempt."""
+    result: Any = None
+
+
+@dataclass(slots=True)
+class Failure:
+    """A FAIL as received (OJS core §8, retry §7.3)."""
+
+    job_id: UUID
+    worker_id: str | None = None
+    attempt: int | None = None
+    type: str = "handler_error"
+    code: str = ""
+    message: str = ""
+    backtrace: list[str] | None = None
+    details: dict[str, Any] | None = None
+    retryable: bool | None = None
+    release: bool = False
+    """Give the job back unfinished: no error, no backoff, and the attempt does not count."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of one ACK or FAIL."""
+
+    job_id: UUID
+    state: State | None = None
+    attempt: int = 0
+    max_attempts: int = 0
+    at: datetime | None = None
+    """When the job was completed, discarded or released."""
+    retry_at: datetime | None = None
+    retry_delay: timedelta | None = None
+    error: OJSError | None = None
+    """Why it was refused; nothing changed then."""
+    events: list[Any] = field(default_factory=list, repr=False)
+
+
+def explain(
+    items: Sequence[Completion] | Sequence[Failure], outcomes: Sequence[Outcome], operation: str
+) -> None:
+    """Say of each outcome that did not happen why, and remember the refusal (§10.4)."""
+    refused = [index for index, outcome in enumerate(outcomes) if outcome.state is None]
+    if not refused:
+        return
+    jobs = Job.objects.only("state", "attempt", "reserved_by").in_bulk(
+        [items[index].job_id for index in refused]
+    )
+    records = []
+    for index in refused:
+        item, job = items[index], jobs.get(items[index].job_id)
+        if job is None:
+            outcomes[index].error = JobNotFound(item.job_id)
+            continue
+        outcomes[index].error = _refusal(item, job, operation)
+        records.append(
+            RefusedFinish(
+                job_id=job.pk,
+                operation=operation,
+                worker_id=item.worker_id or "",
+                attempt=item.attempt,
+                held_by=job.reserved_by,
+                state=job.state,
+            )
+        )
+    RefusedFinish.objects.bulk_create(records)
+    for refusal in records:
+        send_on_commit(
+            finish_refused,
+            Job,
+            job_id=refusal.job_id,
+            operation=operation,
+            worker_id=refusal.worker_id,
+        )
+
+
+def _refusal(item: Completion | Failure, job: Job, operation: str) -> Conflict:
+    details: dict[str, Any] = {
+        "job_id": str(job.pk),
+        "current_state": str(job.state),
+        "expected_state": str(State.ACTIVE),
+        "attempt": job.attempt,
+    }
+    verb = "acknowledge" if operation == "ack" else "fail"
+    if job.state == State.ACTIVE and (item.worker_id is not None or item.attempt is not None):
+        return ReservationLost(
+            f"Cannot {verb} job '{job.pk}': its reservation is not yours (any more).",
+            hint="The reservation expired, or the worker was declared dead, and the job was "
+            "given to another. Drop the outcome and go on.",
+            **details,
+        )
+    return InvalidTransition(
+        f"Cannot {verb} job not in 'active' state. Current state: '{job.state}'.", **details
+    )

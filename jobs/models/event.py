@@ -1,0 +1,41 @@
+"""What happened, as rows."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from ..querysets import EventTxid
+
+
+class Event(models.Model):
+    """Something that happened to a job or a worker, in the order readers may rely on (OJS events).
+
+    A reader's cursor is (`txid`, `id`): ids are drawn before commit, so an id alone could be
+    overtaken and missed.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    txid = models.BigIntegerField(db_default=EventTxid(), editable=False)
+    type = models.CharField(max_length=40)
+    subject = models.CharField(max_length=255)
+    """A job id, worker id or queue name."""
+    queue = models.CharField(max_length=128, blank=True, default="")
+    job_type = models.CharField(max_length=255, blank=True, default="")
+    worker_id = models.CharField(max_length=255, blank=True, default="")
+    attempt = models.PositiveIntegerField(null=True, blank=True)
+    time = models.DateTimeField()
+    data = models.JSONField(null=True, blank=True)
+    """What only this type of event tells."""
+
+    class Meta:
+        verbose_name = _("event")
+        verbose_name_plural = _("events")
+        ordering = ("txid", "id")
+        indexes = [
+            models.Index("txid", "id", name="ojs_event_cursor"),
+            models.Index("subject", name="ojs_event_subject"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.subject}"

@@ -1,0 +1,51 @@
+"""A queue, and what operators decided about it."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+
+class QueueQuerySet(models.QuerySet["Queue"]):
+    def paused(self) -> QueueQuerySet:
+        """Queues from which nothing is fetched now; a pause may end by itself."""
+        return self.filter(paused_at__isnull=False).filter(
+            Q(paused_until__isnull=True) | Q(paused_until__gt=Now())
+        )
+
+    def limited(self) -> QueueQuerySet:
+        """Queues that cap their active jobs (OJS worker protocol §8.3)."""
+        return self.filter(concurrency__isnull=False)
+
+
+class Queue(models.Model):
+    """A queue that has been used, and what operators decided about it."""
+
+    name = models.CharField(max_length=128, primary_key=True)
+    paused_at = models.DateTimeField(null=True, blank=True)
+    paused_until = models.DateTimeField(null=True, blank=True)
+    paused_by = models.CharField(max_length=255, blank=True, default="")
+    pause_reason = models.TextField(blank=True, default="")
+    concurrency = models.PositiveIntegerField(
+        null=True, blank=True, help_text=_("Most jobs of this queue that may be active at once.")
+    )
+    created_at = models.DateTimeField(default=timezone.now)
+
+    objects = QueueQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("queue")
+        verbose_name_plural = _("queues")
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def is_paused(self) -> bool:
+        return self.paused_at is not None and (
+            self.paused_until is None or self.paused_until > timezone.now()
+        )
