@@ -165,7 +165,7 @@ class DeadJobManager(models.Manager["DeadJob"]):
 class DeadJob(Job):
     """The dead letter: discarded jobs, as a view (OJS dead letter §4)."""
 
-    objects = DeadJobManager()  # type: ignore[misc]  # a proxy may have its own
+    objects = DeadJobManager()  # type: ignore[assignment]  # a proxy may have its own
 
     class Meta:
         proxy = True
