@@ -165,7 +165,7 @@ class DeadJobManager(models.Manager["DeadJob"]):
 class DeadJob(Job):
     """The dead letter: discarded jobs, as a view (OJS dead letter §4)."""
 
-    objects = DeadJobManager()  # type: ignore[assignment]  # a proxy may have its own
+    objects: ClassVar[Any] = DeadJobManager()
 
     class Meta:
         proxy = True
