@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any, ClassVar
 
 from django.db import models
 from django.db.models import F, Q
