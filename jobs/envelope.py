@@ -27,6 +27,10 @@ NOT_FOR_WORKERS = ("timeout",)
 Errors = Iterable[Mapping[str, Any]]
 
 
+def wire_time(moment: datetime | str) -> str:
+    return moment if isinstance(moment, str) else format_timestamp(moment)
+
+
 def milliseconds(value: timedelta) -> int:
     return value // timedelta(milliseconds=1)
 
@@ -61,8 +65,8 @@ def envelope(job: Any, errors: Errors = (), *, for_worker: bool = False) -> dict
         "attempt": job.attempt,
         "max_attempts": job.max_attempts,
         "tags": job.tags,
-        "created_at": format_timestamp(job.created_at),
-        "enqueued_at": format_timestamp(job.enqueued_at),
+        "created_at": wire_time(job.created_at),
+        "enqueued_at": wire_time(job.enqueued_at),
     }
     if job.timeout is not None:
         document["timeout_ms"] = milliseconds(job.timeout)
@@ -73,13 +77,14 @@ def envelope(job: Any, errors: Errors = (), *, for_worker: bool = False) -> dict
     if job.retry_delay is not None:
         document["retry_delay_ms"] = milliseconds(job.retry_delay)
     if job.started_at is not None:
-        document["started_at"] = format_timestamp(job.started_at)
+        document["started_at"] = wire_time(job.started_at)
     if job.result is not None:
         document["result"] = job.result
     _add_times(document, job)
     _add_errors(document, job, errors)
     for name, value in (job.attributes or {}).items():
-        if not (for_worker and name in NOT_FOR_WORKERS):
+        # An operator's retry takes the deadline away; its spelling must not outlive it.
+        if name != "expires_at" and not (for_worker and name in NOT_FOR_WORKERS):
             document.setdefault(name, value)
     return document
 

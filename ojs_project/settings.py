@@ -144,7 +144,7 @@ def _database(url: str, pool: Any) -> dict[str, Any]:
         options["pool"] = pool if isinstance(pool, dict) else True
     else:
         # Connecting anew for each request costs several times more than the request itself.
-        database.update(CONN_MAX_AGE=None, CONN_HEALTH_CHECKS=True)
+        database.update(CONN_MAX_AGE=None)
     return database
 
 

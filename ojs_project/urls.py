@@ -3,7 +3,8 @@ from django.urls import include, path
 from django.views.generic import RedirectView
 
 urlpatterns = [
-    path("admin/", admin.site.urls),
+    # Thousands of requests a second come here, a few to the admin.
     path("", include("workers.urls")),
+    path("admin/", admin.site.urls),
     path("", RedirectView.as_view(pattern_name="admin:index")),
 ]

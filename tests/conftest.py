@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -45,3 +47,23 @@ def database_url(transactional_db: None) -> str:
     options = {key: text for key, text in database["OPTIONS"].items() if isinstance(text, str)}
     query = f"?{urlencode(options)}" if options else ""
     return f"postgresql://{login}@{host}{port}/{name}{query}"
+
+
+@pytest.fixture(autouse=True)
+def forgetful_process() -> Iterator[None]:
+    """Forget what a server process remembers of rows: they go when the test ends."""
+    from jobs.api.authentication import forget_keys
+    from jobs.engine import forget_queues
+
+    yield
+    forget_queues()
+    forget_keys()
+
+
+@pytest.fixture
+def api(db: None, settings: Any) -> Any:
+    """A client of a server that is open to everybody."""
+    from .ojs_client import OJSClient
+
+    settings.OJS = {**settings.OJS, "ALLOW_ANONYMOUS": True}
+    return OJSClient()

@@ -20,3 +20,14 @@ class WorkerState(models.TextChoices):
 def strictest(*states: str) -> WorkerState:
     """Return the state furthest along; empty ones do not count."""
     return max((WorkerState(state) for state in states if state), key=lambda state: state.rank)
+
+
+def desired(state: str, directive: str) -> WorkerState:
+    """What a worker in `state` shall be told, given what an operator asked for (§4.4).
+
+    Never milder than what it reports, but for one that a directive quieted and a later one
+    resumes.
+    """
+    if directive == WorkerState.RUNNING and state == WorkerState.QUIET:
+        return WorkerState.RUNNING
+    return strictest(state, directive)

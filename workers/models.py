@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 from jobs.conf import ojs_settings
 
-from .lifecycle import WorkerState, strictest
+from .lifecycle import WorkerState, desired
 from .querysets import WorkerQuerySet
 
 
@@ -68,14 +68,8 @@ class Worker(models.Model):
 
     @property
     def desired_state(self) -> WorkerState:
-        """What the next heartbeat response asks for (§4.4).
-
-        Never milder than what the worker reports, but for one that a directive quieted and a
-        later one resumes.
-        """
-        if self.directive == WorkerState.RUNNING and self.state == WorkerState.QUIET:
-            return WorkerState.RUNNING
-        return strictest(self.state, self.directive)
+        """What the next heartbeat response asks for (§4.4)."""
+        return desired(self.state, self.directive)
 
     @property
     def may_fetch(self) -> bool:

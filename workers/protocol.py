@@ -6,57 +6,29 @@ Every wire format calls these six; what is written here holds on all of them.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, NamedTuple
 
 from django.db.models import (
-    Case,
-    Count,
-    Exists,
     F,
-    IntegerField,
-    OuterRef,
-    Q,
-    Subquery,
-    Value,
-    When,
 )
-from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from jobs import engine
 from jobs.conf import ojs_settings
-from jobs.database import atomic
+from jobs.database import atomic, run
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
 from jobs.errors import InvalidRequest
 from jobs.events import record, worker_event
-from jobs.identifiers import parse_uuid
-from jobs.models import Job, Queue
+from jobs.models import Job
 from jobs.signals import send_on_commit
 
-from .lifecycle import WorkerState
+from . import heartbeats
+from .heartbeats import Description, Heartbeat
+from .lifecycle import WorkerState, desired
 from .models import Worker
 from .signals import worker_left, worker_registered, worker_returned
-
-
-@dataclass(slots=True)
-class Description:
-    """What a worker says of itself (§3.1, §4.2); None where it said nothing."""
-
-    hostname: str | None = None
-    pid: int | None = None
-    queues: list[str] | None = None
-    concurrency: int | None = None
-    labels: list[str] | None = None
-    started_at: datetime | None = None
-    protocol: str | None = None
-    version: str | None = None
-    heartbeat_timeout: timedelta | None = None
-
-    def given(self) -> dict[str, Any]:
-        pairs = ((name, getattr(self, name)) for name in self.__slots__)
-        return {name: value for name, value in pairs if value is not None}
 
 
 @dataclass(slots=True)
@@ -178,87 +150,41 @@ def beat(
         requested: the visibility extension it asks for; None means each job's own.
         sequence: number of this heartbeat; a lower one than seen before changes nothing (§10.3).
     """
-    worker = _record_beat(worker_id, state, active_job_ids, description, sequence)
-    if worker is None:
-        return Reply(Worker.objects.get(pk=worker_id).desired_state, stale=True)
-    reply = Reply(worker.desired_state)
-    if active_job_ids:
-        grace = ojs_settings.GRACE_PERIOD if reply.state == WorkerState.TERMINATE else None
-        _extend(reply, worker_id, active_job_ids, requested, grace)
-    if ojs_settings.CONFORMANCE_MODE and active_job_ids:
+    heartbeat = Heartbeat(worker_id, state, active_job_ids, description, requested, sequence)
+    written = heartbeats.write(heartbeat)
+    if written is None:
+        if not _meet(heartbeat):
+            return Reply(Worker.objects.get(pk=worker_id).desired_state, stale=True)
+        written = heartbeats.write(replace(heartbeat, sequence=None))
+    # Gone again already: it deregistered while this heartbeat was under way.
+    reply = Reply(written.desired_state if written else WorkerState.TERMINATE)
+    held = written.extended if written else set()
+    for text, job_id in heartbeat.job_ids().items():
+        (reply.jobs_extended if job_id in held else reply.jobs_lost).append(text)
+    if ojs_settings.CONFORMANCE_MODE and reply.jobs_extended:
         _obey_test_directive(reply)
     return reply
 
 
-def _record_beat(
-    worker_id: str,
-    state: WorkerState | None,
-    active_job_ids: Collection[str] | None,
-    description: Description | None,
-    sequence: int | None,
-) -> Worker | None:
-    """Write what the heartbeat says, and read the worker back; None if it came too late."""
-    said = description.given() if description else {}
-    changes: dict[str, Any] = said | {"last_heartbeat_at": timezone.now()}
-    if active_job_ids is not None:
-        changes["active_job_ids"] = list(active_job_ids)
-    if sequence is not None:
-        changes["sequence"] = sequence
-    if state is not None:
-        changes["state"] = _never_back(state)
-        if state == WorkerState.RUNNING:
-            # The resume has been heard; a later quiet is the worker's own.
-            changes["directive"] = Case(
-                When(directive=WorkerState.RUNNING, then=Value("")), default=F("directive")
-            )
-    fresh = Worker.objects.live().filter(pk=worker_id)
-    if sequence is not None:
-        fresh = fresh.filter(Q(sequence__isnull=True) | Q(sequence__lt=sequence))
-    if fresh.update(**changes):
-        return Worker.objects.get(pk=worker_id)
-    return _meet(worker_id, state, changes)
+def _meet(heartbeat: Heartbeat) -> bool:
+    """Discover a worker by its heartbeat, or see one return that was taken for dead.
 
-
-def _never_back(state: WorkerState) -> Any:
-    """The reported state, unless the worker has already said `terminate` (§2.3)."""
-    if state == WorkerState.TERMINATE:
-        return state
-    return Case(
-        When(state=WorkerState.TERMINATE, then=Value(WorkerState.TERMINATE)), default=Value(state)
-    )
-
-
-def _meet(worker_id: str, state: WorkerState | None, changes: dict[str, Any]) -> Worker | None:
-    """Discover a worker by its heartbeat, or see one return that was taken for dead."""
-    reported = state or WorkerState.RUNNING
-    fresh = changes | {"state": reported, "directive": "", "left_at": None}
+    False if neither: the worker is known and live, so its heartbeat came too late.
+    """
+    fresh = heartbeats.changes(heartbeat) | {
+        "state": heartbeat.state or WorkerState.RUNNING,
+        "directive": "",
+        "left_at": None,
+    }
     with atomic():
-        known = Worker.objects.filter(pk=worker_id).select_for_update().first()
+        known = Worker.objects.filter(pk=heartbeat.worker_id).select_for_update().first()
         if known is not None and known.state != WorkerState.TERMINATED:
-            return None
-        worker, created = Worker.objects.update_or_create(pk=worker_id, defaults=fresh)
+            return False
+        worker, created = Worker.objects.update_or_create(pk=heartbeat.worker_id, defaults=fresh)
         record([_started(worker)])
     if not created:
-        send_on_commit(worker_returned, Worker, worker_id=worker_id)
-    return worker
-
-
-def _extend(
-    reply: Reply,
-    worker_id: str,
-    active_job_ids: Collection[str],
-    requested: timedelta | None,
-    grace: timedelta | None,
-) -> None:
-    known = {text: parse_uuid(text) for text in active_job_ids}
-    held = engine.extend(
-        {job_id for job_id in known.values() if job_id is not None},
-        worker_id=worker_id,
-        requested=requested,
-        at_least=grace,
-    )
-    for text, job_id in known.items():
-        (reply.jobs_extended if job_id in held else reply.jobs_lost).append(text)
+        send_on_commit(worker_returned, Worker, worker_id=worker.worker_id)
+    return True
 
 
 def _obey_test_directive(reply: Reply) -> None:
@@ -292,43 +218,50 @@ def fetch(
             field="queues",
             validation="min_items",
         )
-    limited: bool | None = None
-    if worker_id:
-        worker = _fetching(worker_id, queues)
-        if worker is not None:
-            if not worker.may_fetch:
-                return []
-            limited = worker.limited
-            if worker.concurrency is not None:
-                count = min(count, worker.concurrency - worker.in_hand)
+    standing = _standing(worker_id, queues)
+    if standing.state and desired(standing.state, standing.directive) != WorkerState.RUNNING:
+        return []
+    if standing.concurrency is not None:
+        count = min(count, standing.concurrency - standing.in_hand)
     return engine.claim(
         queues,
         worker_id=worker_id,
         count=count,
         types=types,
         visibility_timeout=visibility_timeout,
-        limited=True if limited is None else limited,
+        limited=bool(standing.limited),
     )
 
 
-def _fetching(worker_id: str, queues: Sequence[str]) -> Any:
-    """Read what decides about a fetch in one query: the worker, its load, the queues' limits."""
-    held = (
-        Job.objects.held_by(OuterRef("pk"))  # type: ignore[arg-type]
-        .order_by()
-        .values("reserved_by")
-        .annotate(jobs=Count("pk"))
-        .values("jobs")
-    )
-    return (
-        Worker.objects.filter(pk=worker_id)
-        .only("state", "directive", "concurrency")
-        .annotate(
-            limited=Exists(Queue.objects.limited().filter(pk__in=list(queues))),
-            in_hand=Coalesce(Subquery(held, output_field=IntegerField()), 0),
-        )
-        .first()
-    )
+class _Standing(NamedTuple):
+    """What decides about a fetch; empty where the worker is unknown."""
+
+    state: str | None
+    directive: str
+    concurrency: int | None
+    in_hand: int
+    limited: bool
+
+
+# The worker, its load and the queues' limits in one look. There is a row for an unknown worker
+# too: the limits concern it all the same.
+STANDING = """
+    SELECT worker.state, coalesce(worker.directive, ''), worker.concurrency,
+           CASE WHEN worker.concurrency IS NULL THEN 0 ELSE (
+                SELECT count(*)
+                  FROM ojs_jobs_job
+                 WHERE reserved_by = me.id AND reserved_until IS NOT NULL) END,
+           EXISTS (SELECT 1
+                     FROM ojs_jobs_queue
+                    WHERE concurrency IS NOT NULL AND name IN ({queues}))
+      FROM (SELECT cast(%s AS varchar(255)) AS id) AS me
+ LEFT JOIN ojs_workers_worker AS worker ON worker.worker_id = me.id
+"""
+
+
+def _standing(worker_id: str, queues: Sequence[str]) -> _Standing:
+    statement = STANDING.format(queues=", ".join(["%s"] * len(queues)))
+    return _Standing._make(run(statement, [*queues, worker_id])[0])
 
 
 def ack(completions: Sequence[Completion]) -> list[Outcome]:

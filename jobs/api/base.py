@@ -5,6 +5,7 @@ Policies are pinned here: a host site's `REST_FRAMEWORK` setting changes nothing
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Callable
@@ -18,11 +19,11 @@ from django.db import (
     transaction,
 )
 from django.http import Http404, HttpRequest, HttpResponse
+from django.views.decorators.csrf import csrf_exempt
 from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.viewsets import ViewSet
 
-from ..conf import ojs_settings
 from ..errors import (
     BodyTooLarge,
     Conflict,
@@ -37,21 +38,17 @@ from ..errors import (
     Unsupported,
 )
 from ..identifiers import uuid7
-from ..validation import LARGEST_INTEGER
 from . import dialects
 from .authentication import ApiKeyAuthentication, Caller
+from .body import read_object
 from .dialects import MEDIA_TYPE
 
 logger = logging.getLogger("jobs.api")
 
 SPEC_VERSION = "1.0"
-MEDIA_TYPES = frozenset({MEDIA_TYPE, "application/json"})
 OUR_VERSION = re.compile(r"1(\.0(\.\d+)?(-rc\.\d+)?)?")
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 DOCUMENTATION = "https://openjobspec.org/errors/"
-
-# Only what may hide a value we cannot keep is searched for it.
-LONG_NUMBER = re.compile(rb"\d{16}")
 
 STATUS: dict[type[OJSError], int] = {
     InvalidPayload: 400,
@@ -69,7 +66,11 @@ ERROR_TYPES: dict[type[OJSError], str] = {InvalidRetryPolicyRequest: "validation
 
 
 def dumps(document: Any) -> bytes:
-    return orjson.dumps(document)
+    try:
+        return orjson.dumps(document)
+    except TypeError:
+        # PostgreSQL returns 1e20 as the integer it is, and orjson writes none beyond 64 bits.
+        return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 class PinnedNegotiation:
@@ -102,6 +103,8 @@ class OJSViewSet(ViewSet):
     renderer_classes: Any = [OJSRenderer]
     content_negotiation_class: Any = PinnedNegotiation
     versioning_class: Any = None
+    # No OPTIONS: DRF would describe its classes to anybody.
+    http_method_names: Any = ["get", "head", "post", "put", "patch", "delete"]
 
     scopes: ClassVar[dict[str, str]] = {}
     """Action → scope; an action that is not named here is open to everybody."""
@@ -117,6 +120,7 @@ class OJSViewSet(ViewSet):
         request.accepted_renderer, request.accepted_media_type = RENDERER, MEDIA_TYPE
         request.version, request.versioning_scheme = None, None
         check_version(request.META)
+        check_url(request._request)
         scope = self.scopes.get(self.action or "")
         if scope:
             self.caller.require(scope)
@@ -136,15 +140,21 @@ class OJSViewSet(ViewSet):
         dress(request, response)
         return response
 
-    def read(self) -> dict[str, Any]:
+    def read(self, *, required: bool = False) -> dict[str, Any]:
         """Return the request's JSON object; an empty body is `{}` (OJS HTTP §6.1).
+
+        Args:
+            required: refuse an empty body.
 
         Raises:
             InvalidPayload: it is no JSON object we can keep.
             InvalidRequest: its media type is not ours.
             BodyTooLarge: it exceeds `MAX_BODY_SIZE`.
         """
-        return read_object(self.request._request)
+        document = read_object(self.request._request)
+        if document is None and required:
+            raise InvalidPayload("The request body is empty; it must be a JSON object.")
+        return document or {}
 
 
 RENDERER = OJSRenderer()
@@ -160,86 +170,13 @@ def check_version(headers: Any) -> None:
         raise Unsupported(f"OJS version {wanted!r} is not supported.", supported=[SPEC_VERSION])
 
 
-def read_object(request: HttpRequest) -> dict[str, Any]:
-    body = read_body(request)
-    if not body.strip():
-        return {}
-    content_type = request.META.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
-    if content_type and content_type not in MEDIA_TYPES:
-        raise InvalidRequest(
-            f"Content type {content_type!r} is not supported; send {MEDIA_TYPE}.",
-            received=content_type,
-            supported=sorted(MEDIA_TYPES),
-        )
-    document = parse_json(body)
-    if type(document) is not dict:
-        raise InvalidPayload("The request body must be a JSON object.")
-    return document
-
-
-def read_body(request: HttpRequest) -> bytes:
-    limit = ojs_settings.MAX_BODY_SIZE
-    declared = request.META.get("CONTENT_LENGTH") or "0"
-    size = int(declared) if declared.isdecimal() else 0
-    # Read from the stream: Django's own limit is the host site's, and lower.
-    body: bytes = b"" if size > limit else request.read(limit + 1)
-    if size > limit or len(body) > limit:
-        raise BodyTooLarge(
-            f"The request body may have at most {limit} bytes.",
-            max_size=limit,
-            actual_size=max(size, len(body)),
-        )
-    return body
-
-
-def parse_json(body: bytes) -> Any:
-    """Parse strict JSON, refusing what cannot be kept without loss (OJS JSON format §13).
-
-    Raises:
-        InvalidPayload: malformed, not UTF-8, lone surrogates, NUL characters, nested too deeply,
-            integers beyond ±(2^53 - 1).
+def check_url(request: HttpRequest) -> None:
     """
-    try:
-        document = orjson.loads(body)
-        if body.count(b"[") + body.count(b"{") > DEEPEST:
-            orjson.dumps(document)  # refuses what is nested too deeply to be written again
-    except orjson.JSONDecodeError as problem:
-        raise InvalidPayload(f"The request body is not valid JSON: {problem.msg}.") from None
-    except TypeError:
-        raise InvalidPayload("The JSON document is nested too deeply.") from None
-    if b"\\u0000" in body or LONG_NUMBER.search(body):
-        _check_values(document, "$")
-    return document
-
-
-DEEPEST = 200
-
-
-def _check_values(value: Any, path: str) -> None:
-    if type(value) is dict:
-        for name, item in value.items():
-            _check_text(name, path)
-            _check_values(item, f"{path}.{name}")
-    elif type(value) is list:
-        for index, item in enumerate(value):
-            _check_values(item, f"{path}[{index}]")
-    elif type(value) is str:
-        _check_text(value, path)
-    elif type(value) is int and not -LARGEST_INTEGER <= value <= LARGEST_INTEGER:
-        raise InvalidPayload(
-            f"The integer at {path} is beyond ±(2^53 - 1); send it as a string.", path=path
-        )
-    elif type(value) is float and abs(value) >= 2.0**63 and value.is_integer():
-        # Written without a fraction or exponent it was an integer, and has lost digits already.
-        raise InvalidPayload(
-            f"The number at {path} is too large to be kept exactly; send it as a string.",
-            path=path,
-        )
-
-
-def _check_text(text: str, path: str) -> None:
-    if "\x00" in text:
-        raise InvalidPayload(f"The string at {path} contains a NUL character.", path=path)
+    Raises:
+        InvalidRequest: the URL contains a NUL character, which no text in PostgreSQL may.
+    """
+    if "\x00" in request.path or "%00" in request.META.get("QUERY_STRING", ""):
+        raise InvalidRequest("The URL contains a NUL character.", hint="Leave out the '%00'.")
 
 
 def request_id(request: Any) -> str:
@@ -334,6 +271,8 @@ def error_response(
     return response
 
 
+# Without the exemption a POST would be answered with Django's own page about CSRF tokens.
+@csrf_exempt
 def not_found(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
     """The 404 of every path under /ojs that is not an endpoint."""
     problem = unknown_path(request)

@@ -41,7 +41,8 @@ def errors_of(job: Job) -> list[dict[str, Any]]:
 
 
 def full_envelope(job: Job) -> dict[str, Any]:
-    return envelope(job, errors_of(job) if job.attempt or job.is_terminal else ())
+    # Also of a job that has not run yet: one retried from the dead letter keeps its history.
+    return envelope(job, errors_of(job))
 
 
 class JobViewSet(OJSViewSet):
@@ -53,14 +54,14 @@ class JobViewSet(OJSViewSet):
 
     def create(self, request: Any) -> Response:
         """PUSH: enqueue one job (OJS HTTP §9.1)."""
-        (job,) = engine.enqueue([new_job(self.read(), timezone.now())])
+        (job,) = engine.enqueue([new_job(self.read(required=True), timezone.now())])
         response = self._answer(envelope(job), status=201)
         response["Location"] = f"{request.path.rstrip('/')}/{job.id}"
         return response
 
     def batch(self, request: Any) -> Response:
         """PUSH many: all or none (OJS HTTP §9.2)."""
-        body = self.read()
+        body = self.read(required=True)
         documents = body.get("jobs")
         if documents is None:
             raise missing("jobs")

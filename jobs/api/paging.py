@@ -47,7 +47,7 @@ def decode_cursor(text: str, parts: int) -> list[str]:
         keys = base64.b64decode(padded, altchars=b"-_", validate=True).decode().split("\x1f")
     except ValueError:
         keys = []
-    if len(keys) != parts:
+    if len(keys) != parts or "\x00" in "".join(keys):
         raise bad_cursor(text)
     return keys
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -12,7 +11,7 @@ from rest_framework.response import Response
 from .. import engine, events
 from ..envelope import ERROR_FIELDS, envelope
 from ..models import DeadJob, JobError, Queue, Scope
-from ..timestamps import format_timestamp
+from ..timestamps import format_timestamp, parse_timestamp
 from .base import OJSViewSet
 from .dialects import job_reply
 from .jobs import full_envelope, parse_id
@@ -106,7 +105,7 @@ class DeadLetterViewSet(OJSViewSet):
 
 def _older_than(rows: Any, keys: list[str]) -> Any:
     try:
-        finished, job_id = datetime.fromisoformat(keys[0]), UUID(keys[1])
+        finished, job_id = parse_timestamp(keys[0]), UUID(keys[1])
     except ValueError:
         raise bad_cursor("") from None
     return rows.filter(Q(finished_at__lt=finished) | Q(finished_at=finished, pk__lt=job_id))

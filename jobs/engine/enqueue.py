@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from .. import wakeup
 from ..conf import ojs_settings
-from ..database import atomic, connection, is_postgresql, on_commit
+from ..database import atomic, is_postgresql, on_commit, run
 from ..errors import DuplicateJob
 from ..events import job_event, record
 from ..lifecycle import State
@@ -77,8 +77,9 @@ def enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
     """
     if not new:
         return new
-    if any(job.client_id for job in new):
-        # Somebody else chose these ids, so some may be taken; then all is undone.
+    if len(new) > BATCH or any(job.client_id for job in new):
+        # Ids that somebody else chose may be taken, and a second statement may fail when the
+        # first has succeeded; then all is undone.
         _refuse_repeated_ids(new)
         with atomic():
             _store(new)
@@ -114,9 +115,7 @@ def _stamp(new: Sequence[NewJob], now: datetime) -> None:
 def _insert_postgresql(new: Sequence[NewJob]) -> int:
     document = orjson.dumps([_record(job) for job in new]).decode()
     statement = INSERT_TOLD if ojs_settings.RECORD_EVENTS else INSERT_UNTOLD
-    with connection().cursor() as cursor:
-        cursor.execute(statement, [document])
-        now, stored = cursor.fetchone()
+    ((now, stored),) = run(statement, [document])
     _stamp(new, now)
     return stored
 

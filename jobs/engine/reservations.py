@@ -11,6 +11,7 @@ from uuid import UUID
 from django.db import models
 from django.db.models import F, Value
 from django.db.models.functions import Coalesce, Now
+from django.db.models.lookups import LessThan
 from django.utils import timezone
 
 from .. import wakeup
@@ -67,7 +68,8 @@ def extend(
     elif at_least is not None:
         # Two-argument MAX() of SQLite loses the type of a duration.
         period = models.Case(
-            models.When(reserved_for__lt=at_least, then=_duration(at_least)), default=period
+            models.When(LessThan(period, _duration(at_least)), then=_duration(at_least)),
+            default=period,
         )
     until = models.ExpressionWrapper(Now() + period, output_field=models.DateTimeField())
     with atomic():

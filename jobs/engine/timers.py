@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from django.db.models.functions import Now
@@ -19,6 +20,9 @@ from .failure import fail_locked
 from .outcomes import Failure
 
 BATCH_SIZE = 1000
+HEAD_START = timedelta(milliseconds=250)
+"""A fetch takes due jobs itself and passes over locked rows: at the moment a job falls due, when
+its fetch is likeliest, the timer must not hold it, or that fetch would come back empty."""
 
 
 def locked(jobs: JobQuerySet, *columns: str) -> list[Job]:
@@ -31,7 +35,8 @@ def promote_due() -> int:
     """Make scheduled and retryable jobs whose time has come available (OJS core §6.3)."""
     now = timezone.now()
     with atomic():
-        due = locked(Job.objects.due().order_by("scheduled_at"), "type", "queue", "attempt")
+        waiting = Job.objects.due().filter(scheduled_at__lte=Now() - HEAD_START)
+        due = locked(waiting.order_by("scheduled_at"), "type", "queue", "attempt")
         if not due:
             return 0
         Job.objects.filter(pk__in=[job.pk for job in due]).transition(

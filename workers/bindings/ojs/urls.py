@@ -10,7 +10,12 @@ fetch = WorkerViewSet.as_view({"post": "fetch"})
 ack = WorkerViewSet.as_view({"post": "ack"})
 nack = WorkerViewSet.as_view({"post": "nack"})
 
+# The busiest come first.
 urlpatterns = [
+    path("ojs/v1/workers/fetch", fetch, name="fetch"),
+    path("ojs/v1/workers/ack", ack, name="ack"),
+    path("ojs/v1/workers/heartbeat", heartbeat, name="heartbeat"),
+    path("ojs/v1/workers/nack", nack, name="nack"),
     path("ojs/v1/health", HealthViewSet.as_view({"get": "retrieve"}), name="health"),
     path("ojs/v1/workers/register", register, name="register"),
     path(
@@ -18,12 +23,8 @@ urlpatterns = [
         WorkerViewSet.as_view({"post": "deregister"}),
         name="deregister",
     ),
-    path("ojs/v1/workers/heartbeat", heartbeat, name="heartbeat"),
     path("ojs/v1/workers/beat", heartbeat),
-    path("ojs/v1/workers/fetch", fetch, name="fetch"),
     path("ojs/v1/jobs/fetch", fetch),
-    path("ojs/v1/workers/ack", ack, name="ack"),
-    path("ojs/v1/workers/nack", nack, name="nack"),
     path("ojs/v1/workers/fail", nack),
     path("ojs/v1/jobs/<str:job_id>/ack", ack),
     path("ojs/v1/jobs/<str:job_id>/nack", nack),

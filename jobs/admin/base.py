@@ -1,0 +1,88 @@
+"""What our model admins have in common: pages, limits, buttons, and the refusal of what is not allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, ClassVar
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest
+
+from .paging import CappedPaginator, FiguresChangeList
+
+
+class OJSModelAdmin(admin.ModelAdmin):
+    """Nothing is added or deleted by hand: rows come from the wire."""
+
+    change_list_template = "admin/ojs/change_list.html"
+    change_form_template = "admin/ojs/change_form.html"
+    paginator = CappedPaginator
+    show_full_result_count = False
+    # Facets count the whole table once for every choice of every filter.
+    show_facets = admin.ShowFacets.NEVER
+    list_per_page = 100
+
+    buttons: ClassVar[dict[str, Any]] = {}
+    """Actions that an object's own page offers, and what their buttons say."""
+
+    class Media:
+        css: ClassVar[dict[str, Any]] = {"all": ["ojs/admin.css"]}
+
+    def allowed(self, obj: Any) -> Collection[str]:
+        """Which of the buttons make sense for `obj` as it is now."""
+        return ()
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
+        return FiguresChangeList
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        # Django only answers "No action selected." to somebody who may not run the action.
+        forbidden = set(self.actions or ()) - set(self.get_actions(request))
+        if forbidden.intersection(request.POST.getlist("action")):
+            raise PermissionDenied
+        return super().changelist_view(request, extra_context)
+
+    def get_actions(self, request: HttpRequest) -> Any:
+        actions = super().get_actions(request)
+        # Django's own would delete row by row, past the engine.
+        actions.pop("delete_selected", None)
+        return actions
+
+    def render_change_form(
+        self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        obj = kwargs.get("obj")
+        if obj is not None:
+            may = self.get_actions(request).keys() & set(self.allowed(obj))
+            context["buttons"] = [
+                (name, label) for name, label in self.buttons.items() if name in may
+            ]
+        return super().render_change_form(request, context, *args, **kwargs)
+
+
+class ReadOnlyModelAdmin(OJSModelAdmin):
+    """Objects can be looked at; what an operator may do is an action."""
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        # Asked with an object, Django wants to know whether its form may be saved: never. Asked
+        # without one, whether the user may run actions that change something.
+        return obj is None and super().has_change_permission(request)
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return super().has_view_permission(request)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return [name for _, options in self.fieldsets or () for name in flatten(options["fields"])]
+
+
+def flatten(fields: Any) -> list[Any]:
+    return [
+        name for entry in fields for name in (entry if isinstance(entry, list | tuple) else [entry])
+    ]

@@ -1,0 +1,122 @@
+"""How values look on our admin pages. Everything is escaped; colours live in `ojs/admin.css`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib.admin.utils import quote
+from django.urls import NoReverseMatch, reverse
+from django.utils import formats, timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.text import Truncator
+from django.utils.translation import gettext as _
+
+NOTHING = "–"
+UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def span(length: timedelta) -> str:
+    """A length of time in its two largest units: `3 s`, `4 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    seconds = max(0, int(length.total_seconds()))
+    for (size, unit), (smaller, small_unit) in zip(UNITS, UNITS[1:], strict=False):
+        if seconds >= size:
+            whole, rest = divmod(seconds, size)
+            rest //= smaller
+            return f"{whole} {unit} {rest} {small_unit}" if rest else f"{whole} {unit}"
+    return f"{seconds} s"
+
+
+def distance(moment: datetime) -> str:
+    """How far a moment is from now: `12 s ago`, `in 5 min`."""
+    ahead = moment - timezone.now()
+    if ahead > timedelta(seconds=1):
+        return _("in %(span)s") % {"span": span(ahead)}
+    return _("%(span)s ago") % {"span": span(-ahead)}
+
+
+def absolute(moment: datetime) -> str:
+    local = timezone.localtime(moment)
+    return f"{formats.date_format(local, 'Y-m-d H:i:s')} {local.tzname()}"
+
+
+def when(moment: datetime | None) -> str | SafeString:
+    """For lists: the distance, and the moment itself on pointing at it."""
+    if moment is None:
+        return NOTHING
+    return format_html(
+        '<time datetime="{}" title="{}" class="ojs-nowrap">{}</time>',
+        moment.isoformat(),
+        absolute(moment),
+        distance(moment),
+    )
+
+
+def moment(value: datetime | None) -> str | SafeString:
+    """For pages: the moment itself and its distance."""
+    if value is None:
+        return NOTHING
+    return format_html(
+        '<time datetime="{}">{}</time> <span class="ojs-quiet">({})</span>',
+        value.isoformat(),
+        absolute(value),
+        distance(value),
+    )
+
+
+def chip(kind: str, text: str = "") -> SafeString:
+    """A state or condition as a coloured word; the word alone carries the meaning."""
+    return format_html('<span class="ojs-chip ojs-chip-{}">{}</span>', kind, text or kind)
+
+
+def chips(texts: Iterable[str]) -> str | SafeString:
+    """Labels, queues, tags."""
+    return (
+        format_html_join(" ", '<span class="ojs-chip">{}</span>', ((text,) for text in texts))
+        or NOTHING
+    )
+
+
+def code(text: str, most: int = 80) -> SafeString:
+    return format_html('<code class="ojs-code">{}</code>', Truncator(text).chars(most))
+
+
+def json_block(value: Any) -> str | SafeString:
+    """JSON laid out for reading."""
+    if value is None:
+        return NOTHING
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    return format_html('<pre class="ojs-json">{}</pre>', text)
+
+
+def admin_url(site_name: str, model: str, page: str, *keys: object) -> str:
+    """The address of an admin page, or nothing where the model is not registered.
+
+    Keys are quoted: a worker id may contain `_` and `/`.
+    """
+    try:
+        return reverse(
+            f"admin:{model}_{page}",
+            args=[quote(key) for key in keys],  # type: ignore[arg-type]
+            current_app=site_name,
+        )
+    except NoReverseMatch:
+        return ""
+
+
+def link(url: str, text: str) -> str | SafeString:
+    return format_html('<a href="{}">{}</a>', url, text) if url else text
+
+
+def worker_link(site_name: str, worker_id: str) -> str | SafeString:
+    """A worker by its id: its page, if whoever runs jobs has one in this admin."""
+    if not worker_id:
+        return NOTHING
+    return link(admin_url(site_name, "ojs_workers_worker", "change", worker_id), worker_id)
+
+
+def job_link(site_name: str, job_id: object, text: str = "") -> str | SafeString:
+    return link(admin_url(site_name, "ojs_jobs_job", "change", job_id), text or str(job_id))

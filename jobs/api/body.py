@@ -1,0 +1,126 @@
+"""From a request to the JSON object it carries: whatever is wrong with it is the client's to know.
+
+Strict, because what gets in must come out again the same, in PostgreSQL and on every client.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+from django.http import HttpRequest
+
+from ..conf import ojs_settings
+from ..errors import BodyTooLarge, InvalidPayload, InvalidRequest
+from ..validation import LARGEST_INTEGER
+from .dialects import MEDIA_TYPE
+
+MEDIA_TYPES = frozenset({MEDIA_TYPE, "application/json"})
+CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
+DEEPEST = 200
+"""Levels of nesting. orjson writes 254, and replies put a few of their own around a job."""
+# Only what may hide a value we cannot keep is searched for it.
+LONG_NUMBER = re.compile(rb"\d{16}")
+HUGE_INTEGER = re.compile(rb"(?<![\d.])\d{19,}(?![\d.eE])")
+
+
+def read_object(request: HttpRequest) -> dict[str, Any] | None:
+    """Return the JSON object in the body, or None if that is empty (OJS HTTP §6.1).
+
+    Raises:
+        InvalidPayload: it is no JSON object we can keep.
+        InvalidRequest: its media type is not ours.
+        BodyTooLarge: it exceeds `MAX_BODY_SIZE`.
+    """
+    body = read_body(request)
+    if not body.strip():
+        return None
+    content_type = request.META.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+    if content_type and content_type not in MEDIA_TYPES:
+        raise InvalidRequest(
+            f"Content type {content_type!r} is not supported; send {MEDIA_TYPE}.",
+            received=content_type,
+            supported=sorted(MEDIA_TYPES),
+        )
+    document = parse_json(body)
+    if type(document) is not dict:
+        raise InvalidPayload("The request body must be a JSON object.")
+    return document
+
+
+def read_body(request: HttpRequest) -> bytes:
+    limit = ojs_settings.MAX_BODY_SIZE
+    declared = request.META.get("CONTENT_LENGTH") or ""
+    size = int(declared) if CONTENT_LENGTH.fullmatch(declared) else 0
+    # Read from the stream: Django's own limit is the host site's, and lower. A chunked body tells
+    # no length, and Django would take it for empty.
+    chunked = not declared and request.META.get("wsgi.input_terminated")
+    stream = request.META["wsgi.input"] if chunked else request
+    body: bytes = b"" if size > limit else stream.read(limit + 1)
+    if size > limit or len(body) > limit:
+        raise BodyTooLarge(
+            f"The request body may have at most {limit} bytes.",
+            max_size=limit,
+            actual_size=max(size, len(body)),
+        )
+    return body
+
+
+def parse_json(body: bytes) -> Any:
+    """Parse strict JSON, refusing what cannot be kept without loss (OJS JSON format §13).
+
+    Raises:
+        InvalidPayload: malformed, not UTF-8, lone surrogates, NUL characters, nested too deeply,
+            integers beyond ±(2^53 - 1).
+    """
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as problem:
+        raise InvalidPayload(f"The request body is not valid JSON: {problem.msg}.") from None
+    if body.count(b"[") + body.count(b"{") > DEEPEST:
+        _check_depth(document)
+    if b"\\u0000" in body or LONG_NUMBER.search(body):
+        _check_values(document, "$", bool(HUGE_INTEGER.search(body)))
+    return document
+
+
+def _check_depth(document: Any) -> None:
+    level = [document]
+    for _ in range(DEEPEST + 1):
+        containers = [value for value in level if type(value) in (dict, list)]
+        level = [
+            item
+            for value in containers
+            for item in (value.values() if type(value) is dict else value)
+        ]
+        if not containers:
+            return
+    raise InvalidPayload(f"The JSON document is nested more than {DEEPEST} levels deep.")
+
+
+def _check_values(value: Any, path: str, huge: bool) -> None:
+    if type(value) is dict:
+        for name, item in value.items():
+            _check_text(name, path)
+            _check_values(item, f"{path}.{name}", huge)
+    elif type(value) is list:
+        for index, item in enumerate(value):
+            _check_values(item, f"{path}[{index}]", huge)
+    elif type(value) is str:
+        _check_text(value, path)
+    elif type(value) is int and not -LARGEST_INTEGER <= value <= LARGEST_INTEGER:
+        raise InvalidPayload(
+            f"The integer at {path} is beyond ±(2^53 - 1); send it as a string.", path=path
+        )
+    elif huge and type(value) is float and abs(value) >= 2.0**63:
+        # Written without a fraction or exponent it was an integer, and has lost digits already.
+        raise InvalidPayload(
+            f"The number at {path} is too large to be kept exactly; send it as a string.",
+            path=path,
+        )
+
+
+def _check_text(text: str, path: str) -> None:
+    if "\x00" in text:
+        raise InvalidPayload(f"The string at {path} contains a NUL character.", path=path)

@@ -1,0 +1,33 @@
+"""SQL that Django has no words for, written once for both databases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import BooleanField, Func, Value
+
+
+class JSONArrayHas(Func):
+    """Whether a JSON array of texts holds this one: `filter(JSONArrayHas("labels", "blue"))`."""
+
+    output_field = BooleanField()
+
+    def __init__(self, array: str, text: str, **extra: Any) -> None:
+        super().__init__(array, Value(text), **extra)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.source_expressions})"
+
+    def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return super().as_sql(
+            compiler, connection, template="(%(expressions)s)", arg_joiner=" ? ", **extra
+        )
+
+    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return super().as_sql(
+            compiler,
+            connection,
+            template="EXISTS (SELECT 1 FROM json_each(%(expressions)s)",
+            arg_joiner=") AS element WHERE element.value = ",
+            **extra,
+        )

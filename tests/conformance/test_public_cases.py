@@ -1,0 +1,70 @@
+"""The public Open Job Spec conformance cases, in the strict reading, against a real server.
+
+They live beside the repository, not in it. Where they are absent these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests import processes
+
+SUITES = processes.ROOT.parent / "shared" / "conformance"
+LEVELS = {0: "level-0-core", 1: "level-1-reliable"}
+UNPASSABLE = {"L1-RTR-014"}
+"""It wants error types that were never sent: passable in no reading (see the suite's README)."""
+
+pytestmark = [
+    pytest.mark.conformance,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        not (SUITES / "run_cases.py").exists(),
+        reason=f"the public conformance cases are not in {SUITES}",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("conformance")
+
+
+@pytest.fixture
+def api(database_url, folder):
+    """A server and a reaper on a database of their own: the cases delete everything, often."""
+    with processes.own_database(database_url, folder) as url:
+        environment = processes.environment(
+            url, CONFORMANCE_MODE=1, ALLOW_ANONYMOUS=1, REAPER_INTERVAL=0.2
+        )
+        with (
+            processes.server(folder, environment) as api,
+            processes.manage(folder, environment, "runreaper"),
+        ):
+            yield api
+
+
+def verdicts(api, folder, suite: str) -> dict[str, list]:
+    """Run the cases of a suite; return what is to be said of each that did not pass."""
+    report = folder / f"{suite}.json"
+    command = [sys.executable, str(SUITES / "run_cases.py"), "--strict", "--json", str(report)]
+    command += ["--url", api.url, "--suites", str(SUITES / "suites" / suite)]
+    command += ["--reset-url", f"{api.url}/ojs/v1/admin/reset"]
+    subprocess.run(command, check=False, capture_output=True, timeout=240)
+    tests = json.loads(report.read_text())["tests"]
+    assert tests, f"there are no cases in {suite}"
+    return {test["test_id"]: test["failures"] for test in tests if test["status"] != "pass"}
+
+
+def test_every_case_of_the_levels_the_manifest_claims_passes(api, folder):
+    failed = {}
+    for suite in LEVELS.values():
+        failed |= verdicts(api, folder, suite)
+
+    assert set(failed) <= UNPASSABLE, json.dumps(failed, indent=1)
+    _, manifest = api.call("GET", "/ojs/manifest")
+    assert manifest["conformance_level"] <= max(LEVELS), "a level is claimed that nothing checks"

@@ -1,0 +1,194 @@
+"""Real processes for tests: servers, reapers, clusters. None outlives the `with` that started it.
+
+They speak to the database whose URL they are given, and to nothing of the test's own process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from django.db import connection
+
+ROOT = Path(__file__).resolve().parent.parent
+MEDIA_TYPE = "application/openjobspec+json"
+PATIENCE = 45
+"""Seconds to wait for what a busy machine does late; only a failing test waits that long."""
+OURS = ("OJS_", "DJANGO_", "DATABASE_URL", "Q_CLUSTER")
+
+
+def environment(database_url: str, **options: Any) -> dict[str, str]:
+    """Return what the stand-alone project is configured by; `options` are those of `OJS`."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+    return inherited | {
+        "DJANGO_SETTINGS_MODULE": "ojs_project.settings",
+        "DJANGO_DEBUG": "1",
+        "DATABASE_URL": database_url,
+        "PYTHONUNBUFFERED": "1",
+        **{f"OJS_{name}": str(value) for name, value in options.items()},
+    }
+
+
+class Running:
+    """A process and what it has written so far."""
+
+    def __init__(self, command: list[str], log: Path, environment: dict[str, str]) -> None:
+        self.log = log
+        with log.open("wb") as sink:
+            self.process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def terminate(self) -> int:
+        """Ask it to end, and return its exit code."""
+        self.process.terminate()
+        return self.process.wait(PATIENCE)
+
+    def wait(self) -> int:
+        return self.process.wait(PATIENCE)
+
+    def wait_for(self, text: str) -> None:
+        """Return once it has written `text`."""
+        eventually(lambda: text in self.output, lambda: f"no {text!r} in:\n{self.output}")
+
+
+@contextlib.contextmanager
+def running(command: list[str], log: Path, environment: dict[str, str]) -> Iterator[Running]:
+    started = Running(command, log, environment)
+    try:
+        yield started
+    finally:
+        if started.process.poll() is None:
+            started.process.terminate()
+            try:
+                started.process.wait(15)
+            except subprocess.TimeoutExpired:
+                started.process.kill()
+                started.process.wait()
+
+
+def manage(folder: Path, environment: dict[str, str], *arguments: str, name: str = "") -> Any:
+    """Run `manage.py` with `arguments`, writing to a log in `folder`; a context manager."""
+    command = [sys.executable, str(ROOT / "manage.py"), *arguments]
+    return running(command, folder / f"{name or arguments[0]}.log", environment)
+
+
+def migrate(environment: dict[str, str]) -> None:
+    subprocess.run(
+        [sys.executable, str(ROOT / "manage.py"), "migrate", "--verbosity", "0"],
+        cwd=ROOT,
+        env=environment,
+        check=True,
+        timeout=PATIENCE,
+    )
+
+
+@contextlib.contextmanager
+def own_database(database_url: str, folder: Path) -> Iterator[str]:
+    """An empty, migrated database beside the tests' one, for as long as it is needed."""
+    if connection.vendor == "sqlite":
+        url = f"sqlite:///{quote(str(folder / 'own.sqlite3'))}"
+        migrate(environment(url))
+        yield url
+        return
+    name = f"ojs_{secrets.token_hex(6)}"
+    url = urlsplit(database_url)._replace(path=f"/{name}").geturl()
+    with connection._nodb_cursor() as cursor:
+        cursor.execute(f'CREATE DATABASE "{name}"')
+    try:
+        migrate(environment(url))
+        yield url
+    finally:
+        with connection._nodb_cursor() as cursor:
+            cursor.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def server(folder: Path, environment: dict[str, str], threads: int = 4) -> Iterator[Api]:
+    """A job server on a port of its own; yields a client of it once it answers."""
+    port = free_port()
+    granian = str(Path(sys.executable).with_name("granian"))
+    command = [granian, "--interface", "wsgi", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--workers", "1", "--blocking-threads", str(threads)]
+    command += ["--no-ws", "--log-level", "warning", "ojs_project.wsgi:application"]
+    with running(command, folder / "server.log", environment) as started:
+        api = Api(f"http://127.0.0.1:{port}")
+        eventually(lambda: api.is_there(started.process), lambda: started.output)
+        yield api
+
+
+class Api:
+    """A client of the HTTP binding that knows nothing but the protocol document."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def call(self, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            f"{self.url}{path}", data, {"Content-Type": MEDIA_TYPE}, method=method
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as reply:
+                return reply.status, json.load(reply)
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                return refusal.code, json.load(refusal)
+
+    def post(self, path: str, body: Any) -> dict[str, Any]:
+        status, document = self.call("POST", f"/ojs/v1/{path}", body)
+        assert status < 300, document
+        return document
+
+    def get(self, path: str) -> dict[str, Any]:
+        status, document = self.call("GET", f"/ojs/v1/{path}")
+        assert status < 300, document
+        return document
+
+    def is_there(self, process: subprocess.Popen[bytes]) -> bool:
+        if process.poll() is not None:
+            raise AssertionError("the server ended at once")
+        with contextlib.suppress(OSError):
+            return self.call("GET", "/ojs/v1/health")[0] == 200
+        return False
+
+
+def eventually(
+    holds: Callable[[], Any], otherwise: Callable[[], str] = lambda: "it never came true"
+) -> None:
+    """Return as soon as `holds()`; fail if it does not within `PATIENCE`."""
+    deadline = time.monotonic() + PATIENCE
+    pause = threading.Event()
+    while not holds():
+        assert time.monotonic() < deadline, otherwise()
+        pause.wait(0.02)
