@@ -7,24 +7,29 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import socket
 import threading
 import time
 from collections.abc import Collection, Iterator
 from typing import Any
 
 from .conf import ojs_settings
-from .database import connection, is_postgresql, on_commit
+from .database import connection, is_postgresql, on_commit, run
 
 logger = logging.getLogger("jobs.wakeup")
 
 CHANNEL = "ojs_jobs"
-# Whoever listens holds this advisory lock in shared mode. A notifier that gets it exclusively
-# knows that nobody listens and spares the NOTIFY, whose global lock would make commits queue up.
-# Two notifiers at once hinder each other and one notifies for nothing: harmless.
-LISTENERS = 0x4F4A53
-NOTIFY = """
-    SELECT CASE WHEN NOT pg_try_advisory_xact_lock(%s)
-                THEN (SELECT count(pg_notify(%s, queue)) FROM unnest(%s::text[]) AS queue) END
+# Nobody listens while all workers are busy, and then nothing is sent: a NOTIFY takes a lock that
+# makes the commits of the whole cluster queue up.
+NOTIFY = f"""
+    SELECT count(pg_notify('{CHANNEL}', queue))
+      FROM unnest(%s::text[]) AS queue
+     WHERE EXISTS (SELECT 1 FROM ojs_jobs_listener)
+"""
+LISTEN = """
+    INSERT INTO ojs_jobs_listener (name, seen_at) VALUES (%s, statement_timestamp())
+    ON CONFLICT (name) DO UPDATE SET seen_at = statement_timestamp()
 """
 SHORT_POLL = 0.1
 """Seconds between two looks where the database cannot notify."""
@@ -71,18 +76,18 @@ def subscription(queues: Collection[str]) -> Iterator[Subscription]:
             _subscriptions.discard(waiter)
 
 
-def notify_on_commit(queues: Collection[str]) -> None:
-    """Wake the fetchers of `queues`, here and in other processes, once the work is visible."""
+def notify(queues: Collection[str]) -> None:
+    """Wake the fetchers of `queues`, here and in other processes, once the work is visible.
+
+    PostgreSQL delivers a notification when the transaction it is part of commits.
+    """
     names = sorted(queues)
-    if names:
-        on_commit(lambda: _notify(names))
-
-
-def _notify(queues: list[str]) -> None:
-    _ring(queues)
+    if not names:
+        return
     if is_postgresql():
-        with connection().cursor() as cursor:
-            cursor.execute(NOTIFY, [LISTENERS, CHANNEL, queues])
+        run(NOTIFY, [names])
+    else:
+        on_commit(lambda: _ring(names))
 
 
 def _ring(queues: Collection[str]) -> None:
@@ -127,18 +132,20 @@ def _listen(parameters: dict[str, Any], ready: threading.Event) -> None:
     """Relay notifications to the waiters of this process until none has come for a while."""
     import psycopg
 
+    name = f"{socket.gethostname()}:{os.getpid()}"
     idle_since = time.monotonic()
     while time.monotonic() - idle_since < LINGER:
         try:
             with psycopg.connect(**parameters, autocommit=True) as listening:
-                listening.execute("SELECT pg_advisory_lock_shared(%s)", [LISTENERS])
                 listening.execute(f"LISTEN {CHANNEL}")
-                ready.set()
                 while time.monotonic() - idle_since < LINGER:
+                    listening.execute(LISTEN, [name])
+                    ready.set()
                     for notification in listening.notifies(timeout=5):
                         _ring([notification.payload])
                     if _subscriptions:
                         idle_since = time.monotonic()
+                listening.execute("DELETE FROM ojs_jobs_listener WHERE name = %s", [name])
         except psycopg.OperationalError as problem:
             # Waiters go on by polling; the next round connects again.
             logger.warning("Lost the connection that listens for jobs: %s", problem)

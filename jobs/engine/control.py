@@ -82,7 +82,7 @@ def activate(job_id: UUID) -> Change:
             )
         job.refresh_from_db()
         record([job_event("job.enqueued", job, time=timezone.now())])
-        wakeup.notify_on_commit([job.queue])
+        wakeup.notify([job.queue])
     return Change(job, previous)
 
 
@@ -114,7 +114,7 @@ def retry(job_ids: Collection[UUID]) -> int:
             enqueued_at=Now(),
         )
         record(job_event("job.enqueued", job, time=now, data={"retried": True}) for job in jobs)
-        wakeup.notify_on_commit({job.queue for job in jobs})
+        wakeup.notify({job.queue for job in jobs})
     return moved
 
 
@@ -177,5 +177,5 @@ def resume(queue: str, *, resumed_by: str = "") -> Queue:
         if not moved:
             raise NotFound(f"Queue '{queue}' not found.", resource_type="queue", resource_id=queue)
         record([queue_event("queue.resumed", queue, resumed_by=resumed_by)])
-        wakeup.notify_on_commit([queue])
+        wakeup.notify([queue])
     return Queue.objects.get(pk=queue)

@@ -49,8 +49,12 @@ INSERT = """
           FROM given
    ON CONFLICT (id) DO NOTHING
      RETURNING id, type, queue, priority, state, scheduled_at
+    ), rung AS (
+        SELECT count(pg_notify('ojs_jobs', queue))
+          FROM (SELECT DISTINCT queue FROM inserted WHERE state = 'available') AS queues
+         WHERE EXISTS (SELECT 1 FROM ojs_jobs_listener)
     ){told}
-    SELECT statement_timestamp(), count(*) FROM inserted
+    SELECT statement_timestamp(), (SELECT count(*) FROM inserted) FROM rung
 """
 TOLD = """, told AS (
         INSERT INTO ojs_jobs_event (type, subject, queue, job_type, worker_id, time, data)
@@ -86,9 +90,6 @@ def enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
     else:
         _store(new)
     _know_queues({job.queue for job in new})
-    fetchable = sorted({job.queue for job in new if job.state == State.AVAILABLE})
-    if fetchable:
-        wakeup.notify_on_commit(fetchable)
     if jobs_enqueued.has_listeners():
         send_on_commit(jobs_enqueued, Job, jobs=new)
     return new
@@ -168,6 +169,7 @@ def _insert_portable(new: Sequence[NewJob]) -> int:
         for job in new
     ]
     with atomic():
+        wakeup.notify({job.queue for job in new if job.state == State.AVAILABLE})
         ids = [job.id for job in new if job.client_id]
         if ids and Job.objects.filter(pk__in=ids).exists():
             return 0

@@ -127,7 +127,7 @@ def _move(
     if state == State.AVAILABLE:
         # Back with its attempt number kept: the next FETCH takes the same one again.
         jobs.transition(Event.RELEASE, state, attempt_counted=True, enqueued_at=Now())
-        wakeup.notify_on_commit({job.queue for job, _ in group})
+        wakeup.notify({job.queue for job, _ in group})
     elif state == State.RETRYABLE:
         jobs.transition(
             Event.FAIL,

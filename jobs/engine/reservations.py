@@ -131,7 +131,7 @@ def reclaim(jobs: JobQuerySet, cause: Cause) -> int:
         _return(sorted({job.pk for job in lost} - {job.pk for job in spent}))
         _discard(spent)
         record(event for job in lost for event in _events(job, cause, now))
-        wakeup.notify_on_commit({job.queue for job in lost})
+        wakeup.notify({job.queue for job in lost})
     send_on_commit(jobs_reclaimed, Job, count=len(lost), error_type=cause.type)
     return len(lost)
 

@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 from ..conf import ojs_settings
 from ..database import atomic
 from ..lifecycle import State
-from ..models import Event, Job, JobError, RefusedFinish
+from ..models import Event, Job, JobError, Listener, RefusedFinish
 
 BATCH_SIZE = 1000
 
@@ -65,6 +65,8 @@ def prune_events() -> int:
     oldest = Event.objects.order_by("pk").values_list("pk", "time")[:BATCH_SIZE]
     horizon = Event.objects.filter(pk__in=[pk for pk, _ in oldest], time__lte=Now() - keep)
     deleted = horizon.delete()[0]
+    # A listener that was killed could not take itself off the list.
+    Listener.objects.filter(seen_at__lte=Now() - timedelta(minutes=5)).delete()
     refused = RefusedFinish.objects.filter(refused_at__lte=Now() - keep).order_by("pk")
     ids = list(refused.values_list("pk", flat=True)[:BATCH_SIZE])
     return deleted + RefusedFinish.objects.filter(pk__in=ids).delete()[0]

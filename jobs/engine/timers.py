@@ -43,7 +43,7 @@ def promote_due() -> int:
             Event.TIMER, State.AVAILABLE, enqueued_at=Now()
         )
         record(job_event("job.enqueued", job, time=now) for job in due)
-        wakeup.notify_on_commit({job.queue for job in due})
+        wakeup.notify({job.queue for job in due})
     send_on_commit(jobs_promoted, Job, count=len(due))
     return len(due)
 

@@ -7,7 +7,7 @@ statements of `jobs.engine`.
 from .apikey import ApiKey, Scope, all_scopes
 from .event import Event
 from .job import DeadJob, Job, JobError, RefusedFinish
-from .queue import Queue
+from .queue import Listener, Queue
 
 __all__ = [
     "ApiKey",
@@ -15,6 +15,7 @@ __all__ = [
     "Event",
     "Job",
     "JobError",
+    "Listener",
     "Queue",
     "RefusedFinish",
     "Scope",

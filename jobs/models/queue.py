@@ -49,3 +49,18 @@ class Queue(models.Model):
         return self.paused_at is not None and (
             self.paused_until is None or self.paused_until > timezone.now()
         )
+
+
+class Listener(models.Model):
+    """A process that listens for work with LISTEN; where there is none, nothing is notified."""
+
+    name = models.CharField(max_length=255, primary_key=True)
+    """host:pid"""
+    seen_at = models.DateTimeField()
+
+    class Meta:
+        verbose_name = _("listener")
+        verbose_name_plural = _("listeners")
+
+    def __str__(self) -> str:
+        return self.name
