@@ -15,7 +15,8 @@ from .control import (
 from .enqueue import enqueue, forget_queues
 from .failure import fail
 from .outcomes import Completion, Failure, Outcome
-from .reservations import VISIBILITY_TIMEOUT, WORKER_DEATH, Cause, expire, extend, reclaim
+from .reclaim import VISIBILITY_TIMEOUT, WORKER_DEATH, Cause, expire, reclaim
+from .reservations import extend
 from .retention import prune_events, prune_jobs
 from .settle import complete
 from .timers import discard_expired, promote_due, time_out

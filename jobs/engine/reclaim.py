@@ -1,0 +1,195 @@
+"""Reservations taken back: their time has passed, or their worker is gone (OJS worker §5.5, §10.2).
+
+Each job gets an error of the attempt it was in. With attempts left it becomes available at once
+with the next attempt already counted (see `claim`), else it is discarded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.db.models import F
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from .. import wakeup
+from ..conf import ojs_settings
+from ..database import atomic, connection, is_postgresql
+from ..events import job_event, record
+from ..lifecycle import Event, State
+from ..models import Job, JobError
+from ..querysets import JobQuerySet
+from ..retry import RetryPolicy
+from ..signals import jobs_reclaimed, send_on_commit
+from .failure import keeps_dead_letter
+
+BATCH_SIZE = 1000
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a reservation was taken back; `type` is a word of Appendix B."""
+
+    type: str
+    message: str
+
+
+VISIBILITY_TIMEOUT = Cause(
+    "visibility_timeout", "The visibility timeout passed without ACK, FAIL or heartbeat."
+)
+WORKER_DEATH = Cause("worker_death", "The worker that held the job was declared dead.")
+
+
+def expire() -> int:
+    """Take back one batch of reservations whose time has passed (§5.5); return how many."""
+    return reclaim(Job.objects.overdue(), VISIBILITY_TIMEOUT)
+
+
+COLUMNS = ("id", "type", "queue", "attempt", "max_attempts", "retry", "reserved_by")
+
+# A worker's death may orphan thousands of jobs, and each of them writes four rows: one statement
+# takes a batch. `{lost}` is the caller's own SELECT ... FOR UPDATE SKIP LOCKED. Who keeps a dead
+# letter is `keeps_dead_letter()`, said once more.
+RECLAIM = """
+    WITH lost AS MATERIALIZED ({lost}
+    ), judged AS MATERIALIZED (
+        SELECT *, attempt < max_attempts AS again FROM lost
+    ), returned AS (
+        UPDATE ojs_jobs_job AS job
+           SET state = 'available', attempt = job.attempt + 1, attempt_counted = true,
+               enqueued_at = statement_timestamp(),
+               reserved_by = '', reserved_until = NULL, reserved_for = NULL
+          FROM judged
+         WHERE job.id = judged.id AND judged.again AND job.state = 'active'
+    ), discarded AS (
+        UPDATE ojs_jobs_job AS job
+           SET state = 'discarded', finished_at = statement_timestamp(),
+               dead_letter = coalesce(judged.retry->>'on_exhaustion',
+                                      judged.retry->>'onExhaustion') IS DISTINCT FROM 'discard',
+               reserved_by = '', reserved_until = NULL, reserved_for = NULL
+          FROM judged
+         WHERE job.id = judged.id AND NOT judged.again AND job.state = 'active'
+    ), errors AS (
+        INSERT INTO ojs_jobs_joberror
+               (job_id, attempt, type, code, message, worker_id, occurred_at)
+        SELECT id, attempt, %s, %s, %s, reserved_by, statement_timestamp() FROM judged
+    ), rung AS (
+        SELECT count(pg_notify('ojs_jobs', queue))
+          FROM (SELECT DISTINCT queue FROM judged WHERE again) AS queues
+         WHERE EXISTS (SELECT 1 FROM ojs_jobs_listener)
+    ){told}
+    SELECT (SELECT count(*) FROM lost) FROM rung
+"""
+TOLD = """, told AS (
+        INSERT INTO ojs_jobs_event
+               (type, subject, queue, job_type, worker_id, attempt, time, data)
+        SELECT event.type, judged.id::text, queue, judged.type, reserved_by, attempt,
+               statement_timestamp(), event.data
+          FROM judged
+    CROSS JOIN LATERAL (
+               SELECT jsonb_build_object('code', %s::text, 'message', %s::text) AS object
+          ) AS error
+    CROSS JOIN LATERAL (VALUES
+               ('job.failed', jsonb_build_object(
+                    'error', error.object || jsonb_build_object('retryable', again),
+                    'state', CASE WHEN again THEN 'available' ELSE 'discarded' END)),
+               (CASE WHEN again THEN 'job.retrying' ELSE 'job.discarded' END,
+                CASE WHEN again
+                     THEN jsonb_build_object(
+                          'max_attempts', max_attempts, 'next_retry_at', statement_timestamp(),
+                          'error', error.object, 'state', 'available')
+                     ELSE jsonb_build_object(
+                          'total_attempts', attempt, 'last_error', error.object) END)
+          ) AS event (type, data)
+    )"""
+
+
+def reclaim(jobs: JobQuerySet, cause: Cause) -> int:
+    """Take active jobs back from their workers, one batch; return how many.
+
+    Jobs locked by somebody else are being settled or extended right now, and left alone.
+    """
+    skip = connection().features.has_select_for_update_skip_locked
+    lost = jobs.order_by("pk").select_for_update(skip_locked=skip)
+    take_back = _take_back_postgresql if is_postgresql() else _take_back_portable
+    with atomic():
+        count = take_back(lost, cause)
+    if count:
+        send_on_commit(jobs_reclaimed, Job, count=count, error_type=cause.type)
+    return count
+
+
+def _take_back_postgresql(lost: JobQuerySet, cause: Cause) -> int:
+    select, parameters = lost.values(*COLUMNS)[:BATCH_SIZE].query.sql_with_params()
+    parameters = (*parameters, cause.type, cause.type, cause.message)
+    told = ""
+    if ojs_settings.RECORD_EVENTS:
+        told = TOLD
+        parameters = (*parameters, cause.type, cause.message)
+    with connection().cursor() as cursor:
+        cursor.execute(RECLAIM.format(lost=select, told=told), parameters)
+        return int(cursor.fetchone()[0])
+
+
+def _take_back_portable(lost: JobQuerySet, cause: Cause) -> int:
+    now = timezone.now()
+    jobs = list(lost.only(*COLUMNS, "state")[:BATCH_SIZE])
+    JobError.objects.bulk_create(
+        JobError(
+            job_id=job.pk,
+            attempt=job.attempt,
+            type=cause.type,
+            code=cause.type,
+            message=cause.message,
+            worker_id=job.reserved_by,
+            occurred_at=now,
+        )
+        for job in jobs
+    )
+    spent = [job for job in jobs if not job.has_attempts_left]
+    _return([job.pk for job in jobs if job.has_attempts_left])
+    _discard(spent)
+    record(event for job in jobs for event in _events(job, cause, now))
+    wakeup.notify({job.queue for job in jobs})
+    return len(jobs)
+
+
+def _return(ids: Sequence[UUID]) -> None:
+    Job.objects.filter(pk__in=ids).transition(
+        Event.TIMEOUT,
+        State.AVAILABLE,
+        attempt=F("attempt") + 1,
+        attempt_counted=True,
+        enqueued_at=Now(),
+    )
+
+
+def _discard(spent: Sequence[Job]) -> None:
+    for dead_letter in (True, False):
+        ids = [
+            job.pk
+            for job in spent
+            if keeps_dead_letter(RetryPolicy.parse(job.retry)) is dead_letter
+        ]
+        if ids:
+            Job.objects.filter(pk__in=ids).transition(
+                Event.TIMEOUT, State.DISCARDED, dead_letter=dead_letter
+            )
+
+
+def _events(job: Job, cause: Cause, now: Any) -> list[Any]:
+    error = {"code": cause.type, "message": cause.message}
+    told: dict[str, Any] = {"time": now, "worker_id": job.reserved_by}
+    again = job.has_attempts_left
+    failed = {"error": error | {"retryable": again}, "state": "available" if again else "discarded"}
+    events = [job_event("job.failed", job, data=failed, **told)]
+    if again:
+        retry = {"max_attempts": job.max_attempts, "next_retry_at": now.isoformat(), "error": error}
+        events.append(job_event("job.retrying", job, data=retry | {"state": "available"}, **told))
+    else:
+        last = {"total_attempts": job.attempt, "last_error": error}
+        events.append(job_event("job.discarded", job, data=last, **told))
+    return events
