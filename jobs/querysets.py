@@ -57,7 +57,8 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     def dead(self) -> JobQuerySet:
         """The dead letter (OJS dead letter §4)."""
-        return self.filter(state=State.DISCARDED, dead_letter=True)
+        # The last condition is always true, and what the partial index on `finished_at` asks for.
+        return self.filter(state=State.DISCARDED, dead_letter=True, finished_at__isnull=False)
 
     def transition(self, event: Event, to: State, **changes: Any) -> int:
         """Move every matched job that may take `event` to state `to`; return how many moved.

@@ -50,6 +50,7 @@ class Worker(models.Model):
     registered_at = models.DateTimeField(null=True, blank=True)
     """Null for a worker known by its heartbeats alone (§3.1)."""
     left_at = models.DateTimeField(null=True, blank=True)
+    """When it deregistered, or was found silent: quiet, and with nothing in its hands."""
     died_at = models.DateTimeField(null=True, blank=True)
     """When it was last declared dead; it may have come back since (§10.4)."""
     incarnation = models.PositiveIntegerField(default=1)

@@ -62,19 +62,21 @@ def register(worker_id: str, description: Description) -> Worker:
         if known is None:
             worker, _ = Worker.objects.update_or_create(pk=worker_id, defaults=fresh)
         else:
-            again = _same_process(known, description)
-            if not again:
+            if _same_process(known, description):
+                if known.state == WorkerState.TERMINATE:
+                    # Nothing leads back from it, no registration either (§2.3).
+                    fresh["state"] = WorkerState.TERMINATE
+            else:
                 fresh |= {
                     "directive": "",
                     "active_job_ids": [],
                     "incarnation": F("incarnation") + 1,
                 }
+                while engine.reclaim(Job.objects.held_by(worker_id), engine.WORKER_DEATH):
+                    pass
             Worker.objects.filter(pk=worker_id).update(**fresh)
             worker = Worker.objects.get(pk=worker_id)
         record([_started(worker)])
-    if known is not None and not again:
-        while engine.reclaim(Job.objects.held_by(worker_id), engine.WORKER_DEATH):
-            pass
     send_on_commit(worker_registered, Worker, worker_id=worker_id, incarnation=worker.incarnation)
     return worker
 
@@ -101,6 +103,11 @@ def _started(worker: Worker) -> Any:
         queues=worker.queues,
         concurrency=worker.concurrency or ojs_settings.CONCURRENCY,
     )
+
+
+def labels_of(worker_id: str) -> list[str] | None:
+    """What a worker is labelled with; None if nobody knows it."""
+    return Worker.objects.filter(pk=worker_id).values_list("labels", flat=True).first()
 
 
 def deregister(worker_id: str) -> bool:
@@ -152,10 +159,13 @@ def beat(
     """
     heartbeat = Heartbeat(worker_id, state, active_job_ids, description, requested, sequence)
     written = heartbeats.write(heartbeat)
-    if written is None:
-        if not _meet(heartbeat):
-            return Reply(Worker.objects.get(pk=worker_id).desired_state, stale=True)
+    if written is None and _meet(heartbeat):
         written = heartbeats.write(replace(heartbeat, sequence=None))
+    elif written is None:
+        # It came late, or another heartbeat of the same worker discovered it just now.
+        written = heartbeats.write(heartbeat)
+        if written is None:
+            return Reply(_standing_order(heartbeat), stale=True)
     # Gone again already: it deregistered while this heartbeat was under way.
     reply = Reply(written.desired_state if written else WorkerState.TERMINATE)
     held = written.extended if written else set()
@@ -169,7 +179,7 @@ def beat(
 def _meet(heartbeat: Heartbeat) -> bool:
     """Discover a worker by its heartbeat, or see one return that was taken for dead.
 
-    False if neither: the worker is known and live, so its heartbeat came too late.
+    False if neither: the worker is known and live, or the heartbeat was sent before it went.
     """
     fresh = heartbeats.changes(heartbeat) | {
         "state": heartbeat.state or WorkerState.RUNNING,
@@ -178,13 +188,34 @@ def _meet(heartbeat: Heartbeat) -> bool:
     }
     with atomic():
         known = Worker.objects.filter(pk=heartbeat.worker_id).select_for_update().first()
-        if known is not None and known.state != WorkerState.TERMINATED:
+        if known is not None and (
+            known.state != WorkerState.TERMINATED or _came_late(known, heartbeat)
+        ):
             return False
-        worker, created = Worker.objects.update_or_create(pk=heartbeat.worker_id, defaults=fresh)
+        worker, _ = Worker.objects.update_or_create(pk=heartbeat.worker_id, defaults=fresh)
         record([_started(worker)])
-    if not created:
+    if known is not None:
         send_on_commit(worker_returned, Worker, worker_id=worker.worker_id)
     return True
+
+
+def _came_late(gone: Worker, heartbeat: Heartbeat) -> bool:
+    """Whether the heartbeat of a worker that is gone was sent before it went (§10.3).
+
+    None is under way for two timeouts: that is rather a new process that counts from one again.
+    """
+    return (
+        heartbeat.sequence is not None
+        and gone.sequence is not None
+        and heartbeat.sequence <= gone.sequence
+        and timezone.now() - gone.last_heartbeat_at < 2 * gone.heartbeat_timeout
+    )
+
+
+def _standing_order(heartbeat: Heartbeat) -> WorkerState:
+    """What the worker was told last; one that is gone hears nothing new."""
+    worker = Worker.objects.live().filter(pk=heartbeat.worker_id).first()
+    return worker.desired_state if worker else heartbeat.state or WorkerState.RUNNING
 
 
 def _obey_test_directive(reply: Reply) -> None:
@@ -285,5 +316,6 @@ __all__ = [
     "deregister",
     "fail",
     "fetch",
+    "labels_of",
     "register",
 ]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Now
-from django.utils import timezone
 
 from .lifecycle import WorkerState
 
@@ -31,21 +30,25 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         at or past `directive` are left alone: there is no way back from `terminate` (§2.3).
         """
         milder = [state for state in WorkerState if state.rank < directive.rank]
-        return (
-            self.live()
-            .filter(state__in=milder, directive__in=["", *milder])
-            .update(directive=directive, directed_at=timezone.now())
-        )
+        behind = Q(state__in=milder, directive__in=["", *milder])
+        # Told to run again, and not yet doing it: what it says it is will not stay.
+        resuming = Q(state=directive, directive=WorkerState.RUNNING)
+        return self.live().filter(behind | resuming).update(directive=directive, directed_at=Now())
 
     def resume(self) -> int:
-        """Withdraw `quiet` from matched workers; return how many will hear `running`.
+        """Withdraw `quiet` from matched workers; return how many of them shall run again.
 
         Only those an operator quieted: a worker that quieted itself has its own reasons, and
-        only its own SIGCONT ends them (ARCHITECTURE §12).
+        only its own SIGCONT ends them (ARCHITECTURE §12). One that has not heard of the `quiet`
+        yet will hear nothing of its end either: were it to quiet itself now, `running` would be
+        an order to ignore its own reasons.
         """
+        heard = Q(state=WorkerState.QUIET) | Q(last_heartbeat_at__gte=F("directed_at"))
         return (
             self.live()
-            .filter(Q(state=WorkerState.RUNNING) | Q(state=WorkerState.QUIET))
-            .filter(directive=WorkerState.QUIET)
-            .update(directive=WorkerState.RUNNING, directed_at=timezone.now())
+            .filter(state__in=(WorkerState.RUNNING, WorkerState.QUIET), directive=WorkerState.QUIET)
+            .update(
+                directive=Case(When(heard, then=Value(WorkerState.RUNNING)), default=Value("")),
+                directed_at=Now(),
+            )
         )

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import DatabaseError
-from django.db.models import Max
+from django.db import InterfaceError, OperationalError
+from django.db.models import Case, Exists, F, Max, OuterRef, Q, When
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -46,7 +46,17 @@ def declare_dead_workers() -> int:
             return 0
         # Asked again in the UPDATE: without SKIP LOCKED, a heartbeat may have come in between.
         dead = Worker.objects.silent().filter(pk__in=ids)
-        dead.update(state=WorkerState.TERMINATED, directive="", died_at=Now(), active_job_ids=[])
+        drained = Q(state__in=(WorkerState.QUIET, WorkerState.TERMINATE)) & ~Exists(
+            Job.objects.held_by(OuterRef("pk"))  # type: ignore[arg-type]
+        )
+        dead.update(
+            state=WorkerState.TERMINATED,
+            directive="",
+            # One that took no more work and had none left has gone, not died.
+            left_at=Case(When(drained, then=Now()), default=None),
+            died_at=Case(When(drained, then=F("died_at")), default=Now()),
+            active_job_ids=[],
+        )
         record(worker_event("worker.stopped", worker_id, reason="error") for worker_id in ids)
     send_on_commit(workers_died, Worker, worker_ids=ids)
     return len(ids)
@@ -109,7 +119,7 @@ def sweep(
 ) -> dict[str, int]:
     """Do every chore once, batch after batch until nothing is left; return what was done.
 
-    A chore that fails is logged, and the others go on.
+    A chore that fails is logged, and the others go on; only a lost connection ends the round.
 
     Args:
         only: names of the chores to do; empty means all.
@@ -123,14 +133,20 @@ def sweep(
             continue
         try:
             count = run(chore, stop=stop)
-        except DatabaseError:
-            raise  # the caller waits until the database is back
-        except Exception:
+        except Exception as problem:
+            if _database_is_away(problem):
+                raise  # the caller waits until it is back
             logger.exception("The chore %s failed.", chore.name)
             continue
         if count:
             done[chore.name] = count
     return done
+
+
+def _database_is_away(problem: Exception) -> bool:
+    """Whether the next chore would fail as well: a deadlock or a bug concerns this one alone."""
+    lost = isinstance(problem, OperationalError | InterfaceError)
+    return lost and not connection().is_usable()
 
 
 def run(chore: Chore, *, stop: Callable[[], bool] = lambda: False) -> int:
@@ -144,7 +160,7 @@ def run(chore: Chore, *, stop: Callable[[], bool] = lambda: False) -> int:
     return total
 
 
-def take_turn(chore: Chore, patience: int = 2) -> bool:
+def take_turn(chore: Chore, patience: float = 2) -> bool:
     """Whether it is time for a slow chore, and ours to do it: a guarded update decides.
 
     Args:

@@ -5,6 +5,7 @@ Strict, because what gets in must come out again the same, in PostgreSQL and on 
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -81,7 +82,10 @@ def parse_json(body: bytes) -> Any:
     if body.count(b"[") + body.count(b"{") > DEEPEST:
         _check_depth(document)
     if b"\\u0000" in body or LONG_NUMBER.search(body):
-        _check_values(document, "$", bool(HUGE_INTEGER.search(body)))
+        _check_values(document, "$")
+    if HUGE_INTEGER.search(body):
+        # orjson makes a float of an integer beyond 64 bits, which looks like one sent as such.
+        json.loads(body, parse_int=_check_digits)
     return document
 
 
@@ -99,26 +103,28 @@ def _check_depth(document: Any) -> None:
     raise InvalidPayload(f"The JSON document is nested more than {DEEPEST} levels deep.")
 
 
-def _check_values(value: Any, path: str, huge: bool) -> None:
+def _check_values(value: Any, path: str) -> None:
     if type(value) is dict:
         for name, item in value.items():
             _check_text(name, path)
-            _check_values(item, f"{path}.{name}", huge)
+            _check_values(item, f"{path}.{name}")
     elif type(value) is list:
         for index, item in enumerate(value):
-            _check_values(item, f"{path}[{index}]", huge)
+            _check_values(item, f"{path}[{index}]")
     elif type(value) is str:
         _check_text(value, path)
     elif type(value) is int and not -LARGEST_INTEGER <= value <= LARGEST_INTEGER:
         raise InvalidPayload(
             f"The integer at {path} is beyond ±(2^53 - 1); send it as a string.", path=path
         )
-    elif huge and type(value) is float and abs(value) >= 2.0**63:
-        # Written without a fraction or exponent it was an integer, and has lost digits already.
+
+
+def _check_digits(digits: str) -> float:
+    if len(digits.lstrip("-")) >= 19:
         raise InvalidPayload(
-            f"The number at {path} is too large to be kept exactly; send it as a string.",
-            path=path,
+            f"The integer {digits[:40]} is beyond ±(2^53 - 1); send it as a string."
         )
+    return 0.0
 
 
 def _check_text(text: str, path: str) -> None:

@@ -11,59 +11,17 @@ available a moment before: a fetch does not depend on the reaper.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from datetime import timedelta
 from functools import cache
-from typing import Any, NamedTuple
-from uuid import UUID
-
-import orjson
-from django.db import models
-from django.db.models import Case, F, Value, When
-from django.db.models.functions import Cast, Coalesce, Now
-from django.utils import timezone
+from typing import Any
 
 from ..conf import ojs_settings
-from ..database import atomic, connection, is_postgresql, run
-from ..envelope import ERROR_FIELDS
-from ..events import job_event, record
-from ..lifecycle import Event, State
-from ..models import Job, JobError, Queue
+from ..database import atomic, is_postgresql, run
+from ..models import Job, Queue
 from ..signals import jobs_claimed, send_on_commit
-
-
-class ClaimedJob(NamedTuple):
-    """A job as its worker gets it: whatever a reply only repeats is text already, never parsed.
-
-    JSON columns are fragments; the three times are in their wire form, where the database can
-    write it.
-    """
-
-    id: UUID
-    type: str
-    queue: str
-    args: orjson.Fragment
-    meta: orjson.Fragment
-    priority: int
-    attempt: int
-    max_attempts: int
-    retry: orjson.Fragment | None
-    retry_delay: timedelta | None
-    timeout: timedelta | None
-    visibility_timeout: timedelta | None
-    scheduled_at: datetime | None
-    expires_at: datetime | None
-    created_at: datetime | str
-    enqueued_at: datetime | str
-    started_at: datetime | str
-    tags: orjson.Fragment
-    attributes: dict[str, Any] | None
-    errors: list[Mapping[str, Any]]
-    reserved_until: datetime
-    state: State = State.ACTIVE
-    finished_at: None = None
-    result: None = None
-
+from . import claim_portable
+from .claimed import ClaimedJob, from_row
 
 # The lateral join visits queues in the order given and stops at the limit, so only rows about to
 # be claimed are ever locked. MATERIALIZED keeps the planner from running it again for each
@@ -179,8 +137,9 @@ def claim(
     """
     if count < 1 or types == []:
         return []
+    queues = list(dict.fromkeys(queues))
     period = visibility_timeout or ojs_settings.VISIBILITY_TIMEOUT
-    take = _claim_postgresql if is_postgresql() else _claim_portable
+    take = _claim_postgresql if is_postgresql() else claim_portable.take
     if limited and Queue.objects.limited().filter(pk__in=queues).exists():
         claimed = _claim_within_limits(take, queues, worker_id, count, types, period)
     else:
@@ -236,119 +195,7 @@ def _claim_postgresql(
         "visibility_timeout": period,
         "types": list(types or ()),
     }
-    return [_from_row(row) for row in run(statement, parameters)]
-
-
-def _fragment(text: str | None) -> orjson.Fragment | None:
-    return None if text is None else orjson.Fragment(text)
-
-
-def _from_row(row: Sequence[Any]) -> ClaimedJob:
-    fields = list(row)
-    for index in (3, 4, 8, 17):  # args, meta, retry, tags
-        fields[index] = _fragment(fields[index])
-    fields[18] = None if fields[18] is None else orjson.loads(fields[18])
-    fields[19] = [] if fields[19] is None else orjson.loads(fields[19])
-    return ClaimedJob._make([*fields, State.ACTIVE, None, None])
-
-
-ROW = (
-    "id",
-    "type",
-    "queue",
-    Cast("args", models.TextField()),
-    Cast("meta", models.TextField()),
-    "priority",
-    "attempt",
-    "max_attempts",
-    Cast("retry", models.TextField()),
-    "retry_delay",
-    "timeout",
-    "visibility_timeout",
-    "scheduled_at",
-    "expires_at",
-    "created_at",
-    "enqueued_at",
-    "started_at",
-    Cast("tags", models.TextField()),
-    Cast("attributes", models.TextField()),
-    Value(None, output_field=models.TextField()),
-    "reserved_until",
-)
-
-
-def _claim_portable(
-    queues: Sequence[str],
-    worker_id: str,
-    count: int,
-    types: Sequence[str] | None,
-    period: timedelta,
-) -> list[ClaimedJob]:
-    """The tidy version, for databases where one statement cannot do it all."""
-    with atomic():
-        ids: list[UUID] = []
-        paused = set(Queue.objects.paused().filter(pk__in=queues).values_list("pk", flat=True))
-        open_queues = [queue for queue in queues if queue not in paused]
-        fetchable = Job.objects.unexpired().filter(**({"type__in": types} if types else {}))
-        fetchable = fetchable.select_for_update(
-            skip_locked=connection().features.has_select_for_update_skip_locked
-        )
-        for order, jobs in (
-            (("-priority", "enqueued_at", "id"), fetchable.filter(state=State.AVAILABLE)),
-            (("scheduled_at",), fetchable.due()),
-        ):
-            for queue in open_queues:
-                room = count - len(ids)
-                if room > 0:
-                    found = jobs.filter(queue=queue).order_by(*order)[:room]
-                    ids += found.values_list("pk", flat=True)
-        if not ids:
-            return []
-        chosen = Job.objects.filter(pk__in=ids)
-        was_due = set(chosen.due().values_list("pk", flat=True))
-        if was_due:
-            chosen.filter(pk__in=was_due).transition(
-                Event.TIMER, State.AVAILABLE, enqueued_at=Now()
-            )
-        chosen.transition(Event.FETCH, State.ACTIVE, **_reservation(worker_id, period))
-        claimed = _read(chosen, ids)
-        _tell(claimed, was_due, worker_id)
-    return claimed
-
-
-def _reservation(worker_id: str, period: timedelta) -> dict[str, Any]:
-    length = Coalesce(F("visibility_timeout"), Value(period, output_field=models.DurationField()))
-    return {
-        "attempt": F("attempt") + Case(When(attempt_counted=True, then=0), default=1),
-        "attempt_counted": False,
-        "started_at": Now(),
-        "reserved_by": worker_id,
-        "reserved_for": length,
-        "reserved_until": models.ExpressionWrapper(
-            Now() + length, output_field=models.DateTimeField()
-        ),
-    }
-
-
-def _read(chosen: models.QuerySet[Job], ids: Sequence[UUID]) -> list[ClaimedJob]:
-    rows = {row[0]: list(row) for row in chosen.values_list(*ROW)}
-    history: dict[UUID, list[Mapping[str, Any]]] = {}
-    retried = [job_id for job_id, row in rows.items() if row[6] > 1]
-    if retried:
-        for error in JobError.objects.filter(job__in=retried).values("job_id", *ERROR_FIELDS):
-            history.setdefault(error["job_id"], []).append(error)
-    for row in rows.values():
-        row[19] = None
-        row[18] = None if row[18] == "{}" else row[18]
-    return [_from_row(rows[job_id])._replace(errors=history.get(job_id, [])) for job_id in ids]
-
-
-def _tell(claimed: Sequence[ClaimedJob], was_due: set[UUID], worker_id: str) -> None:
-    now = timezone.now()
-    record(
-        [job_event("job.enqueued", job, time=now) for job in claimed if job.id in was_due]
-        + [job_event("job.started", job, time=now, worker_id=worker_id) for job in claimed]
-    )
+    return [from_row(row) for row in run(statement, parameters)]
 
 
 __all__ = ["ClaimedJob", "claim"]

@@ -73,23 +73,34 @@ def _settle_failed(settled: Sequence[tuple[Job, Failure, Outcome]]) -> None:
     """Decide for each job by its retry policy and move them, one UPDATE for each target state."""
     now = timezone.now()
     errors: list[JobError] = []
-    moves: dict[tuple[State, bool, bool], list[tuple[Job, Outcome]]] = {}
+    moves: dict[tuple[State, bool, bool, bool], list[tuple[Job, Outcome]]] = {}
     for job, failure, outcome in settled:
         outcome.attempt = job.attempt
         unfenced = failure.worker_id is None
         if failure.release:
-            outcome.state, outcome.at, dead_letter = State.AVAILABLE, now, False
-            outcome.events = [job_event("job.enqueued", job, time=now)]
+            dead_letter = False
+            _release(job, failure, outcome, now)
         else:
             errors.append(_error(job, failure, now))
             dead_letter = _decide(job, failure, outcome, now)
             outcome.events = list(_failure_events(job, failure, outcome, now))
         assert outcome.state is not None
-        moves.setdefault((outcome.state, dead_letter, unfenced), []).append((job, outcome))
+        move = (outcome.state, dead_letter, unfenced, failure.release)
+        moves.setdefault(move, []).append((job, outcome))
     JobError.objects.bulk_create(errors)
-    for (state, dead_letter, unfenced), group in moves.items():
-        _move(state, group, dead_letter=dead_letter, unfenced=unfenced)
+    for (state, dead_letter, unfenced, released), group in moves.items():
+        _move(state, group, dead_letter=dead_letter, unfenced=unfenced, released=released)
     record(event for _, _, outcome in settled for event in outcome.events)
+
+
+def _release(job: Job, failure: Failure, outcome: Outcome, now: datetime) -> None:
+    """Fill in what follows a job given back: available at once, or when it asked for."""
+    if failure.retry_in:
+        outcome.state, outcome.retry_delay = State.RETRYABLE, failure.retry_in
+        outcome.retry_at = now + failure.retry_in
+    else:
+        outcome.state, outcome.at = State.AVAILABLE, now
+        outcome.events = [job_event("job.enqueued", job, time=now)]
 
 
 def _decide(job: Job, failure: Failure, outcome: Outcome, now: datetime) -> bool:
@@ -102,7 +113,8 @@ def _decide(job: Job, failure: Failure, outcome: Outcome, now: datetime) -> bool
     )
     if not final and job.has_attempts_left:
         outcome.state = State.RETRYABLE
-        outcome.retry_delay = policy.delay(job.attempt)
+        asked = failure.retry_in
+        outcome.retry_delay = policy.delay(job.attempt) if asked is None else asked
         outcome.retry_at = now + outcome.retry_delay
         return False
     outcome.state, outcome.at = State.DISCARDED, now
@@ -121,7 +133,12 @@ def keeps_dead_letter(policy: RetryPolicy) -> bool:
 
 
 def _move(
-    state: State, group: Sequence[tuple[Job, Outcome]], *, dead_letter: bool, unfenced: bool
+    state: State,
+    group: Sequence[tuple[Job, Outcome]],
+    *,
+    dead_letter: bool,
+    unfenced: bool,
+    released: bool,
 ) -> None:
     jobs = Job.objects.filter(pk__in=[job.pk for job, _ in group])
     if state == State.AVAILABLE:
@@ -132,6 +149,8 @@ def _move(
         jobs.transition(
             Event.FAIL,
             state,
+            # Given back, it keeps its attempt number: the next FETCH takes the same one again.
+            attempt_counted=released,
             scheduled_at=_each(group, "retry_at", DateTimeField()),
             retry_delay=_each(group, "retry_delay", DurationField()),
         )

@@ -41,6 +41,8 @@ class Failure:
     retryable: bool | None = None
     release: bool = False
     """Give the job back unfinished: no error, no backoff, and the attempt does not count."""
+    retry_in: timedelta | None = None
+    """The delay the handler asks for, instead of the policy's backoff; with `release`, too."""
 
 
 @dataclass(slots=True)

@@ -85,7 +85,7 @@ def complete(completions: Sequence[Completion]) -> list[Outcome]:
     holds the job) or `InvalidTransition` (it is not active).
     """
     settle = _complete_postgresql if is_postgresql() else _complete_portable
-    # The same job twice in one request: only the first can win.
+    # The same job several times in one request: only one of them can win.
     first = {item.job_id: item for item in reversed(completions)}
     done = settle(list(first.values()))
     outcomes = [
@@ -94,6 +94,11 @@ def complete(completions: Sequence[Completion]) -> list[Outcome]:
         else Outcome(item.job_id)
         for item in completions
     ]
+    for index, item in enumerate(completions):
+        if item.job_id not in done and first[item.job_id] is not item:
+            # The first of several about this job was refused; the next one may be right.
+            done |= _complete_portable([item])
+            outcomes[index] = done.get(item.job_id, outcomes[index])
     explain(completions, outcomes, "ack")
     if done and jobs_completed.has_listeners():
         send_on_commit(jobs_completed, Job, job_ids=list(done))

@@ -160,7 +160,9 @@ class JobError(models.Model):
 
 class DeadJobManager(models.Manager["DeadJob"]):
     def get_queryset(self) -> models.QuerySet[DeadJob]:
-        return super().get_queryset().filter(state=State.DISCARDED, dead_letter=True)
+        # The last condition is always true, and what the partial index on `finished_at` asks for.
+        dead = super().get_queryset().filter(state=State.DISCARDED, dead_letter=True)
+        return dead.filter(finished_at__isnull=False)
 
 
 class DeadJob(Job):

@@ -65,16 +65,19 @@ def description(body: Document, caller: Any, version: str) -> Description:
         started_at=fields.when(body, "started_at", timezone.now()),
         version=version[:255] or None,
     )
-    _check_label(found, caller)
+    if found.labels is not None:
+        check_label(found.labels, caller)
     return found
 
 
-def _check_label(found: Description, caller: Any) -> None:
-    if not caller.label or found.labels is None:
-        return
-    if caller.label not in found.labels:
+def check_label(labels: list[str], caller: Any) -> None:
+    """
+    Raises:
+        PermissionDenied: the key is for workers with a label that is not among `labels`.
+    """
+    if caller.label and caller.label not in labels:
         raise PermissionDenied(
-            f"This API key is for workers labelled '{caller.label}' only.", labels=found.labels
+            f"This API key is for workers labelled '{caller.label}' only.", labels=labels
         )
 
 
@@ -88,8 +91,6 @@ def registration(body: Document, caller: Any, version: str) -> Description:
         raise refuse(
             "queues", "The 'queues' field must name at least one queue.", validation="min_items"
         )
-    if caller.label and found.labels is None:
-        raise PermissionDenied(f"This API key is for workers labelled '{caller.label}' only.")
     return found
 
 
@@ -208,6 +209,7 @@ def failure(body: Document, caller: Any) -> Failure:
         worker_id=settling_worker_id(body, caller),
         attempt=fields.integer(body, "attempt", least=1, most=2**31 - 1),
         release=fields.boolean(body, "requeue"),
+        retry_in=fields.period(body, "retry_in"),
     )
     error = body.get("error")
     if error is None:

@@ -35,24 +35,30 @@ class WorkerViewSet(OJSViewSet):
         """Store a worker (§3.2)."""
         body = self.read()
         worker_id = requests.required_worker_id(body, self.caller)
-        protocol.register(worker_id, requests.registration(body, self.caller, self._agent))
+        description = requests.registration(body, self.caller, self._agent)
+        self._admit(worker_id, said=description.labels)
+        protocol.register(worker_id, description)
         return Response(replies.registered(worker_id))
 
     def deregister(self, request: Any, worker_id: str | None = None) -> Response:
         """A worker leaves (§3.4); leaving twice is no error."""
         body = self.read() if worker_id is None else {"worker_id": worker_id}
         leaving = requests.required_worker_id(body, self.caller)
+        self._admit(leaving)
         known = protocol.deregister(leaving)
         return Response({"ok": True, "worker_id": leaving, "deregistered": known})
 
     def heartbeat(self, request: Any) -> Response:
         """BEAT (§4)."""
         body = self.read()
+        worker_id = requests.required_worker_id(body, self.caller)
+        description = requests.description(body, self.caller, self._agent)
+        self._admit(worker_id, said=description.labels)
         reply = protocol.beat(
-            requests.required_worker_id(body, self.caller),
+            worker_id,
             state=requests.reported_state(body),
             active_job_ids=requests.active_job_ids(body),
-            description=requests.description(body, self.caller, self._agent),
+            description=description,
             requested=requests.requested_extension(body),
             sequence=requests.fields.integer(body, "sequence"),
         )
@@ -73,6 +79,7 @@ class WorkerViewSet(OJSViewSet):
             "visibility_timeout": requests.requested_extension(body),
         }
         wait = requests.wait(body)
+        self._admit(sender)
         document = self._settle(body, sender)
         jobs: list[Any] = protocol.fetch(**asked)
         if not jobs and wait:
@@ -83,9 +90,11 @@ class WorkerViewSet(OJSViewSet):
     def ack(self, request: Any, job_id: str | None = None) -> Response:
         """ACK: one job, or a list of them with an answer for each."""
         body = self._settling(job_id)
-        if "acks" in body:
+        if body.get("acks") is not None:
             return Response(self._settle({"acks": body["acks"]}, self._sender(body)))
-        (outcome,) = protocol.ack([requests.completion(body, self.caller)])
+        completion = requests.completion(body, self.caller)
+        self._admit(completion.worker_id)
+        (outcome,) = protocol.ack([completion])
         if outcome.error is not None:
             raise outcome.error
         return Response(replies.completed(outcome))
@@ -93,12 +102,28 @@ class WorkerViewSet(OJSViewSet):
     def nack(self, request: Any, job_id: str | None = None) -> Response:
         """FAIL: one job, or a list of them with an answer for each."""
         body = self._settling(job_id)
-        if "nacks" in body:
+        if body.get("nacks") is not None:
             return Response(self._settle({"nacks": body["nacks"]}, self._sender(body)))
-        (outcome,) = protocol.fail([requests.failure(body, self.caller)])
+        failure = requests.failure(body, self.caller)
+        self._admit(failure.worker_id)
+        (outcome,) = protocol.fail([failure])
         if outcome.error is not None:
             raise outcome.error
         return Response(replies.failed(outcome))
+
+    def _admit(self, *workers: str | None, said: list[str] | None = None) -> None:
+        """Hold a key made for workers of one label to them.
+
+        Args:
+            said: the labels of a worker that arrives; those of one we know count more.
+
+        Raises:
+            PermissionDenied: one of `workers` does not carry the key's label.
+        """
+        if self.caller.label:
+            for worker_id in set(workers):
+                known = protocol.labels_of(worker_id) if worker_id else None
+                requests.check_label((said if known is None else known) or [], self.caller)
 
     @property
     def _agent(self) -> str:
@@ -117,6 +142,8 @@ class WorkerViewSet(OJSViewSet):
         acks, nacks = requests.several(body, "acks"), requests.several(body, "nacks")
         completions = requests.completions(acks or [], "acks", self.caller, sender)
         failures = requests.failures(nacks or [], "nacks", self.caller, sender)
+        senders = [item.worker_id for item in completions] + [item.worker_id for item in failures]
+        self._admit(*senders)
         identifier = request_id(self.request._request)
         document: dict[str, Any] = {}
         if acks is not None:

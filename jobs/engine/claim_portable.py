@@ -1,0 +1,121 @@
+"""The tidy claim, for databases where one statement cannot do it all (see `claim`).
+
+The same tests run against both; this is what lets a site try the app without PostgreSQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import models
+from django.db.models import Case, F, Value, When
+from django.db.models.functions import Cast, Coalesce, Now
+from django.utils import timezone
+
+from ..database import atomic, connection
+from ..envelope import ERROR_FIELDS
+from ..events import job_event, record
+from ..lifecycle import Event, State
+from ..models import Job, JobError, Queue
+from .claimed import ClaimedJob, from_row
+
+ROW = (
+    "id",
+    "type",
+    "queue",
+    Cast("args", models.TextField()),
+    Cast("meta", models.TextField()),
+    "priority",
+    "attempt",
+    "max_attempts",
+    Cast("retry", models.TextField()),
+    "retry_delay",
+    "timeout",
+    "visibility_timeout",
+    "scheduled_at",
+    "expires_at",
+    "created_at",
+    "enqueued_at",
+    "started_at",
+    Cast("tags", models.TextField()),
+    Cast("attributes", models.TextField()),
+    Value(None, output_field=models.TextField()),
+    "reserved_until",
+)
+
+
+def take(
+    queues: Sequence[str],
+    worker_id: str,
+    count: int,
+    types: Sequence[str] | None,
+    period: timedelta,
+) -> list[ClaimedJob]:
+    """The tidy version, for databases where one statement cannot do it all."""
+    with atomic():
+        ids: list[UUID] = []
+        paused = set(Queue.objects.paused().filter(pk__in=queues).values_list("pk", flat=True))
+        open_queues = [queue for queue in queues if queue not in paused]
+        fetchable = Job.objects.unexpired().filter(**({"type__in": types} if types else {}))
+        fetchable = fetchable.select_for_update(
+            skip_locked=connection().features.has_select_for_update_skip_locked
+        )
+        for order, jobs in (
+            (("-priority", "enqueued_at", "id"), fetchable.filter(state=State.AVAILABLE)),
+            (("scheduled_at",), fetchable.due()),
+        ):
+            for queue in open_queues:
+                room = count - len(ids)
+                if room > 0:
+                    found = jobs.filter(queue=queue).order_by(*order)[:room]
+                    ids += found.values_list("pk", flat=True)
+        if not ids:
+            return []
+        chosen = Job.objects.filter(pk__in=ids)
+        was_due = set(chosen.due().values_list("pk", flat=True))
+        if was_due:
+            chosen.filter(pk__in=was_due).transition(
+                Event.TIMER, State.AVAILABLE, enqueued_at=Now()
+            )
+        chosen.transition(Event.FETCH, State.ACTIVE, **_reservation(worker_id, period))
+        claimed = _read(chosen, ids)
+        _tell(claimed, was_due, worker_id)
+    return claimed
+
+
+def _reservation(worker_id: str, period: timedelta) -> dict[str, Any]:
+    length = Coalesce(F("visibility_timeout"), Value(period, output_field=models.DurationField()))
+    return {
+        "attempt": F("attempt") + Case(When(attempt_counted=True, then=0), default=1),
+        "attempt_counted": False,
+        "started_at": Now(),
+        "reserved_by": worker_id,
+        "reserved_for": length,
+        "reserved_until": models.ExpressionWrapper(
+            Now() + length, output_field=models.DateTimeField()
+        ),
+    }
+
+
+def _read(chosen: models.QuerySet[Job], ids: Sequence[UUID]) -> list[ClaimedJob]:
+    rows = {row[0]: list(row) for row in chosen.values_list(*ROW)}
+    history: dict[UUID, list[Mapping[str, Any]]] = {}
+    retried = [job_id for job_id, row in rows.items() if row[6] > 1]
+    if retried:
+        for error in JobError.objects.filter(job__in=retried).values("job_id", *ERROR_FIELDS):
+            history.setdefault(error["job_id"], []).append(error)
+    for row in rows.values():
+        row[19] = None
+        row[18] = None if row[18] == "{}" else row[18]
+    return [from_row(rows[job_id])._replace(errors=history.get(job_id, [])) for job_id in ids]
+
+
+def _tell(claimed: Sequence[ClaimedJob], was_due: set[UUID], worker_id: str) -> None:
+    now = timezone.now()
+    record(
+        [job_event("job.enqueued", job, time=now) for job in claimed if job.id in was_due]
+        + [job_event("job.started", job, time=now, worker_id=worker_id) for job in claimed]
+    )

@@ -1,0 +1,58 @@
+"""A job as its worker gets it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import orjson
+
+from ..lifecycle import State
+
+
+class ClaimedJob(NamedTuple):
+    """A job as its worker gets it: whatever a reply only repeats is text already, never parsed.
+
+    JSON columns are fragments; the three times are in their wire form, where the database can
+    write it.
+    """
+
+    id: UUID
+    type: str
+    queue: str
+    args: orjson.Fragment
+    meta: orjson.Fragment
+    priority: int
+    attempt: int
+    max_attempts: int
+    retry: orjson.Fragment | None
+    retry_delay: timedelta | None
+    timeout: timedelta | None
+    visibility_timeout: timedelta | None
+    scheduled_at: datetime | None
+    expires_at: datetime | None
+    created_at: datetime | str
+    enqueued_at: datetime | str
+    started_at: datetime | str
+    tags: orjson.Fragment
+    attributes: dict[str, Any] | None
+    errors: list[Mapping[str, Any]]
+    reserved_until: datetime
+    state: State = State.ACTIVE
+    finished_at: None = None
+    result: None = None
+
+
+def _fragment(text: str | None) -> orjson.Fragment | None:
+    return None if text is None else orjson.Fragment(text)
+
+
+def from_row(row: Sequence[Any]) -> ClaimedJob:
+    fields = list(row)
+    for index in (3, 4, 8, 17):  # args, meta, retry, tags
+        fields[index] = _fragment(fields[index])
+    fields[18] = None if fields[18] is None else orjson.loads(fields[18])
+    fields[19] = [] if fields[19] is None else orjson.loads(fields[19])
+    return ClaimedJob._make([*fields, State.ACTIVE, None, None])
