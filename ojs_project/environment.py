@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -55,6 +56,12 @@ def number(environ: Mapping[str, str], name: str, default: int) -> int:
 def words(environ: Mapping[str, str], name: str, default: str = "") -> list[str]:
     """Return a variable that is a list separated by commas."""
     return [word.strip() for word in environ.get(name, default).split(",") if word.strip()]
+
+
+def data_folder(environ: Mapping[str, str]) -> Path:
+    """Return where files are kept that nobody named a place for."""
+    named = environ.get("DJANGO_DATA_DIR")
+    return Path(named).absolute() if named else Path(__file__).resolve().parent.parent / "data"
 
 
 def value(text: str) -> Any:

@@ -5,6 +5,7 @@ A first look needs `DJANGO_DEBUG=1` and nothing else. In production, set at leas
     DJANGO_SECRET_KEY                       a long random text
     DJANGO_ALLOWED_HOSTS                    jobs.example.com,jobs.internal
     DATABASE_URL                            postgresql://user:password@host:5432/name
+                                            (else SQLite in DJANGO_DATA_DIR, or data/)
     DJANGO_SECURE_SSL_REDIRECT=1            also restricts cookies to HTTPS
     DJANGO_SECURE_PROXY_SSL_HEADER=1        behind a proxy that sets X-Forwarded-Proto
     DJANGO_CSRF_TRUSTED_ORIGINS             https://jobs.example.com
@@ -23,7 +24,7 @@ from urllib.parse import quote
 import dj_database_url
 from django.core.exceptions import ImproperlyConfigured
 
-from .environment import flag, number, ojs_options, value, words
+from .environment import data_folder, flag, number, ojs_options, value, words
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -129,8 +130,8 @@ SQLITE_OPTIONS = {
 
 
 def _sqlite_url() -> str:
-    folder = BASE_DIR / "data"
-    folder.mkdir(exist_ok=True)
+    folder = data_folder(os.environ)
+    folder.mkdir(parents=True, exist_ok=True)
     return f"sqlite:///{quote(str(folder / 'ojs.sqlite3'))}"
 
 

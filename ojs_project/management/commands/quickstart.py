@@ -1,0 +1,169 @@
+"""Start a complete job server for a first look: one command, and one Ctrl-C to end it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError, InterfaceError, connections
+
+from jobs.conf import ojs_settings
+from ojs_project import access, demo_jobs, first_look
+from ojs_project.announcement import Announcement
+from ojs_project.console import Console
+from ojs_project.demo_client import Client, NoAnswer, Refused
+from ojs_project.environment import data_folder
+from ojs_project.first_look import Address, Unusable
+from ojs_project.services import services
+from ojs_project.status import Reporter
+from ojs_project.stopping import Stopping
+from ojs_project.supervisor import ServiceFailed, Supervisor
+
+START_TIMEOUT = 60
+"""Seconds until all must be well; many times what it takes."""
+TICK = 0.1
+
+
+class Command(BaseCommand):
+    help = __doc__ or ""
+
+    def add_arguments(self, parser: Any) -> None:
+        first_look.add_arguments(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if not first_look.prepared:
+            raise CommandError("Start it as `python manage.py quickstart`.")
+        self.console = Console(sys.stdout)
+        self.stopping = Stopping()
+        self.stopping.listen()
+        # What the threads beside this one look at.
+        self.over = threading.Event()
+        self.demo = not options["no_demo"]
+        self.database_named = bool(options["database_url"])
+        try:
+            self.address = Address.find(options["host"], options["port"])
+            self.address.check_free()
+            self._prepare_database()
+            self._run()
+        except (Unusable, ServiceFailed) as problem:
+            raise CommandError(str(problem)) from None
+
+    def _prepare_database(self) -> None:
+        self.console.say("Starting…")
+        try:
+            call_command("migrate", interactive=False, verbosity=0)
+            self.operator = access.ensure_operator(os.environ)
+            needs_key = self.demo and not ojs_settings.ALLOW_ANONYMOUS
+            self.token = access.make_demonstration_key(self._key_name) if needs_key else ""
+        except (DatabaseError, InterfaceError) as problem:
+            raise Unusable(
+                f"The database cannot be used: {' '.join(str(problem).split())}"
+            ) from None
+        finally:
+            connections.close_all()
+
+    @property
+    def _key_name(self) -> str:
+        return f"quickstart on {self.address.host}:{self.address.port}"
+
+    def _run(self) -> None:
+        logs = self._empty_logs()
+        self.client = Client(self.address.url, self.token)
+        self.supervisor = Supervisor(
+            services(self.address, logs, demo=self.demo, token=self.token, environ=os.environ),
+            self.stopping,
+        )
+        companions: list[threading.Thread] = []
+        try:
+            self.supervisor.start()
+            if self._wait_until_well():
+                self._announce(logs)
+                companions = self._start_companions()
+                while not self.stopping.asked:
+                    self._revive()
+                    self.stopping.wait(TICK)
+        finally:
+            self._stop_everything(companions)
+
+    def _empty_logs(self) -> Path:
+        logs = data_folder(os.environ) / "logs"
+        try:
+            logs.mkdir(parents=True, exist_ok=True)
+            for old in logs.glob("*.log"):
+                old.write_bytes(b"")
+        except OSError as problem:
+            raise Unusable(f"Cannot write to {logs}: {problem.strerror}.") from None
+        return logs
+
+    def _wait_until_well(self) -> bool:
+        """Wait until server and reaper are up; False if told to stop meanwhile.
+
+        Raises:
+            ServiceFailed: one of them will not start.
+            Unusable: they run, but not as they should.
+        """
+        deadline = time.monotonic() + START_TIMEOUT
+        answer = "none"
+        while not self.stopping.asked:
+            self._revive()
+            try:
+                health = self.client.get("/ojs/v1/health", timeout=2)
+            except (NoAnswer, Refused) as problem:
+                answer = str(problem)
+            else:
+                if health.get("status") == "ok":
+                    return True
+                answer = str(health)
+            if time.monotonic() > deadline:
+                raise Unusable(
+                    f"The server was not well after {START_TIMEOUT} s. Its last answer: {answer}"
+                )
+            self.stopping.wait(TICK)
+        return False
+
+    def _revive(self) -> None:
+        for sentence in self.supervisor.revive():
+            self.console.say(sentence)
+
+    def _announce(self, logs: Path) -> None:
+        worker = self.supervisor.services[-1].process
+        announcement = Announcement(
+            address=self.address,
+            operator=self.operator,
+            logs=logs,
+            token=self.token,
+            worker_pid=worker.pid if self.demo and worker else None,
+            database_named=self.database_named,
+        )
+        self.console.say("\n".join(announcement.lines()))
+
+    def _start_companions(self) -> list[threading.Thread]:
+        reporter = Reporter(self.console, self.client, self.over)
+        companions = [threading.Thread(target=reporter.run, daemon=True)]
+        if self.demo:
+            trickle = threading.Thread(
+                target=demo_jobs.trickle, args=[self.client, self.over], daemon=True
+            )
+            companions.append(trickle)
+        for companion in companions:
+            companion.start()
+        return companions
+
+    def _stop_everything(self, companions: list[threading.Thread]) -> None:
+        self.over.set()
+        self.console.end_status()
+        self.console.say("Stopping…")
+        self.supervisor.stop(self.console.say)
+        for companion in companions:
+            companion.join(3)
+        if self.token:
+            with contextlib.suppress(DatabaseError, InterfaceError):
+                access.remove_demonstration_key(self._key_name)
+        self.console.say("Everything is stopped.")

@@ -1,0 +1,57 @@
+"""The processes that make up a running job server, as quickstart starts them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from .first_look import Address
+from .supervisor import Service
+
+ROOT = Path(__file__).resolve().parent.parent
+
+THREADS = 32
+"""More than `MAX_WAITING`: a fetch that waits for work keeps its thread, and acks need some too."""
+WORKER_GRACE = 3
+"""Seconds for the demonstration jobs in hand at the end; slower ones are failed as `shutdown`."""
+
+
+def services(
+    address: Address, logs: Path, *, demo: bool, token: str, environ: Mapping[str, str]
+) -> list[Service]:
+    """Return what has to run; the server comes first."""
+    # The children are started where we were, so that relative paths mean the same to them.
+    path = os.pathsep.join(filter(None, [str(ROOT), environ.get("PYTHONPATH", "")]))
+    environment = {**environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    manage = [sys.executable, str(ROOT / "manage.py")]
+    found = [
+        Service("server", server(address), logs / "server.log", environment, grace=2.5),
+        Service("reaper", [*manage, "runreaper"], logs / "reaper.log", environment),
+        Service("cluster", [*manage, "qcluster"], logs / "cluster.log", environment),
+    ]
+    if demo:
+        access = {"OJS_URL": address.url, "OJS_AUTH_TOKEN": token}
+        command = [sys.executable, "-m", "ojs_project.demo_worker", "--grace", str(WORKER_GRACE)]
+        log = logs / "worker.log"
+        # Time for its last fetch to come back as well.
+        worker = Service("demonstration worker", command, log, environment | access, grace=5.5)
+        found.append(worker)
+    return found
+
+
+def server(address: Address) -> list[str]:
+    """One process with threads: most of them wait for the database or for work.
+
+    No `--backpressure`: it counts connections, idle ones included, and a fleet that keeps its
+    connections open would shut everybody else out. No warnings, because the only one is about
+    the number of threads.
+    """
+    return [
+        *(sys.executable, "-m", "granian", "--interface", "wsgi"),
+        *("--host", address.ip, "--port", str(address.port)),
+        *("--workers", "1", "--blocking-threads", str(THREADS), "--no-ws"),
+        *("--log-level", "error"),
+        "ojs_project.wsgi:application",
+    ]

@@ -1,0 +1,105 @@
+"""How things stand, in one line: what the health endpoint says, and what the database holds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import datetime
+
+from django.db import DatabaseError, InterfaceError, connections
+from django.utils import timezone
+
+from jobs.conf import ojs_settings
+from jobs.lifecycle import State
+from jobs.models import Job
+from workers.models import Worker
+
+from .console import Console
+from .demo_client import Client, NoAnswer, Refused
+
+EVERY = 1.0
+"""Seconds between two looks where the line can be rewritten."""
+EVERY_LINE = 30.0
+"""Seconds between two looks where each adds a line to a log."""
+FIRST = 1.0
+"""Seconds until the first look: by then the worker has registered."""
+LEISURE = 20
+"""How many times as long as a look the pause after it is at least: counting is not free."""
+
+
+class Reporter:
+    """Shows how things stand now and again, in a thread of its own, until told to stop."""
+
+    def __init__(self, console: Console, client: Client, stop: threading.Event) -> None:
+        self._console = console
+        self._client = client
+        self._stop = stop
+        self._since = timezone.now()
+        self._started = time.monotonic()
+
+    def run(self) -> None:
+        every = EVERY if self._console.is_terminal else EVERY_LINE
+        try:
+            self._stop.wait(FIRST)
+            while not self._stop.is_set():
+                asked = time.monotonic()
+                line = self.line()
+                took = time.monotonic() - asked
+                if not self._stop.is_set():
+                    self._console.show(line)
+                self._stop.wait(max(every, took * LEISURE))
+        finally:
+            connections.close_all()
+
+    def line(self) -> str:
+        parts = [_duration(time.monotonic() - self._started), *troubles(self._client)]
+        try:
+            parts += [workers(), *waiting(), *finished(self._since)]
+        except (DatabaseError, InterfaceError):
+            parts.append("the database cannot be read")
+            connections.close_all()
+        return "  ".join(parts)
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def troubles(client: Client) -> list[str]:
+    """What the health endpoint complains of; nothing where all is well."""
+    try:
+        health = client.get("/ojs/v1/health", timeout=2)
+    except (NoAnswer, Refused):
+        return ["THE SERVER DOES NOT ANSWER"]
+    if health.get("reaper", {}).get("status") == "healthy":
+        return []
+    return [health.get("reaper", {}).get("message", "THE REAPER IS SILENT")]
+
+
+def workers() -> str:
+    """How many workers there are, and how many of them have missed a heartbeat or more."""
+    late = timezone.now() - 2 * ojs_settings.HEARTBEAT_INTERVAL
+    live = Worker.objects.live()
+    silent = live.filter(last_heartbeat_at__lt=late).count()
+    heard = live.count() - silent
+    text = f"{heard} worker{'' if heard == 1 else 's'}"
+    return f"{text} (+{silent} silent)" if silent else text
+
+
+def waiting() -> list[str]:
+    """Jobs under way, by state; each WHERE has a partial index of its own."""
+    jobs = Job.objects.order_by()
+    found = {State.ACTIVE: jobs.filter(reserved_until__isnull=False).count()}
+    for state in (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE):
+        found[state] = jobs.filter(state=state).count()
+    return [f"{count} {state}" for state, count in found.items() if count]
+
+
+def finished(since: datetime) -> list[str]:
+    """Jobs that ended since then."""
+    return [
+        f"{Job.objects.filter(state=state, finished_at__gte=since).count()} {state}"
+        for state in (State.COMPLETED, State.DISCARDED)
+    ]

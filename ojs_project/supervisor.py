@@ -1,0 +1,193 @@
+"""Starts processes, starts them again when they die, and leaves none behind.
+
+Every service is the leader of a session of its own. A Ctrl-C in the terminal therefore reaches
+only the supervisor, which stops the services in order; and what a dead service has left running
+is its process group, which can be ended as a whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from .stopping import Stopping
+
+GUARD = Path(__file__).with_name("guard.py")
+TOO_SOON = 5.0
+"""Seconds a service has to live for its start to have been one."""
+MOST_FAILURES = 3
+"""Failed starts in a row after which there is no point in another."""
+TICK = 0.05
+LAST_WORDS = 15
+"""Lines of a service's log that are shown when it will not start."""
+
+
+class ServiceFailed(Exception):
+    """A service dies as soon as it is started."""
+
+
+@dataclass
+class Service:
+    """A command that shall run as long as we do."""
+
+    name: str
+    command: list[str]
+    log: Path
+    environment: dict[str, str]
+    grace: float = 5.0
+    """Seconds between being asked to end and being ended."""
+    process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+    failures: int = 0
+
+    def start(self) -> int:
+        """Return the id of the process."""
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                start_new_session=True,
+            )
+        self.started = time.monotonic()
+        return self.process.pid
+
+    def is_running(self) -> bool:
+        """Whether it runs. The first answer after its end also ends what it left behind."""
+        if self.process is None or self.process.returncode is not None:
+            return False
+        # Looked at without reaping: until then the process group cannot be anybody else's.
+        if os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return True
+        self.kill()
+        return False
+
+    def ask_to_end(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
+
+    def kill(self) -> None:
+        """End the process and whatever it has started."""
+        if self.process is not None and self.process.returncode is None:
+            # macOS forbids signals to a group of which nothing but a dead leader is left.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()
+        return "\n".join(lines[-LAST_WORDS:])
+
+
+def how_it_ended(returncode: int) -> str:
+    if returncode >= 0:
+        return f"ended with exit code {returncode}"
+    return f"was ended by {signal.Signals(-returncode).name}"
+
+
+class Guard:
+    """A process that ends the services in case we cannot."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            # -I and -S: it needs nothing, and starts in a few milliseconds.
+            [sys.executable, "-I", "-S", str(GUARD)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def watch(self, process: int) -> None:
+        self._tell(process)
+
+    def forget(self, process: int) -> None:
+        self._tell(-process)
+
+    def _tell(self, number: int) -> None:
+        assert self._process.stdin is not None
+        # Services run just as well if somebody has killed it.
+        with contextlib.suppress(OSError):
+            self._process.stdin.write(f"{number}\n".encode())
+            self._process.stdin.flush()
+
+    def dismiss(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        self._process.wait()
+
+
+class Supervisor:
+    """Keeps services running."""
+
+    def __init__(self, services: Iterable[Service], stopping: Stopping) -> None:
+        self.services = list(services)
+        self._stopping = stopping
+        self._guard = Guard()
+
+    def start(self) -> None:
+        for service in self.services:
+            self._start(service)
+
+    def _start(self, service: Service) -> int:
+        pid = service.start()
+        self._guard.watch(pid)
+        return pid
+
+    def _is_running(self, service: Service) -> bool:
+        if service.process is None:
+            return False
+        if service.is_running():
+            return True
+        self._guard.forget(service.process.pid)
+        return False
+
+    def revive(self) -> Iterator[str]:
+        """Start every service that has ended again; yield a sentence about each.
+
+        Raises:
+            ServiceFailed: it does nothing but die.
+        """
+        for service in self.services:
+            if service.process is None or self._is_running(service):
+                continue
+            ended = f"The {service.name} {how_it_ended(service.process.returncode)}"
+            lived = time.monotonic() - service.started
+            service.failures = service.failures + 1 if lived < TOO_SOON else 0
+            if service.failures >= MOST_FAILURES:
+                raise ServiceFailed(
+                    f"{ended}, {service.failures} times in a row. Its last words, from "
+                    f"{service.log}:\n{service.last_words()}"
+                )
+            yield f"{ended}; started again as process {self._start(service)}."
+
+    def stop(self, say: Callable[[str], None]) -> None:
+        """End all services, the first one last: whoever talks to it needs it until the end.
+
+        A second request to end is taken for impatience, and nothing is waited for any more.
+        """
+        first, *others = self.services
+        self._stop(others, say)
+        self._stop([first], say)
+        self._guard.dismiss()
+
+    def _stop(self, services: list[Service], say: Callable[[str], None]) -> None:
+        for service in services:
+            service.ask_to_end()
+        asked = time.monotonic()
+        while running := [service for service in services if self._is_running(service)]:
+            for service in running:
+                if self._stopping.hurry:
+                    service.kill()
+                elif time.monotonic() - asked > service.grace:
+                    say(f"The {service.name} does not end; killing it.")
+                    service.kill()
+            self._stopping.wait(TICK)

@@ -1,0 +1,96 @@
+"""`manage.py createapikey`: the key is printed once, alone on the last line."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
+
+from jobs.models import ApiKey
+from tests.ojs_client import OJSClient
+
+pytestmark = pytest.mark.django_db
+
+
+def create(*arguments: str, name: str = "billing") -> tuple[str, str]:
+    """Return all it prints, and the last line of what a shell would capture."""
+    out, words = StringIO(), StringIO()
+    call_command("createapikey", "--name", name, *arguments, stdout=out, stderr=words)
+    return words.getvalue() + out.getvalue(), out.getvalue().splitlines()[-1]
+
+
+def test_the_last_line_is_a_key_that_works():
+    output, key = create()
+
+    assert OJSClient().push().status_code == 401
+    assert OJSClient(key=key).push().status_code == 201
+    assert output.endswith(f"\n{key}\n")
+
+
+def test_the_key_is_all_that_a_shell_captures():
+    out = StringIO()
+    call_command("createapikey", "--name", "billing", stdout=out, stderr=StringIO())
+
+    assert out.getvalue().split() == out.getvalue().splitlines()
+
+
+def test_only_a_hash_of_it_is_stored():
+    _, key = create()
+
+    stored = ApiKey.objects.values().get()
+    assert key not in str(stored) and key.startswith(stored["prefix"])
+
+
+def test_by_default_it_may_produce_and_work_but_not_operate():
+    _, key = create()
+
+    client = OJSClient(key=key)
+    assert client.send("workers/fetch", {"queues": ["default"]}).status_code == 200
+    assert client.see("dead-letter").status_code == 403
+
+
+def test_it_may_do_what_its_scopes_say_and_no_more():
+    _, key = create("--scopes", "operate, operate")
+
+    client = OJSClient(key=key)
+    assert client.see("dead-letter").status_code == 200
+    assert client.push().status_code == 403
+    assert ApiKey.objects.get().scopes == ["operate"]
+
+
+def test_a_key_of_one_worker_speaks_for_no_other():
+    _, key = create("--scopes", "work", "--worker-id", "w-1")
+
+    client = OJSClient(key=key)
+    assert client.send("workers/heartbeat", {"worker_id": "w-1"}).status_code == 200
+    assert client.send("workers/heartbeat", {"worker_id": "w-2"}).status_code == 403
+
+
+def test_a_key_with_a_label_is_for_workers_that_carry_it():
+    _, key = create("--scopes", "work", "--label", "canary")
+
+    client = OJSClient(key=key)
+    beat = {"worker_id": "w-1", "labels": ["canary"]}
+    assert client.send("workers/heartbeat", beat).status_code == 200
+    assert client.send("workers/heartbeat", beat | {"labels": ["v2"]}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--scopes", "produce,wrok"], "--scopes takes produce, work, operate.* not wrok"),
+        (["--scopes", " , "], "--scopes takes produce, work, operate"),
+        (["--scopes", "produce", "--worker-id", "w-1"], "add the scope work"),
+        (["--scopes", "produce", "--label", "canary"], "add the scope work"),
+        (["--worker-id", "w" * 256], "--worker-id: .*255"),
+        (["--name", " "], "--name: .*blank"),
+        (["--name", "n" * 256], "--name: .*255"),
+    ],
+)
+def test_a_mistake_is_a_sentence_and_no_key(arguments, says):
+    with pytest.raises(CommandError, match=says):
+        create(*arguments)
+
+    assert not ApiKey.objects.exists()
