@@ -1,4 +1,4 @@
-"""Figures for the admin, read only. Each is one bounded query over a set, however large the table."""
+"""Figures for the admin, read only: bounded queries over sets, however large the table."""
 
 from __future__ import annotations
 

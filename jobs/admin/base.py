@@ -1,4 +1,4 @@
-"""What our model admins have in common: pages, limits, buttons, and the refusal of what is not allowed."""
+"""What our model admins have in common: pages, limits, buttons, refusals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
+from django.utils.text import capfirst
 
+from .display import NOTHING
 from .paging import CappedPaginator, FiguresChangeList
 
 
@@ -22,6 +24,7 @@ class OJSModelAdmin(admin.ModelAdmin):
     # Facets count the whole table once for every choice of every filter.
     show_facets = admin.ShowFacets.NEVER
     list_per_page = 100
+    empty_value_display = NOTHING
 
     buttons: ClassVar[dict[str, Any]] = {}
     """Actions that an object's own page offers, and what their buttons say."""
@@ -47,7 +50,9 @@ class OJSModelAdmin(admin.ModelAdmin):
         forbidden = set(self.actions or ()) - set(self.get_actions(request))
         if forbidden.intersection(request.POST.getlist("action")):
             raise PermissionDenied
-        return super().changelist_view(request, extra_context)
+        # Most of what is listed cannot be "selected to change".
+        title = {"title": capfirst(self.opts.verbose_name_plural)}
+        return super().changelist_view(request, title | (extra_context or {}))
 
     def get_actions(self, request: HttpRequest) -> Any:
         actions = super().get_actions(request)
@@ -74,15 +79,3 @@ class ReadOnlyModelAdmin(OJSModelAdmin):
         # Asked with an object, Django wants to know whether its form may be saved: never. Asked
         # without one, whether the user may run actions that change something.
         return obj is None and super().has_change_permission(request)
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return super().has_view_permission(request)
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return [name for _, options in self.fieldsets or () for name in flatten(options["fields"])]
-
-
-def flatten(fields: Any) -> list[Any]:
-    return [
-        name for entry in fields for name in (entry if isinstance(entry, list | tuple) else [entry])
-    ]

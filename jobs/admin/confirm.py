@@ -19,9 +19,13 @@ from django.core.exceptions import BadRequest, ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
+from django.utils.functional import Promise
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
+
+Text = str | Promise
+"""Translated when it is shown."""
 
 MOST = 1000
 """Objects that one confirmation covers; the rest is named as a number, to be asked about again."""
@@ -43,10 +47,10 @@ class Question:
 
     action: str
     """Name of the action that asks."""
-    title: str
-    consequence: str
+    title: Text
+    consequence: Text
     """What will happen, and when."""
-    button: str
+    button: Text
     is_destructive: bool = False
     form_class: type[forms.Form] = ReasonForm
     template: str = "admin/ojs/confirm.html"
@@ -83,7 +87,7 @@ def ask(
         return back(request)
     if form.is_valid():
         data = form.cleaned_data
-        return Answer(objects[:MOST], data.get("reason", ""), data)
+        return Answer(objects, data.get("reason", ""), data)
     return _page(model_admin, request, objects, form, question)
 
 
@@ -121,7 +125,7 @@ def _page(
         "checkbox_name": ACTION_CHECKBOX_NAME,
         "back": _back_url(request),
     }
-    request.current_app = model_admin.admin_site.name  # type: ignore[attr-defined]
+    request.current_app = model_admin.admin_site.name
     return TemplateResponse(request, question.template, context)
 
 
@@ -159,4 +163,4 @@ def write_history(
         text = gettext("%(text)s Reason: %(reason)s") % {"text": text, "reason": reason}
     if objects:
         user_id: Any = request.user.pk
-        LogEntry.objects.log_actions(user_id, objects, flag, text)  # type: ignore[arg-type]
+        LogEntry.objects.log_actions(user_id, objects, flag, text)

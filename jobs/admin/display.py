@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -22,12 +23,19 @@ UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 def span(length: timedelta) -> str:
     """A length of time in its two largest units: `3 s`, `4 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
     seconds = max(0, int(length.total_seconds()))
-    for (size, unit), (smaller, small_unit) in zip(UNITS, UNITS[1:], strict=False):
+    for (size, unit), (smaller, small_unit) in itertools.pairwise(UNITS):
         if seconds >= size:
             whole, rest = divmod(seconds, size)
             rest //= smaller
             return f"{whole} {unit} {rest} {small_unit}" if rest else f"{whole} {unit}"
     return f"{seconds} s"
+
+
+def length(value: timedelta | None) -> str:
+    """A length of time exactly enough to compare it with what was configured."""
+    if value is None:
+        return NOTHING
+    return span(value) if value >= timedelta(seconds=10) else f"{value.total_seconds():g} s"
 
 
 def distance(moment: datetime) -> str:
@@ -81,7 +89,8 @@ def chips(texts: Iterable[str]) -> str | SafeString:
 
 
 def code(text: str, most: int = 80) -> SafeString:
-    return format_html('<code class="ojs-code">{}</code>', Truncator(text).chars(most))
+    short = Truncator(text).chars(most)
+    return format_html('<code class="ojs-code" title="{}">{}</code>', short, short)
 
 
 def json_block(value: Any) -> str | SafeString:

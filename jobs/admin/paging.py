@@ -31,7 +31,7 @@ class CappedPaginator(Paginator):
 
 
 class FiguresChangeList(ChangeList):
-    """A page of rows to which the model admin adds figures, a query for all and not one for each."""
+    """A page of rows to which the model admin adds figures: one query for all of them."""
 
     def get_results(self, request: Any) -> None:
         super().get_results(request)

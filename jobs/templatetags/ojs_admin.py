@@ -1,16 +1,66 @@
-"""`{% ojs_notices %}`: warnings at the top of a page. For a site's own index page too."""
+"""What our admin templates say in tags; `{% ojs_notices %}` is for a site's own pages too.
+
+Django imports this in every site, `jobs.admin` only where the admin is installed: hence imports
+inside the functions.
+"""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django import template
-
-from ..admin.notices import notices
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 
 register = template.Library()
 
 
 @register.inclusion_tag("admin/ojs/notices.html", takes_context=True)
 def ojs_notices(context: dict[str, Any]) -> dict[str, Any]:
+    """Warnings at the top of a page: "the reaper has not run for 40 s"."""
+    from ..admin.notices import notices
+
     return {"notices": list(notices(context["request"]))}
+
+
+@register.simple_tag
+def ojs_chip(kind: str, text: str = "") -> SafeString:
+    from ..admin.display import chip
+
+    return chip(kind, text)
+
+
+@register.simple_tag
+def ojs_json(value: Any) -> str | SafeString:
+    from ..admin.display import json_block
+
+    return json_block(value)
+
+
+@register.simple_tag
+def ojs_when(moment: datetime | None) -> str | SafeString:
+    from ..admin.display import when
+
+    return when(moment)
+
+
+@register.simple_tag(takes_context=True)
+def ojs_job(context: dict[str, Any], job_id: object) -> str | SafeString:
+    from ..admin.display import job_link
+
+    return job_link(context["request"].current_app, job_id)
+
+
+@register.simple_tag(takes_context=True)
+def ojs_worker(context: dict[str, Any], worker_id: str) -> str | SafeString:
+    from ..admin.display import worker_link
+
+    return worker_link(context["request"].current_app, worker_id)
+
+
+@register.simple_tag
+def ojs_lines(backtrace: Any) -> SafeString:
+    """A backtrace as workers send it: a text, or a list of lines."""
+    lines = backtrace if isinstance(backtrace, list) else [backtrace]
+    return format_html('<pre class="ojs-json">{}</pre>', "\n".join(str(line) for line in lines))

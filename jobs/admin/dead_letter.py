@@ -1,0 +1,108 @@
+"""The dead letter: what failed for good, to be retried or discarded (OJS dead letter §6)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar
+
+from django.contrib import admin
+from django.contrib.admin.models import DELETION
+from django.db.models import QuerySet
+from django.db.models.functions import Left
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.text import Truncator
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
+
+from .. import engine
+from ..database import atomic
+from ..models import DeadJob, Job, JobError
+from . import display
+from .confirm import Answer, Question, ask, say, write_history
+from .filters import QueueFilter, TypeFilter
+from .job import RETRY, JobAdmin, discarded, retry, summary
+from .job_page import JobPages
+
+MESSAGE = 120
+
+
+@admin.register(DeadJob)
+class DeadJobAdmin(JobPages):
+    list_display = ("short_id", "type", "queue", "attempts", "since", "last_error", "short_args")
+    list_filter = (QueueFilter, TypeFilter)
+    ordering = ("-finished_at", "-id")
+    sortable_by = ()
+    actions = ("retry", "discard")
+    buttons: ClassVar[dict[str, Any]] = {"retry": _("Retry"), "discard": _("Discard")}
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        # For the action. Django's own deletion of an object would go past the engine.
+        return obj is None and admin.ModelAdmin.has_delete_permission(self, request)
+
+    def allowed(self, obj: Any) -> Collection[str]:
+        return self.buttons
+
+    def add_figures(self, jobs: Sequence[Any]) -> None:
+        errors = (
+            JobError.objects.filter(job__in=[job.pk for job in jobs])
+            .order_by("pk")
+            .values_list("job_id", "type", Left("message", MESSAGE + 1))
+        )
+        last = {job_id: (kind, message) for job_id, kind, message in errors}
+        for job in jobs:
+            job.error = last.get(job.pk)
+
+    @admin.display(description=_("last error"))
+    def last_error(self, job: Any) -> str | SafeString:
+        if job.error is None:
+            return display.NOTHING
+        kind, message = job.error
+        return format_html(
+            '<strong>{}</strong> <span class="ojs-quiet">{}</span>',
+            kind,
+            Truncator(message).chars(MESSAGE),
+        )
+
+    @admin.display(description=_("discarded"))
+    def since(self, job: Job) -> str | SafeString:
+        return display.when(job.finished_at)
+
+    def history_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
+        """A job has one history, wherever it is listed."""
+        return JobAdmin(Job, self.admin_site).history_view(request, object_id, *args, **kwargs)
+
+    @admin.action(description=_("Retry selected jobs"), permissions=["change"])
+    def retry(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
+        answer = ask(self, request, queryset, RETRY)
+        return retry(self, request, answer) if isinstance(answer, Answer) else answer
+
+    @admin.action(description=_("Discard selected jobs for good"), permissions=["delete"])
+    def discard(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
+        answer = ask(self, request, queryset, DISCARD)
+        if not isinstance(answer, Answer):
+            return answer
+        with atomic():
+            jobs = discarded(answer.ids)
+            write_history(
+                request, jobs, gettext("Deleted from the dead letter."), answer.reason, DELETION
+            )
+            done = engine.delete_dead([job.pk for job in jobs])
+        text = ngettext(
+            "%(count)d job was deleted from the dead letter.",
+            "%(count)d jobs were deleted from the dead letter.",
+            done,
+        )
+        return say(self, request, done, text % {"count": done}, len(answer.objects))
+
+
+DISCARD = Question(
+    action="discard",
+    title=_("Discard dead letter jobs"),
+    consequence=_("These jobs and their errors are deleted. There is no way back."),
+    button=_("Delete these jobs"),
+    is_destructive=True,
+    template="admin/ojs/confirm_jobs.html",
+    details=summary,
+)

@@ -1,0 +1,242 @@
+"""How a job is read, in whichever list it was found: columns, search, and its page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import CharField, QuerySet
+from django.db.models.functions import Cast, Left
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ..envelope import ERROR_FIELDS, envelope
+from ..lifecycle import State
+from ..models import Job
+from . import display
+from .base import ReadOnlyModelAdmin
+from .paging import FiguresChangeList
+from .search import HELP, search
+
+OPTIONAL = {
+    "tag_list": "tags",
+    "pretty_meta": "meta",
+    "scheduled": "scheduled_at",
+    "started": "started_at",
+    "reserved": "reserved_until",
+    "finished": "finished_at",
+    "expires": "expires_at",
+    "holder": "reserved_until",
+    "finisher": "finished_by",
+    "shown_unfenced": "unfenced",
+    "pretty_retry": "retry",
+}
+"""Fields of the page that are shown only where this attribute of the job has a value."""
+PREVIEW = 80
+BIG = ("args", "meta", "result", "attributes", "retry")
+"""Columns that may hold a megabyte each: not for lists."""
+
+
+class JobChangeList(FiguresChangeList):
+    """Reads only the beginning of the arguments."""
+
+    def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
+        jobs: QuerySet[Any] = super().get_queryset(request, exclude_parameters)
+        preview = Left(Cast("args", CharField()), PREVIEW + 1)
+        return jobs.defer(*BIG).annotate(args_preview=preview)
+
+
+class JobPages(ReadOnlyModelAdmin):
+    """What the two lists of jobs have in common: a job's page, search and columns."""
+
+    change_form_template = "admin/ojs/job.html"
+    search_fields = ("id", "type")
+    search_help_text = HELP
+    fieldsets = (
+        (
+            None,
+            {
+                "fields": (
+                    "identity",
+                    ("type", "queue"),
+                    ("shown_state", "attempts", "priority"),
+                    "tag_list",
+                )
+            },
+        ),
+        (_("Arguments"), {"fields": ("pretty_args", "pretty_meta", "pretty_result")}),
+        (
+            _("Timeline"),
+            {
+                "fields": (
+                    "created",
+                    "scheduled",
+                    "enqueued",
+                    "started",
+                    "reserved",
+                    "finished",
+                    "expires",
+                )
+            },
+        ),
+        (_("Worker"), {"fields": ("holder", "finisher", "shown_unfenced")}),
+        (
+            _("Limits"),
+            {
+                "classes": ("collapse",),
+                "fields": (
+                    ("shown_timeout", "shown_visibility_timeout"),
+                    "pretty_retry",
+                    ("backoff", "dead_letter"),
+                ),
+            },
+        ),
+        (_("Envelope"), {"classes": ("collapse",), "fields": ("raw",)}),
+    )
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Leave out what there is nothing to say about."""
+        if obj is None:
+            return self.fieldsets
+        empty = {name for name, column in OPTIONAL.items() if not getattr(obj, column)}
+        return [
+            (title, options | {"fields": [name for name in options["fields"] if name not in empty]})
+            for title, options in self.fieldsets
+            if not empty.issuperset(options["fields"])
+        ]
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        return search(queryset, search_term), False
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
+        return JobChangeList
+
+    def render_change_form(
+        self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        job = kwargs["obj"]
+        context["errors_of_job"] = [
+            (error, display.worker_link(self.admin_site.name, error.worker_id))
+            for error in job.errors.order_by("-pk")
+        ]
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    # Columns
+
+    @admin.display(description=_("job"), ordering="id")
+    def short_id(self, job: Job) -> SafeString:
+        # The end of a UUIDv7 is its random part: what tells neighbours apart.
+        return format_html(
+            '<code class="ojs-nowrap" title="{}">…{}</code>', job.pk, str(job.pk)[-12:]
+        )
+
+    @admin.display(description=_("state"), ordering="state")
+    def shown_state(self, job: Job) -> SafeString:
+        return display.chip(job.state)
+
+    @admin.display(description=_("attempts"), ordering="attempt")
+    def attempts(self, job: Job) -> str:
+        return f"{job.attempt} / {job.max_attempts}"
+
+    @admin.display(description=_("arguments"))
+    def short_args(self, job: Any) -> SafeString:
+        return display.code(job.args_preview, PREVIEW)
+
+    @admin.display(description=_("worker"))
+    def worker(self, job: Job) -> str | SafeString:
+        return display.worker_link(self.admin_site.name, job.reserved_by or job.finished_by)
+
+    # Fields of the page
+
+    @admin.display(description=_("id"))
+    def identity(self, job: Job) -> SafeString:
+        return format_html("<code>{}</code>", job.pk)
+
+    @admin.display(description=_("tags"))
+    def tag_list(self, job: Job) -> str | SafeString:
+        return display.chips(str(tag) for tag in job.tags or ())
+
+    @admin.display(description=_("arguments"))
+    def pretty_args(self, job: Job) -> str | SafeString:
+        return display.json_block(job.args)
+
+    @admin.display(description=_("meta"))
+    def pretty_meta(self, job: Job) -> str | SafeString:
+        return display.json_block(job.meta or None)
+
+    @admin.display(description=_("result"))
+    def pretty_result(self, job: Job) -> str | SafeString:
+        return display.json_block(job.result)
+
+    @admin.display(description=_("retry policy"))
+    def pretty_retry(self, job: Job) -> str | SafeString:
+        return display.json_block(job.retry)
+
+    @admin.display(description=_("timeout"))
+    def shown_timeout(self, job: Job) -> str:
+        return display.length(job.timeout)
+
+    @admin.display(description=_("visibility timeout"))
+    def shown_visibility_timeout(self, job: Job) -> str:
+        return display.length(job.visibility_timeout)
+
+    @admin.display(description=_("last backoff"))
+    def backoff(self, job: Job) -> str:
+        return display.length(job.retry_delay)
+
+    @admin.display(description=_("created"))
+    def created(self, job: Job) -> str | SafeString:
+        return display.moment(job.created_at)
+
+    @admin.display(description=_("due"))
+    def scheduled(self, job: Job) -> str | SafeString:
+        return display.moment(job.scheduled_at)
+
+    @admin.display(description=_("enqueued"), ordering="enqueued_at")
+    def enqueued(self, job: Job) -> str | SafeString:
+        return display.moment(job.enqueued_at)
+
+    @admin.display(description=_("started"))
+    def started(self, job: Job) -> str | SafeString:
+        return display.moment(job.started_at)
+
+    @admin.display(description=_("reserved until"))
+    def reserved(self, job: Job) -> str | SafeString:
+        return display.moment(job.reserved_until)
+
+    @admin.display(description=_("finished"))
+    def finished(self, job: Job) -> str | SafeString:
+        if job.finished_at and job.started_at:
+            lasted = display.span(job.finished_at - job.started_at)
+            after = gettext("%(span)s after it was started") % {"span": lasted}
+            return format_html("{}, {}", display.moment(job.finished_at), after)
+        return display.moment(job.finished_at)
+
+    @admin.display(description=_("expires"))
+    def expires(self, job: Job) -> str | SafeString:
+        return display.moment(job.expires_at)
+
+    @admin.display(description=_("in the hands of"))
+    def holder(self, job: Job) -> str | SafeString:
+        if job.state == State.ACTIVE and not job.reserved_by:
+            return gettext("a worker that did not say its name")
+        return display.worker_link(self.admin_site.name, job.reserved_by)
+
+    @admin.display(description=_("finished by"))
+    def finisher(self, job: Job) -> str | SafeString:
+        return display.worker_link(self.admin_site.name, job.finished_by)
+
+    @admin.display(description=_("unfenced"))
+    def shown_unfenced(self, job: Job) -> str:
+        if not job.unfenced:
+            return display.NOTHING
+        return gettext("The request that settled it did not say which worker sent it.")
+
+    @admin.display(description=_("envelope"))
+    def raw(self, job: Job) -> str | SafeString:
+        return display.json_block(envelope(job, job.errors.values(*ERROR_FIELDS)))

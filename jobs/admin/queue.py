@@ -1,0 +1,246 @@
+"""Queues: how deep they are, whether they are paused and by whom, how many jobs may run at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from django import forms
+from django.contrib import admin
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.http import urlencode
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
+
+from .. import dashboard, engine
+from ..database import atomic
+from ..lifecycle import State
+from ..models import Queue
+from . import display
+from .base import OJSModelAdmin
+from .confirm import Answer, Question, ReasonForm, ask, say, write_history
+
+
+class PauseForm(ReasonForm):
+    minutes = forms.TypedChoiceField(
+        label=_("For"),
+        required=False,
+        coerce=int,
+        empty_value=None,
+        choices=(
+            ("", _("until it is resumed")),
+            (15, _("15 minutes")),
+            (60, _("1 hour")),
+            (240, _("4 hours")),
+            (1440, _("1 day")),
+        ),
+    )
+
+
+class PausedFilter(admin.SimpleListFilter):
+    title = _("state")
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        return (("active", _("active")), ("paused", _("paused")))
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        if self.value() == "paused":
+            return queryset.paused()
+        if self.value() == "active":
+            return queryset.exclude(pk__in=queryset.model.objects.paused().values("pk"))
+        return queryset
+
+
+def depth_column(state: State) -> Callable[[Any, Any], int]:
+    @admin.display(description=state.label)
+    def column(self: Any, queue: Any) -> int:
+        return queue.depth.of(state)
+
+    return column
+
+
+@admin.register(Queue)
+class QueueAdmin(OJSModelAdmin):
+    list_display = (
+        "name",
+        "shown_state",
+        "available",
+        "active",
+        "scheduled",
+        "retryable",
+        "oldest_wait",
+        "limit",
+    )
+    list_filter = (PausedFilter,)
+    search_fields = ("name",)
+    ordering = ("name",)
+    sortable_by = ("name",)
+    actions = ("pause", "resume")
+    buttons: ClassVar[dict[str, Any]] = {"pause": _("Pause"), "resume": _("Resume")}
+    fieldsets = (
+        (None, {"fields": ("name", "shown_state", "paused", "until", "concurrency")}),
+        (
+            _("Jobs"),
+            {
+                "fields": (
+                    "available",
+                    "active",
+                    "scheduled",
+                    "retryable",
+                    "pending",
+                    "oldest_wait",
+                    "jobs",
+                )
+            },
+        ),
+    )
+    readonly_fields = (
+        "name",
+        "shown_state",
+        "paused",
+        "until",
+        "available",
+        "active",
+        "scheduled",
+        "retryable",
+        "pending",
+        "oldest_wait",
+        "jobs",
+    )
+
+    available = depth_column(State.AVAILABLE)
+    active = depth_column(State.ACTIVE)
+    scheduled = depth_column(State.SCHEDULED)
+    retryable = depth_column(State.RETRYABLE)
+
+    def add_figures(self, queues: Sequence[Any]) -> None:
+        depths = dashboard.depths([queue.pk for queue in queues])
+        for queue in queues:
+            queue.depth = depths[queue.pk]
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
+        queue = super().get_object(request, object_id, from_field)
+        if queue is not None:
+            self.add_figures([queue])
+        return queue
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        # Only what was edited: somebody may have paused the queue since the form was shown.
+        Queue.objects.filter(pk=obj.pk).update(
+            **{name: form.cleaned_data[name] for name in form.changed_data}
+        )
+
+    def allowed(self, obj: Any) -> Collection[str]:
+        return ("resume",) if obj.is_paused else ("pause",)
+
+    @admin.display(description=_("state"))
+    def shown_state(self, queue: Queue) -> SafeString:
+        if not queue.is_paused:
+            return display.chip("active")
+        who = _("by %(who)s") % {"who": queue.paused_by} if queue.paused_by else ""
+        about = ": ".join(str(part) for part in (who, queue.pause_reason) if part)
+        return format_html(
+            '{} <span class="ojs-quiet">{}</span>', display.chip("paused", gettext("paused")), about
+        )
+
+    @admin.display(description=_("paused"))
+    def paused(self, queue: Queue) -> str | SafeString:
+        return display.moment(queue.paused_at if queue.is_paused else None)
+
+    @admin.display(description=_("paused until"))
+    def until(self, queue: Queue) -> str | SafeString:
+        if queue.is_paused and queue.paused_until is None:
+            return gettext("it is resumed")
+        return display.moment(queue.paused_until if queue.is_paused else None)
+
+    @admin.display(description=_("oldest wait"))
+    def oldest_wait(self, queue: Any) -> str:
+        since = queue.depth.waiting_since
+        return display.span(timezone.now() - since) if since else display.NOTHING
+
+    @admin.display(description=_("limit"), ordering="concurrency")
+    def limit(self, queue: Queue) -> str:
+        return display.NOTHING if queue.concurrency is None else str(queue.concurrency)
+
+    @admin.display(description=State.PENDING.label)
+    def pending(self, queue: Queue) -> int:
+        return dashboard.pending(queue.pk)
+
+    @admin.display(description=_("all of them"))
+    def jobs(self, queue: Queue) -> str | SafeString:
+        url = display.admin_url(self.admin_site.name, "ojs_jobs_job", "changelist")
+        address = f"{url}?{urlencode({'queue': queue.pk})}"
+        return display.link(address, gettext("Jobs of this queue"))
+
+    @admin.action(description=_("Pause selected queues"), permissions=["change"])
+    def pause(self, request: HttpRequest, queryset: Any) -> Any:
+        answer = ask(self, request, queryset, PAUSE)
+        if not isinstance(answer, Answer):
+            return answer
+        minutes = answer.data.get("minutes")
+        until = timezone.now() + timedelta(minutes=minutes) if minutes else None
+        with atomic():
+            for queue in answer.objects:
+                engine.pause(
+                    queue.pk,
+                    paused_by=request.user.get_username(),
+                    reason=answer.reason,
+                    until=until,
+                )
+            write_history(request, answer.objects, gettext("Paused."), answer.reason)
+        done = len(answer.objects)
+        text = ngettext(
+            "%(count)d queue is paused: its jobs wait.",
+            "%(count)d queues are paused: their jobs wait.",
+            done,
+        )
+        return say(self, request, done, text % {"count": done}, done)
+
+    @admin.action(description=_("Resume selected queues"), permissions=["change"])
+    def resume(self, request: HttpRequest, queryset: Any) -> Any:
+        answer = ask(self, request, queryset, RESUME)
+        if not isinstance(answer, Answer):
+            return answer
+        paused = [queue for queue in answer.objects if queue.is_paused]
+        with atomic():
+            for queue in paused:
+                engine.resume(queue.pk, resumed_by=request.user.get_username())
+            write_history(request, paused, gettext("Resumed."), answer.reason)
+        done = len(paused)
+        text = ngettext(
+            "%(count)d queue hands out jobs again.", "%(count)d queues hand out jobs again.", done
+        )
+        return say(self, request, done, text % {"count": done}, len(answer.objects))
+
+
+def depths(queues: Sequence[Queue]) -> dict[str, Any]:
+    """Pair each queue with its depth: for a confirmation page."""
+    found = dashboard.depths([queue.pk for queue in queues])
+    return {"queues": [(queue, found[queue.pk]) for queue in queues]}
+
+
+PAUSE = Question(
+    action="pause",
+    title=_("Pause queues"),
+    consequence=_(
+        "No job of these queues is handed out until they are resumed. Jobs can still be enqueued, "
+        "and wait. Jobs that are running go on."
+    ),
+    button=_("Pause these queues"),
+    form_class=PauseForm,
+    template="admin/ojs/confirm_queues.html",
+    details=depths,
+)
+RESUME = Question(
+    action="resume",
+    title=_("Resume queues"),
+    consequence=_("Jobs of these queues are handed out again at once."),
+    button=_("Resume these queues"),
+    template="admin/ojs/confirm_queues.html",
+    details=depths,
+)

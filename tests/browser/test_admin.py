@@ -1,0 +1,161 @@
+"""The admin as an operator sees it, in a real browser."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs.lifecycle import State
+from jobs.models import Job
+from tests.factories import JobErrorFactory, JobFactory, QueueFactory, WorkerFactory
+from tests.ojs_client import OJSClient
+from workers.models import Worker
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+PAGES = (
+    "/admin/",
+    "/admin/ojs_jobs/",
+    "/admin/ojs_jobs/job/",
+    "/admin/ojs_jobs/job/{job}/change/",
+    "/admin/ojs_jobs/job/{job}/history/",
+    "/admin/ojs_jobs/deadjob/",
+    "/admin/ojs_jobs/queue/",
+    "/admin/ojs_jobs/queue/mail/change/",
+    "/admin/ojs_jobs/apikey/",
+    "/admin/ojs_jobs/apikey/add/",
+    "/admin/ojs_jobs/event/",
+    "/admin/ojs_jobs/refusedfinish/",
+    "/admin/ojs_workers/worker/",
+    "/admin/ojs_workers/worker/web_5F1_2Fa/change/",
+)
+
+
+def listed(page):
+    """How many rows the list shows."""
+    return page.locator("#result_list tbody tr").count()
+
+
+def tick(page, text):
+    page.locator("#result_list tr", has_text=text).locator("input.action-select").check()
+
+
+def choose(page, action):
+    page.select_option("select[name=action]", action)
+    page.click("button[name=index]")
+
+
+@pytest.mark.parametrize("script", [True, False], ids=["script", "no_script"])
+def test_an_operator_quiets_a_worker(log_in, settings, script):
+    settings.OJS = {"ALLOW_ANONYMOUS": True}
+    worker = WorkerFactory(worker_id="web_1/a", labels=["blue"])
+    WorkerFactory(worker_id="web_2/b", labels=["green"])
+    held = JobFactory(active=True, reserved_by=worker.pk, type="report.render")
+
+    page = log_in(java_script_enabled=script)
+    page.get_by_role("link", name="Workers", exact=True).click()
+    page.click("#changelist-filter >> text=blue")
+    page.wait_for_url("**/?label=blue")
+    assert listed(page) == 1
+    tick(page, "web_1/a")
+    choose(page, "quiet")
+
+    confirmation = page.locator("#content")
+    assert "web_1/a" in confirmation.inner_text()
+    assert f"report.render {held.pk}" in confirmation.inner_text()
+    page.fill("[name=reason]", "Deploy 42")
+    page.click("text=Quiet these workers")
+
+    message = page.locator(".messagelist .success").inner_text()
+    assert message == "1 worker will hear “quiet” at its next heartbeat."
+    beat = {"worker_id": worker.pk, "state": "running"}
+    assert OJSClient().send("workers/heartbeat", beat).json()["state"] == "quiet"
+    page.click("#result_list >> text=web_1/a")
+    page.get_by_role("link", name="History").click()
+    page.wait_for_url("**/history/**")
+    assert "Directed to “quiet”. Reason: Deploy 42" in page.locator("#content").inner_text()
+
+
+def test_an_operator_thinks_better_of_it(log_in):
+    WorkerFactory(worker_id="web_1/a")
+
+    page = log_in()
+    page.goto("/admin/ojs_workers/worker/web_5F1_2Fa/change/")
+    page.click("button:has-text('Terminate')")
+    page.click("text=No, take me back")
+
+    page.wait_for_url("**/web_5F1_2Fa/change/")
+    assert Worker.objects.get().directive == ""
+
+
+def test_an_operator_retries_the_dead_letter(log_in):
+    jobs = [JobFactory(dead=True) for _ in range(3)]
+    for job in jobs:
+        JobErrorFactory(job=job, type="smtp_down")
+
+    page = log_in()
+    page.get_by_role("link", name="Dead letter", exact=True).click()
+    page.wait_for_url("**/deadjob/")
+    assert page.locator("text=smtp_down").count() == 3
+    for job in jobs[:2]:
+        tick(page, str(job.pk)[-12:])
+    choose(page, "retry")
+    page.fill("[name=reason]", "The mail server is back")
+    page.click("text=Retry these jobs")
+
+    message = page.locator(".messagelist .success").inner_text()
+    assert message == "2 jobs are available again, with fresh attempts."
+    assert listed(page) == 1
+    assert Job.objects.filter(state=State.AVAILABLE).count() == 2
+
+
+def test_an_operator_makes_a_key_and_sees_it_once(log_in):
+    page = log_in()
+    page.goto("/admin/ojs_jobs/apikey/add/")
+    page.fill("#id_name", "ci")
+    page.check("text=Produce")
+    page.click("[name=_save]")
+
+    key = page.locator("#key").inner_text()
+    assert OJSClient(key).push().status_code == 201
+    page.click("text=I have copied it")
+    assert key not in page.content()
+
+
+# Contrast of text and background as WCAG 2.2 §1.4.3 defines it.
+CONTRAST = """
+elements => {
+    const channel = value => {
+        value /= 255;
+        return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+    };
+    const luminance = colour => {
+        const [red, green, blue] = colour.match(/[\\d.]+/g).map(Number).map(channel);
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+    };
+    return elements.map(element => {
+        const style = getComputedStyle(element);
+        const [dark, light] = [luminance(style.color), luminance(style.backgroundColor)].sort(
+            (one, other) => one - other);
+        return [element.textContent.trim(), (light + 0.05) / (dark + 0.05)];
+    });
+}
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_obeys_the_policy_and_its_chips_are_legible(log_in, scheme):
+    worker = WorkerFactory(worker_id="web_1/a", state="quiet")
+    for state in ("dead", "silent", "left"):
+        WorkerFactory(**{state: True})
+    QueueFactory(name="mail", paused=True)
+    for state in State:
+        JobFactory(**{} if state == State.AVAILABLE else {state: True})
+    dead = JobFactory(dead=True, finished_by=worker.pk)
+    JobErrorFactory(job=dead, backtrace=["line 1"])
+
+    page = log_in(color_scheme=scheme)
+    for url in PAGES:
+        assert page.goto(url.format(job=dead.pk)).status == 200, url
+        contrasts = page.locator(".ojs-chip, .ojs-tool").evaluate_all(CONTRAST)
+        faint = [(url, text, ratio) for text, ratio in contrasts if ratio < 4.5]
+        assert faint == []

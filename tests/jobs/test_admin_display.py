@@ -1,0 +1,56 @@
+"""How the admin says how long, when, and where."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from jobs.admin import display
+from tests.factories import ago, ahead
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (-5, "0 s"),
+        (0.9, "0 s"),
+        (59, "59 s"),
+        (60, "1 min"),
+        (260, "4 min 20 s"),
+        (7_500, "2 h 5 min"),
+        (86_400, "1 d"),
+        (273_600, "3 d 4 h"),
+    ],
+)
+def test_a_span_is_said_in_its_two_largest_units(seconds, said):
+    assert display.span(timedelta(seconds=seconds)) == said
+
+
+def test_a_short_configured_length_is_said_exactly():
+    assert display.length(timedelta(milliseconds=1500)) == "1.5 s"
+    assert display.length(timedelta(minutes=30)) == "30 min"
+    assert display.length(None) == display.NOTHING
+
+
+def test_a_moment_is_past_or_to_come():
+    assert display.distance(ago(7290)) == "2 h 1 min ago"
+    assert display.distance(ahead(7290)) == "in 2 h 1 min"
+
+
+def test_what_workers_and_clients_say_is_escaped():
+    script = "<script>alert(1)</script>"
+
+    for shown in (
+        display.chip("x", script),
+        display.chips([script]),
+        display.code(script),
+        display.json_block({"a": script}),
+        display.worker_link("admin", script),
+    ):
+        assert "<script>" not in shown
+
+
+def test_where_a_model_is_not_registered_a_name_stands_without_a_link():
+    assert display.admin_url("admin", "ojs_jobs_nonsense", "change", "x") == ""
+    assert display.link("", "plain") == "plain"

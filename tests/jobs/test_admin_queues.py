@@ -1,0 +1,153 @@
+"""Queues in the admin: depth, pause and resume, the concurrency limit."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.urls import reverse
+
+from jobs import dashboard
+from jobs.lifecycle import State
+from jobs.models import Event, Queue
+from tests.factories import JobFactory, QueueFactory, ago
+from tests.operators import answer, buttons, choose, confirm, list_of, messages, press, staff
+
+pytestmark = pytest.mark.django_db
+
+QUEUE = "ojs_jobs_queue"
+
+
+def page_of(queue):
+    return reverse("admin:ojs_jobs_queue_change", args=[queue.pk])
+
+
+def test_the_depth_of_a_queue_is_counted_by_state():
+    QueueFactory(name="mail")
+    for state in State:
+        JobFactory(queue="mail", **{} if state == State.AVAILABLE else {state: True})
+    JobFactory(queue="mail", created_at=ago(90))
+    JobFactory(queue="other")
+
+    depths = dashboard.depths(["mail", "empty"])
+
+    assert depths["mail"].jobs == {"available": 2, "scheduled": 1, "retryable": 1, "active": 1}
+    assert (depths["empty"].jobs, depths["empty"].waiting_since) == ({}, None)
+    assert dashboard.pending("mail") == 1
+
+
+def test_the_oldest_wait_is_that_of_the_job_that_waits_longest(admin_client):
+    QueueFactory(name="mail")
+    JobFactory(queue="mail", created_at=ago(7290), priority=-5)
+    JobFactory(queue="mail", created_at=ago(10), priority=5)
+    JobFactory(queue="mail", retryable=True, created_at=ago(90_000))
+
+    assert "2 h 1 min" in admin_client.get(list_of(QUEUE)).content.decode()
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_the_list_takes_the_same_queries_for_one_queue_and_for_a_hundred(
+    admin_client, django_assert_num_queries, count
+):
+    for number in range(count):
+        QueueFactory(name=f"queue-{number}")
+        JobFactory(queue=f"queue-{number}")
+
+    # Session, user, capped count, page of queues, three depths, the reaper.
+    with django_assert_num_queries(8):
+        page = admin_client.get(list_of(QUEUE))
+
+    assert len(page.context["cl"].result_list) == count
+
+
+def test_a_queue_is_paused_with_a_reason_and_resumed(api):
+    ops = staff("change_queue")
+    queue = QueueFactory(name="mail")
+    api.pushed(queue="mail")
+
+    done = confirm(ops, QUEUE, "pause", queue, reason="Provider is down")
+    assert messages(done) == ["1 queue is paused: its jobs wait."]
+    assert api.fetch("mail") == []
+    listed = ops.get(list_of(QUEUE)).content.decode()
+    assert "by ops: Provider is down" in listed
+
+    done = confirm(ops, QUEUE, "resume", queue)
+    assert messages(done) == ["1 queue hands out jobs again."]
+    assert len(api.fetch("mail")) == 1
+
+    entries = LogEntry.objects.order_by("pk").values_list("object_id", "change_message")
+    assert list(entries) == [("mail", "Paused. Reason: Provider is down"), ("mail", "Resumed.")]
+    assert list(Event.objects.filter(type__startswith="queue.").values_list("type", "data")) == [
+        ("queue.paused", {"paused_by": "ops", "reason": "Provider is down"}),
+        ("queue.resumed", {"resumed_by": "ops"}),
+    ]
+
+
+def test_a_pause_may_end_by_itself():
+    ops = staff("change_queue")
+
+    confirm(ops, QUEUE, "pause", QueueFactory(), minutes="15")
+
+    queue = Queue.objects.get()
+    assert queue.is_paused
+    assert timedelta(minutes=14) < queue.paused_until - queue.paused_at <= timedelta(minutes=15)
+
+
+def test_a_pause_of_no_offered_length_is_asked_about_again():
+    ops = staff("change_queue")
+    page = choose(ops, QUEUE, "pause", QueueFactory())
+
+    again = answer(ops, page, minutes="7", reason="Because")
+
+    assert "Select a valid choice" in again.content.decode()
+    assert 'value="Because"' in again.content.decode()
+    assert not Queue.objects.get().is_paused
+
+
+def test_a_running_queue_has_nothing_to_resume():
+    ops = staff("change_queue")
+
+    done = confirm(ops, QUEUE, "resume", QueueFactory())
+
+    assert messages(done) == [
+        "0 queues hand out jobs again. 1 was left as it is: its state does not allow it."
+    ]
+    assert not LogEntry.objects.exists()
+
+
+def test_the_list_can_be_narrowed_to_paused_queues(admin_client):
+    QueueFactory(name="running")
+    QueueFactory(name="paused", paused=True)
+    QueueFactory(name="over", paused=True, paused_until=ago(1))
+
+    for state, names in {"paused": ["paused"], "active": ["over", "running"]}.items():
+        page = admin_client.get(list_of(QUEUE), {"state": state})
+        assert [queue.name for queue in page.context["cl"].result_list] == names
+
+
+def test_a_queue_page_offers_to_pause_or_to_resume(admin_client):
+    running, paused = QueueFactory(name="a.b-1"), QueueFactory(paused=True)
+
+    assert buttons(admin_client.get(page_of(running))) == ["pause"]
+    page = admin_client.get(page_of(paused))
+    assert buttons(page) == ["resume"]
+    answer(admin_client, press(admin_client, page, "resume"))
+    assert not Queue.objects.get(pk=paused.pk).is_paused
+
+
+def test_the_concurrency_limit_is_edited_and_nothing_else_is_overwritten(admin_client):
+    queue = QueueFactory()
+    admin_client.get(page_of(queue))
+    Queue.objects.update(paused_at=ago(1), paused_by="somebody else")
+
+    reply = admin_client.post(page_of(queue), {"concurrency": "3", "paused_by": "me"})
+
+    assert reply.status_code == 302
+    queue.refresh_from_db()
+    assert (queue.concurrency, queue.paused_by) == (3, "somebody else")
+    assert LogEntry.objects.get().get_change_message() == "Changed Concurrency."
+
+    admin_client.post(page_of(queue), {"concurrency": ""})
+    queue.refresh_from_db()
+    assert queue.concurrency is None

@@ -1,0 +1,33 @@
+"""Warnings about whoever keeps house, on every page of ours."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from jobs.admin.display import span
+from jobs.admin.notices import notice
+
+from .. import reaper
+
+APPS = ("ojs_workers", "ojs_jobs")
+
+
+@notice
+def reaper_notice(request: HttpRequest) -> str | None:
+    """Say since when nobody recovers the jobs of dead workers."""
+    if not any(request.user.has_module_perms(app) for app in APPS):
+        return None
+    seen = reaper.last_seen()
+    if not reaper.is_silent(seen):
+        return None
+    if seen is None:
+        return _(
+            "The reaper has never run: jobs of dead workers are not recovered. "
+            "Start “manage.py runreaper”."
+        )
+    return _(
+        "The reaper has not run for %(span)s: jobs of dead workers are not recovered. "
+        "See to “manage.py runreaper”."
+    ) % {"span": span(timezone.now() - seen)}
