@@ -1,4 +1,4 @@
-"""The README tells the truth: its options, its curl session and its worker are run as they stand."""
+"""The README tells the truth: its options, its curl session, its worker, run as they stand."""
 
 from __future__ import annotations
 

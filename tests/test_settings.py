@@ -74,7 +74,6 @@ def test_postgresql_connections_are_kept():
 
     assert database["HOST"] == "localhost"
     assert database["CONN_MAX_AGE"] is None
-    assert database["CONN_HEALTH_CHECKS"] is True
 
 
 @pytest.mark.parametrize(("text", "pool"), [("1", True), ('{"max_size": 20}', {"max_size": 20})])

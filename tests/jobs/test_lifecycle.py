@@ -13,7 +13,11 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from jobs import engine
-from jobs.engine import Completion, Failure, claim, enqueue, settle
+from jobs.engine import Completion, Failure
+from jobs.engine.claim import CLAIM
+from jobs.engine.enqueue import INSERT
+from jobs.engine.reclaim import RECLAIM
+from jobs.engine.settle import COMPLETE
 from jobs.errors import OJSError
 from jobs.lifecycle import TERMINAL, TRANSITIONS, WAITING, Event, State, sources
 from jobs.models import Job
@@ -215,11 +219,8 @@ def test_every_verb_does_what_the_table_allows_and_refuses_the_rest(db, verb, st
 def test_a_fetch_takes_available_jobs_and_those_a_timer_would_have_made_available(db, state):
     due = {"scheduled_at": ago(1)} if state in (S.SCHEDULED, S.RETRYABLE) else {}
     job = given(state, **due)
-    may_be_fetched = (state, E.FETCH, S.ACTIVE) in ALLOWED or (
-        state,
-        E.TIMER,
-        S.AVAILABLE,
-    ) in ALLOWED
+    ways = [(state, E.FETCH, S.ACTIVE), (state, E.TIMER, S.AVAILABLE)]
+    may_be_fetched = any(way in ALLOWED for way in ways)
 
     claimed = engine.claim(["default"], worker_id="worker-2")
 
@@ -245,21 +246,28 @@ def states_in(condition: str, statement: str) -> list[set[str]]:
 
 
 def test_the_claim_statement_names_the_states_of_the_table():
-    available, due = states_in(r"(?:WHERE|AND) state", claim.CLAIM)
+    available, due = states_in(r"(?:WHERE|AND) state", CLAIM)
 
     assert available == set(sources(E.FETCH, S.ACTIVE))
     assert due == set(sources(E.TIMER, S.AVAILABLE))
-    assert states_in("SET state", claim.CLAIM) == [{"active"}]
+    assert states_in("SET state", CLAIM) == [{"active"}]
 
 
 def test_the_completing_statement_names_the_states_of_the_table():
-    (source,) = states_in(r"(?:WHERE|AND) (?:job\.)?state", settle.COMPLETE)
+    (source,) = states_in(r"(?:WHERE|AND) (?:job\.)?state", COMPLETE)
 
     assert source == set(sources(E.ACK, S.COMPLETED))
-    assert states_in("SET state", settle.COMPLETE) == [{"completed"}]
+    assert states_in("SET state", COMPLETE) == [{"completed"}]
+
+
+def test_the_reclaiming_statement_names_the_states_of_the_table():
+    guards = states_in(r"(?:WHERE|AND) (?:job\.)?state", RECLAIM)
+
+    assert guards == [set(sources(E.TIMEOUT, S.AVAILABLE)), set(sources(E.TIMEOUT, S.DISCARDED))]
+    assert states_in("SET state", RECLAIM) == [{"available"}, {"discarded"}]
 
 
 def test_the_enqueueing_statement_names_the_states_of_the_table():
-    named = set(re.findall(r"(?:THEN|ELSE) '(\w+)'", enqueue.INSERT))
+    named = set(re.findall(r"(?:THEN|ELSE) '(\w+)'", INSERT))
 
     assert named == {to for source, by, to in ALLOWED if by == E.PUSH}

@@ -1,0 +1,637 @@
+"""Whatever is sent, the answer is one of ours: a 4xx in the OJS form, and nothing half-stored.
+
+Malformed, oversized, absurd and malicious requests, and thousands of random ones
+(JSON format §2.3, §8.1, §13; HTTP §6.1, §16).
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from jobs.api.body import DEEPEST
+from jobs.identifiers import uuid7
+from jobs.models import Event, Job, JobError, Queue
+from tests.factories import JobFactory
+from tests.ojs_client import MEDIA_TYPE, OJSClient, refusal
+from workers.models import Worker
+
+POSTS = [
+    "jobs",
+    "jobs/batch",
+    "jobs/fetch",
+    "workers/register",
+    "workers/deregister",
+    "workers/heartbeat",
+    "workers/beat",
+    "workers/fetch",
+    "workers/ack",
+    "workers/nack",
+    "workers/fail",
+]
+every_post = pytest.mark.parametrize("path", POSTS)
+
+
+def stored() -> int:
+    return sum(model.objects.count() for model in (Job, Queue, Event, JobError, Worker))
+
+
+def as_doubles(text: str | bytes) -> object:
+    """Read JSON as most clients do: all its numbers are doubles."""
+    return json.loads(text, parse_int=float)
+
+
+def job_with(text: str) -> bytes:
+    """A good job whose arguments hold `text`, a piece of JSON."""
+    return b'{"type":"email.send","args":[' + text.encode("utf-8", "surrogatepass") + b"]}"
+
+
+# Not JSON, or not the JSON we can keep
+
+MALFORMED = {
+    "nothing closed": b"{",
+    "no quotes": b"{type: a}",
+    "single quotes": b"{'type': 'a', 'args': []}",
+    "a trailing comma": b'{"type":"a","args":[],}',
+    "something after it": b'{"type":"a","args":[]} {}',
+    "two objects": b'{"type":"a","args":[]}{"type":"a","args":[]}',
+    "a comment": b'{"type":"a","args":[] /* x */}',
+    "NaN": job_with("NaN"),
+    "Infinity": job_with("-Infinity"),
+    "1e400": job_with("1e400"),
+    "a bare minus": job_with("-"),
+    "a leading zero": job_with("01"),
+    "hexadecimal": job_with("0x1F"),
+    "a raw newline in a string": b'{"type":"a","args":["a\nb"]}',
+    "a raw NUL in a string": b'{"type":"a","args":["a\x00b"]}',
+    "an escaped NUL": job_with(r'"a\u0000b"'),
+    "an escaped NUL in a name": job_with(r'{"a\u0000b": 1}'),
+    "a NUL deep inside": job_with(r'[[{"a": ["\u0000"]}]]'),
+    "a lone high surrogate": job_with(r'"\ud800"'),
+    "a lone low surrogate": job_with(r'"\udc00"'),
+    "surrogates the wrong way round": job_with(r'"\udc00\ud800"'),
+    "a surrogate in UTF-8": job_with('"\ud800"'),
+    "a lone surrogate in a name": job_with(r'{"\ud800": 1}'),
+    "Latin-1": '{"type":"a","args":["ü"]}'.encode("latin-1"),
+    "UTF-16": '{"type":"a","args":[]}'.encode("utf-16"),
+    "UTF-32": '{"type":"a","args":[]}'.encode("utf-32"),
+    "an overlong encoding": b'{"type":"a","args":["\xc0\x80"]}',
+    "half a character": b'{"type":"a","args":["\xc3"]}',
+    "a byte order mark": b"\xef\xbb\xbf" + b'{"type":"a","args":[]}',
+    "an integer beyond doubles": job_with("9007199254740993"),
+    "a negative one": job_with("-9007199254740992"),
+    "an integer beyond 64 bits": job_with("18446744073709551616"),
+    "a very long integer": job_with("1" + "0" * 5000),
+    "an integer of a thousand digits in meta": b'{"type":"a","args":[],"meta":{"n":%s}}'
+    % (b"9" * 1000),
+    "random bytes": bytes(range(256)),
+    "compressed": b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\x03\x00\x00\x00\x00\x00",
+    "a form": b"type=a&args=",
+    "XML": b'<?xml version="1.0"?><job/>',
+}
+
+
+@pytest.mark.parametrize("what", list(MALFORMED))
+def test_what_is_no_json_we_can_keep_is_refused(api, what):
+    reply = api.send("jobs", MALFORMED[what])
+
+    assert reply.status_code == 400
+    assert refusal(reply)["code"] == "invalid_payload"
+    assert stored() == 0
+
+
+@every_post
+@pytest.mark.parametrize("body", [b"[]", b'"text"', b"1", b"null", b"true", b"[{}]", b"{", b"\xff"])
+def test_every_endpoint_wants_an_object(api, path, body):
+    reply = api.send(path, body)
+
+    assert reply.status_code == 400
+    assert refusal(reply)["code"] == "invalid_payload"
+    assert stored() == 0
+
+
+@every_post
+def test_every_endpoint_refuses_another_media_type(api, path):
+    reply = api.send(path, b"{}", content_type="text/html")
+
+    assert reply.status_code == 400
+    assert refusal(reply)["code"] == "invalid_request"
+
+
+@every_post
+def test_no_endpoint_stumbles_over_an_empty_object(api, path):
+    assert 400 <= api.send(path, {}).status_code < 500
+    assert stored() == 0
+
+
+# JSON that is odd, but means something: it comes back the same
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0",
+        "-0.0",
+        "9007199254740991",
+        "-9007199254740991",
+        "1e16",
+        "1e19",
+        "1e20",
+        "-1E+30",
+        "1e300",
+        "1.7976931348623157e308",
+        "5e-324",
+        "1e-400",
+        "0.1234567890123456789",
+        '"9007199254740993"',
+        '""',
+        r'"\\u0000"',
+        r'"\u0001\u001f\u007f\u2028"',
+        r'"\ud83d\ude00"',
+        '"😀 ü 漢字 \u202e"',
+        '{"": {"": ""}}',
+        '{"a": 1, "a": 2}',
+        '{"__class__": "x", "$type": "y", "__proto__": {}}',
+        '"' + "x" * 100_000 + '"',
+        "[" * 100 + "]" * 100,
+        '[1e19, "1234567890123456789", 1234567890123456]',
+        '[1e25, "12345678901234567"]',
+    ],
+)
+def test_strange_values_survive_the_whole_round(api, text):
+    sent = as_doubles(text)
+    job_id = api.send("jobs", job_with(text)).json()["job"]["id"]
+
+    def seen(name: str) -> object:
+        return as_doubles(api.see(f"jobs/{job_id}").content)["job"][name]
+
+    assert seen("args") == [sent]
+    fetched = as_doubles(api.send("workers/fetch", {"queues": ["default"]}).content)
+    assert fetched["jobs"][0]["args"] == [sent]
+    ack = b'{"job_id":"%s","result":%s}' % (job_id.encode(), text.encode())
+    assert api.send("workers/ack", ack).status_code == 200
+    assert seen("result") == sent
+
+
+@pytest.mark.parametrize("text", ["1e20", "-1e300", r'"\u0001"'])
+def test_strange_values_survive_in_every_member(api, text):
+    body = b'{"type":"a","args":[],"meta":{"m":%s},"x_mine":%s}' % ((text.encode(),) * 2)
+    job_id = api.send("jobs", body).json()["job"]["id"]
+    api.fetch()
+    error = b'{"code":"DEAD_LETTER","message":"m","details":{"d":%s}}' % text.encode()
+    api.send("workers/nack", b'{"job_id":"%s","error":%s}' % (job_id.encode(), error))
+
+    (dead,) = as_doubles(api.see("dead-letter").content)["jobs"]
+
+    value = as_doubles(text)
+    assert dead["meta"] == {"m": value}
+    assert dead["x_mine"] == value
+    assert dead["error"]["details"] == {"d": value}
+    assert as_doubles(api.see(f"jobs/{job_id}").content)["job"] == dead
+
+
+def test_the_last_of_repeated_names_counts(api):
+    """JSON format §13.6."""
+    reply = api.send("jobs", b'{"type":"first","args":[1],"type":"second"}')
+
+    assert reply.json()["job"]["type"] == "second"
+
+
+# Depth
+
+
+def nested(levels: int, inside: str = "") -> str:
+    return "[" * levels + inside + "]" * levels
+
+
+@pytest.mark.parametrize("levels", [DEEPEST - 1, DEEPEST])
+def test_what_is_accepted_can_be_told_again_everywhere(api, levels):
+    """Every reply puts a few levels of its own around the job."""
+    args = nested(levels - 1).encode()
+    job_id = api.send("jobs", b'{"type":"a","args":%s,"x":%s}' % (args, args)).json()["job"]["id"]
+    details = nested(levels - 3).encode()
+
+    assert api.job(job_id)["args"] == json.loads(args)
+    assert len(api.fetch()) == 1
+    error = b'{"code":"DEAD_LETTER","message":"m","details":{"d":%s}}' % details
+    assert (
+        api.send(
+            "workers/nack", b'{"job_id":"%s","error":%s}' % (job_id.encode(), error)
+        ).status_code
+        == 200
+    )
+    assert api.see("dead-letter").status_code == 200
+    sdk = api.get(f"/ojs/v1/jobs/{job_id}", headers={"OJS-Version": "1.0"})
+    assert sdk.json()["job"]["error"]["details"]["d"] == json.loads(details)
+
+
+@pytest.mark.parametrize("levels", [DEEPEST - 1, DEEPEST])
+def test_a_deep_result_can_be_told_again(api, levels):
+    job = JobFactory(active=True)
+    result = nested(levels - 1).encode()
+
+    reply = api.send("workers/ack", b'{"job_id":"%s","result":%s}' % (str(job.pk).encode(), result))
+
+    assert reply.status_code == 200
+    assert api.job(job.pk)["result"] == json.loads(result)
+
+
+@every_post
+def test_absurd_nesting_is_refused_everywhere(api, path):
+    for levels in (DEEPEST + 1, 254, 255, 1023, 1024, 1025, 100_000):
+        objects = '{"a":' * (levels - 1) + "1" + "}" * (levels - 1)
+        for deep in (nested(levels - 1), objects):
+            reply = api.send(path, b'{"args":%s}' % deep.encode())
+
+            assert reply.status_code == 400, levels
+            assert refusal(reply)["code"] == "invalid_payload"
+
+
+def test_many_brackets_side_by_side_are_not_deep(api):
+    text = "[" + ",".join(["[]"] * 5000) + "]"
+
+    assert api.send("jobs", job_with(text)).status_code == 201
+
+
+def test_brackets_in_a_string_are_not_deep(api):
+    assert api.push(args=["[" * 5000]).status_code == 201
+
+
+# Size
+
+
+def test_a_job_of_a_mebibyte_is_accepted(api):
+    """JSON format §8.1: MUST."""
+    frame = len(job_with('""'))
+    body = job_with('"' + "x" * (2**20 - frame) + '"')
+    assert len(body) == 2**20
+
+    reply = api.send("jobs", body)
+
+    assert reply.status_code == 201
+    (fetched,) = api.fetch()
+    assert len(fetched["args"][0]) == 2**20 - frame
+
+
+def test_a_body_may_be_as_big_as_the_limit_and_not_a_byte_more(api, settings):
+    settings.OJS = {**settings.OJS, "MAX_BODY_SIZE": 1000}
+    good = job_with('"' + "x" * (1000 - len(job_with('""'))) + '"')
+    assert len(good) == 1000
+
+    assert api.send("jobs", good).status_code == 201
+    reply = api.send("jobs", good + b" ")
+
+    assert reply.status_code == 413
+    error = refusal(reply)
+    assert error["code"] == "envelope_too_large"
+    assert error["details"] == {"max_size": 1000, "actual_size": 1001}
+    assert Job.objects.count() == 1
+
+
+def test_the_sites_own_limit_on_bodies_does_not_matter(api, settings):
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 100
+
+    assert api.push(args=["x" * 1000]).status_code == 201
+
+
+@every_post
+def test_a_gigantic_body_is_refused_before_it_is_read(api, path):
+    """By its announcement alone: there is no body here."""
+    reply = api.send(path, b"{}", CONTENT_LENGTH=str(10**12))
+
+    assert reply.status_code == 413
+    assert refusal(reply)["details"]["actual_size"] == 10**12
+
+
+def raw(api, body: bytes, **environ):
+    """POST a job the way a WSGI server hands it over; no length is announced unless given."""
+    return api.request(
+        **{
+            "REQUEST_METHOD": "POST",
+            "PATH_INFO": "/ojs/v1/jobs",
+            "CONTENT_TYPE": MEDIA_TYPE,
+            "wsgi.input": io.BytesIO(body),
+            **environ,
+        }
+    )
+
+
+def test_a_chunked_body_is_read_to_its_end(api):
+    """It announces no length; the server says that it ends by itself."""
+    reply = raw(api, job_with("1"), **{"wsgi.input_terminated": True})
+
+    assert reply.status_code == 201
+
+
+def test_a_gigantic_body_without_a_length_is_refused_too(api, settings):
+    settings.OJS = {**settings.OJS, "MAX_BODY_SIZE": 1000}
+    body = io.BytesIO(job_with('"' + "x" * 100_000 + '"'))
+
+    reply = raw(api, b"", **{"wsgi.input": body, "wsgi.input_terminated": True})
+
+    assert reply.status_code == 413
+    assert body.tell() <= 1001
+    assert stored() == 0
+
+
+@pytest.mark.parametrize(
+    "announced", ["", "0", "abc", "-1", "1.5", "9" * 5000, " 7", "\xb2", "1e3"]
+)
+def test_a_length_that_lies_is_no_way_around(api, announced):
+    reply = raw(api, job_with("1"), CONTENT_LENGTH=announced)
+
+    assert 400 <= reply.status_code < 500
+    refusal(reply)
+    assert stored() == 0
+
+
+def test_a_body_longer_than_announced_is_cut_where_it_should_end(api):
+    body = job_with("1")
+
+    reply = raw(api, body + b', "smuggled": 1', CONTENT_LENGTH=str(len(body)))
+
+    assert reply.status_code == 201
+    assert "smuggled" not in reply.json()["job"]
+
+
+def test_a_body_shorter_than_announced_is_malformed(api):
+    reply = raw(api, job_with("1")[:-3], CONTENT_LENGTH=str(len(job_with("1"))))
+
+    assert reply.status_code == 400
+
+
+# Headers
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"OJS-Version": "\xff\xfe"},
+        {"OJS-Version": "1" * 10_000},
+        {"Accept": "x" * 10_000},
+        {"Accept": "\xff"},
+        {"X-Request-Id": "'; DROP TABLE ojs_jobs_job; --"},
+        {"User-Agent": "\xff" * 5000},
+        {"Content-Type": "\xff"},
+        {"Content-Type": "x" * 10_000},
+        {"Content-Encoding": "gzip"},
+        {"X-HTTP-Method-Override": "DELETE"},
+        {"Cookie": "sessionid=\xff; csrftoken=" + "x" * 5000},
+        {"Range": "bytes=0-"},
+        {"If-None-Match": "*"},
+        {"X-Forwarded-For": "\xff, " * 1000},
+    ],
+)
+@pytest.mark.parametrize("path", ["jobs", "workers/heartbeat"])
+def test_junk_in_headers_breaks_nothing(api, path, headers):
+    body = {"type": "a", "args": [], "worker_id": "worker-1"}
+
+    reply = api.send(path, body, headers=headers)
+
+    assert reply.status_code in (200, 201, 400, 422)
+    assert reply.headers["Content-Type"].startswith("application/")
+    assert reply.json()
+
+
+# Paths and parameters
+
+JUNK = [
+    "x",
+    "..%2F..%2Fetc",
+    "%00",
+    "a%00b",
+    "%FF%FE",
+    "%ED%A0%80",
+    "%25",
+    "%2e%2e",
+    "%0d%0aX-Evil:1",
+    "x" * 8000,
+    "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f%00",
+    "%7B019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f%7D",
+    "019461a81a2b7c3d8e4f5a6b7c8d9e0f",
+    "%F0%9F%98%80",
+    "-1",
+    "0",
+    "null",
+    "%27%20OR%201=1",
+]
+PLACES = [
+    ("GET", "jobs/{}"),
+    ("DELETE", "jobs/{}"),
+    ("POST", "jobs/{}/cancel"),
+    ("POST", "jobs/{}/activate"),
+    ("POST", "jobs/{}/ack"),
+    ("POST", "jobs/{}/nack"),
+    ("GET", "dead-letter/{}"),
+    ("POST", "dead-letter/{}/retry"),
+    ("DELETE", "dead-letter/{}"),
+    ("GET", "{}"),
+    ("POST", "{}"),
+    ("GET", "queues?cursor={}"),
+    ("GET", "queues?limit={}"),
+    ("GET", "queues?offset={}"),
+    ("GET", "dead-letter?cursor={}"),
+    ("GET", "dead-letter?queue={}"),
+    ("GET", "dead-letter?type={}"),
+    ("GET", "events?after={}"),
+    ("GET", "events?types={}"),
+    ("GET", "events?queues={}*"),
+    ("GET", "events?job_id={}"),
+    ("GET", "events?worker_id={},{}"),
+    ("DELETE", "workers/{}"),
+]
+
+
+@pytest.mark.parametrize(("method", "place"), PLACES)
+def test_junk_in_the_url_is_answered_in_the_ojs_form(api, method, place):
+    JobFactory()
+
+    for junk in JUNK:
+        path, _, query = place.format(junk, junk).partition("?")
+        reply = api.generic(method, f"/ojs/v1/{path}", content_type="", QUERY_STRING=query)
+
+        assert reply.status_code < 500, junk
+        assert reply.headers["Content-Type"] == MEDIA_TYPE, junk
+        assert "X-Evil" not in reply.headers
+        if reply.status_code >= 400:
+            refusal(reply)
+    assert Job.objects.count() == 1
+
+
+def cursor(*keys: str) -> str:
+    return base64.urlsafe_b64encode("\x1f".join(keys).encode()).decode().rstrip("=")
+
+
+ID = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("2026-01-01T00:00:00+00:00", "no id"),
+        ("2026-01-01", ID),
+        ("2026-01-01T00:00:00", ID),
+        ("0001-01-01T00:00:00+23:59", ID),
+        ("9999-12-31T23:59:59-23:59", ID),
+        ("yesterday", ID),
+        ("\x00", "\x00"),
+        ("", ""),
+        ("2026-01-01T00:00:00+00:00",),
+        ("2026-01-01T00:00:00+00:00", ID, ID),
+    ],
+)
+def test_a_forged_cursor_is_refused(api, keys):
+    reply = api.see("dead-letter", cursor=cursor(*keys))
+
+    assert reply.status_code == 400
+    assert refusal(reply)["details"]["field"] == "cursor"
+
+
+def test_a_nul_hidden_in_a_cursor_is_refused(api):
+    reply = api.see("queues", cursor=cursor("\x00"))
+
+    assert reply.status_code == 400
+    refusal(reply)
+
+
+# Random
+
+text = st.text(max_size=12) | st.sampled_from(
+    [
+        "running",
+        "default",
+        "worker-1",
+        str(uuid7()),
+        "2026-01-01T00:00:00Z",
+        "PT1S",
+        "\x00",
+        "DISCARD",
+    ]
+)
+numbers = (
+    st.integers()
+    | st.integers(-3, 3)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from([2**31, 2**53 - 1, 2**63, -(2**31) - 1, 1e20, 1e300])
+)
+values = st.recursive(
+    st.none() | st.booleans() | numbers | text,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(text, inner, max_size=4),
+    max_leaves=10,
+)
+NAMES = [
+    "type",
+    "args",
+    "id",
+    "queue",
+    "meta",
+    "options",
+    "priority",
+    "retry",
+    "unique",
+    "tags",
+    "schema",
+    "timeout",
+    "timeout_ms",
+    "visibility_timeout",
+    "visibility_timeout_ms",
+    "scheduled_at",
+    "delay_until",
+    "expires_at",
+    "pending",
+    "specversion",
+    "max_attempts",
+    "initial_interval",
+    "backoff_coefficient",
+    "on_exhaustion",
+    "non_retryable_errors",
+    "jitter",
+    "jobs",
+    "queues",
+    "count",
+    "batch_size",
+    "worker_id",
+    "types",
+    "acks",
+    "nacks",
+    "job_id",
+    "attempt",
+    "result",
+    "error",
+    "code",
+    "message",
+    "retryable",
+    "details",
+    "backtrace",
+    "requeue",
+    "state",
+    "active_jobs",
+    "active_job_ids",
+    "hostname",
+    "pid",
+    "concurrency",
+    "labels",
+    "started_at",
+    "sequence",
+    "metadata",
+]
+names = st.sampled_from(NAMES)
+objects = st.dictionaries(names | text, values, max_size=8)
+documents = st.recursive(
+    objects,
+    lambda inner: st.dictionaries(names, values | inner | st.lists(inner, max_size=3), max_size=6),
+    max_leaves=6,
+)
+
+
+@pytest.fixture
+def a_worker_with_a_job(db):
+    """Something that random requests may hit."""
+    return JobFactory(active=True, id=ID)
+
+
+@pytest.mark.parametrize("path", [*POSTS, f"jobs/{ID}/ack", f"jobs/{ID}/nack"])
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(body=documents)
+@example(body={"type": "a", "args": [1e20], "meta": {"a": 1e300}})
+@example(body={"jobs": [{"type": "a", "args": [{"b": 1e20}]}]})
+@example(body={"job_id": ID, "result": {"a": 1e20}, "error": {"code": "c", "details": {"a": 1e20}}})
+@example(
+    body={"queues": ["default"], "acks": [{"job_id": ID}], "nacks": [{"job_id": ID, "error": "x"}]}
+)
+def test_random_objects_are_never_our_fault(api, a_worker_with_a_job, path, body):
+    reply = api.send(path, json.dumps(body).encode())
+
+    assert reply.status_code < 500, reply.content
+    if reply.status_code >= 400:
+        refusal(reply)
+    for job in Job.objects.all():
+        assert api.see(f"jobs/{job.pk}").status_code == 200
+    Job.objects.exclude(pk=ID).delete()
+
+
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(body=st.binary(max_size=200), path=st.sampled_from(POSTS))
+def test_random_bytes_are_never_our_fault(api, body, path):
+    reply = api.send(path, body)
+
+    assert 400 <= reply.status_code < 500
+    refusal(reply)
+
+
+def test_an_error_reply_is_no_bigger_than_it_must_be(api):
+    """What was sent is not sent back in full."""
+    reply = OJSClient().get("/ojs/v1/jobs/" + "x" * 8000)
+
+    assert len(reply.content) < 100_000

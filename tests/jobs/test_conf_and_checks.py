@@ -1,0 +1,166 @@
+"""The `OJS` setting, and what is said of one that is wrong (ARCHITECTURE §7)."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import timedelta
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connection
+
+from jobs.checks import check_database, check_settings
+from jobs.conf import Settings, configured, ojs_settings
+
+
+def complaints() -> list[str]:
+    return [message.id for message in check_settings()]
+
+
+@pytest.fixture(autouse=True)
+def development(settings):
+    settings.DEBUG = True
+
+
+# Reading
+
+
+def test_the_defaults_are_those_of_the_worker_protocol():
+    """Appendix A."""
+    assert timedelta(seconds=5) == ojs_settings.HEARTBEAT_INTERVAL
+    assert timedelta(seconds=30) == ojs_settings.HEARTBEAT_TIMEOUT
+    assert timedelta(minutes=30) == ojs_settings.VISIBILITY_TIMEOUT
+    assert timedelta(seconds=25) == ojs_settings.GRACE_PERIOD
+    assert ojs_settings.CONCURRENCY == 10
+
+
+def test_nothing_is_open_or_unsafe_by_default():
+    assert ojs_settings.ALLOW_ANONYMOUS is False
+    assert ojs_settings.CONFORMANCE_MODE is False
+
+
+def test_every_option_explains_itself():
+    for option in fields(Settings):
+        assert option.metadata["help"].endswith("."), option.name
+
+
+def test_options_are_read_anew_when_the_setting_changes(settings):
+    settings.OJS = {"MAX_FETCH": 7, "VISIBILITY_TIMEOUT": 1.5}
+    assert ojs_settings.MAX_FETCH == 7
+    assert timedelta(seconds=1.5) == ojs_settings.VISIBILITY_TIMEOUT
+
+    settings.OJS = {"VISIBILITY_TIMEOUT": timedelta(hours=1)}
+    assert ojs_settings.MAX_FETCH == 1000
+    assert timedelta(hours=1) == ojs_settings.VISIBILITY_TIMEOUT
+
+
+@pytest.mark.parametrize("value", [True, 1])
+def test_a_flag_may_be_written_as_a_number(settings, value):
+    settings.OJS = {"REQUIRE_WORKER_ID": value}
+
+    assert ojs_settings.REQUIRE_WORKER_ID is True
+
+
+@pytest.mark.parametrize("absent", [None, {}])
+def test_a_site_without_the_setting_gets_the_defaults(settings, absent):
+    settings.OJS = absent
+
+    assert configured() == Settings()
+    assert complaints() == []
+
+
+def test_options_cannot_be_changed_in_passing():
+    with pytest.raises(AttributeError):
+        configured().MAX_FETCH = 7
+
+
+# Checking
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("HEARTBEAT_TIMOUT", "Did you mean 'HEARTBEAT_TIMEOUT'?"),
+        ("max_fetch", "See the configuration reference."),
+        ("NONSENSE", "See the configuration reference."),
+    ],
+)
+def test_an_unknown_option_is_an_error_that_helps(settings, given, hint):
+    settings.OJS = {given: 1}
+
+    (message,) = check_settings()
+
+    assert (message.id, message.hint) == ("ojs.E001", hint)
+    assert given in message.msg
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("HEARTBEAT_TIMEOUT", "30"),
+        ("HEARTBEAT_TIMEOUT", -1),
+        ("HEARTBEAT_TIMEOUT", True),
+        ("HEARTBEAT_TIMEOUT", None),
+        ("HEARTBEAT_TIMEOUT", float("nan")),
+        ("HEARTBEAT_TIMEOUT", float("inf")),
+        ("HEARTBEAT_TIMEOUT", 1e20),
+        ("MAX_FETCH", "1000"),
+        ("MAX_FETCH", 1.5),
+        ("MAX_FETCH", True),
+        ("ALLOW_ANONYMOUS", "yes"),
+        ("ALLOW_ANONYMOUS", 2),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_an_error_and_no_traceback(settings, option, value):
+    settings.OJS = {option: value}
+
+    (message,) = check_settings()
+
+    assert message.id == "ojs.E002"
+    assert option in message.msg
+    with pytest.raises(ImproperlyConfigured):
+        configured()
+
+
+@pytest.mark.parametrize(
+    ("option", "identifier"),
+    [("ALLOW_ANONYMOUS", "ojs.E003"), ("CONFORMANCE_MODE", "ojs.E004")],
+)
+def test_what_opens_the_server_is_refused_in_production(settings, option, identifier):
+    settings.OJS = {option: True}
+    assert complaints() == []
+
+    settings.DEBUG = False
+    assert complaints() == [identifier]
+
+
+def test_a_heartbeat_timeout_without_a_margin_is_warned_about(settings):
+    """Worker protocol §10.3: at least three intervals."""
+    settings.OJS = {"HEARTBEAT_INTERVAL": 10, "HEARTBEAT_TIMEOUT": 30}
+    assert complaints() == []
+
+    settings.OJS = {"HEARTBEAT_INTERVAL": 10, "HEARTBEAT_TIMEOUT": 29}
+    assert complaints() == ["ojs.W002"]
+
+
+def test_a_grace_period_longer_than_reservations_is_warned_about(settings):
+    settings.OJS = {"GRACE_PERIOD": 60, "VISIBILITY_TIMEOUT": 59}
+
+    assert complaints() == ["ojs.W005"]
+
+
+@pytest.mark.django_db
+def test_the_test_database_is_one_the_server_is_happy_with():
+    assert check_database(databases=["default"]) == []
+    assert check_database(databases=None) == []
+
+
+@pytest.mark.django_db
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="about SQLite's own options")
+def test_sqlite_without_immediate_transactions_is_warned_about():
+    options = connection.settings_dict["OPTIONS"]
+    mode = options.pop("transaction_mode")
+    try:
+        assert [message.id for message in check_database(databases=["default"])] == ["ojs.W006"]
+    finally:
+        options["transaction_mode"] = mode

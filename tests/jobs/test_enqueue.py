@@ -1,0 +1,303 @@
+"""PUSH: jobs come into being, all of a request or none (OJS core §7.1, HTTP §7.1, §7.2)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db import DatabaseError, connection, transaction
+from django.utils import timezone
+
+from jobs import engine
+from jobs.engine.enqueue import BATCH
+from jobs.errors import DuplicateJob
+from jobs.identifiers import uuid7
+from jobs.lifecycle import State
+from jobs.models import Event, Job, Queue
+from jobs.signals import jobs_enqueued
+from jobs.validation import new_job, new_jobs
+from tests.factories import JobFactory, ago, ahead
+
+
+def push(**document):
+    """Enqueue one job through the engine's door; return what came back."""
+    now = timezone.now()
+    return engine.enqueue([new_job({"type": "email.send", "args": []} | document, now)])[0]
+
+
+def push_many(count: int, **document):
+    now = timezone.now()
+    documents = [{"type": "email.send", "args": [number]} | document for number in range(count)]
+    return engine.enqueue(new_jobs(documents, now))
+
+
+def wire(moment) -> str:
+    return moment.isoformat()
+
+
+# Which state
+
+
+@pytest.mark.parametrize(
+    ("options", "state"),
+    [
+        ({}, State.AVAILABLE),
+        ({"scheduled_at": wire(ahead(3600))}, State.SCHEDULED),
+        ({"delay_until": "+PT1H"}, State.SCHEDULED),
+        ({"scheduled_at": wire(ago(3600))}, State.AVAILABLE),
+        ({"pending": True}, State.PENDING),
+        ({"pending": True, "scheduled_at": wire(ahead(3600))}, State.PENDING),
+    ],
+)
+def test_the_options_decide_in_which_state_a_job_begins(db, options, state):
+    job = push(options=options)
+
+    assert job.state == state
+    assert Job.objects.get().state == state
+
+
+def test_a_new_job_has_no_attempt_and_both_stamps_are_the_same(db):
+    told = push()
+
+    job = Job.objects.get()
+    assert (job.attempt, job.attempt_counted, job.max_attempts) == (0, False, 3)
+    assert job.created_at == job.enqueued_at == told.created_at == told.enqueued_at
+    assert abs(timezone.now() - job.created_at) < timedelta(seconds=30)
+    assert (job.started_at, job.finished_at, job.reserved_until) == (None, None, None)
+
+
+def test_everything_the_client_said_is_stored(db):
+    sent = {
+        "id": "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f",
+        "args": [1, 2.5, "three", None, True, {"four": [4]}],
+        "meta": {"trace_id": "t-1", "nested": {"deep": [1]}},
+        "schema": "urn:ojs:schema:email.send:v1",
+        "x_team": {"name": "billing"},
+        "options": {
+            "queue": "billing",
+            "priority": -7,
+            "timeout_ms": 1500,
+            "visibility_timeout_ms": 90_000,
+            "retry": {"max_attempts": 7, "jitter": False},
+            "tags": ["a", "b"],
+            "unique": {"keys": ["type"]},
+            "expires_at": "2999-01-01T00:00:00+02:00",
+        },
+    }
+
+    push(**sent)
+
+    job = Job.objects.get()
+    assert str(job.id) == sent["id"]
+    assert (job.type, job.queue, job.priority) == ("email.send", "billing", -7)
+    assert (job.args, job.meta) == (sent["args"], sent["meta"])
+    assert job.timeout == timedelta(seconds=1.5)
+    assert job.visibility_timeout == timedelta(seconds=90)
+    assert (job.max_attempts, job.retry) == (7, {"max_attempts": 7, "jitter": False})
+    assert job.tags == ["a", "b"]
+    assert job.expires_at.isoformat() == "2998-12-31T22:00:00+00:00"
+    assert job.attributes == {
+        "schema": sent["schema"],
+        "unique": {"keys": ["type"]},
+        "x_team": {"name": "billing"},
+        "expires_at": "2999-01-01T00:00:00+02:00",
+    }
+
+
+# Order
+
+
+def test_jobs_of_one_batch_are_fetched_in_the_order_they_were_sent(db):
+    push_many(20)
+
+    assert [job.id for job in engine.claim(["default"], count=20)] == list(
+        Job.objects.order_by("args__0").values_list("pk", flat=True)
+    )
+
+
+def test_batches_come_back_in_the_order_they_were_sent(db):
+    jobs = push_many(5)
+
+    assert [job.args for job in jobs] == [[0], [1], [2], [3], [4]]
+
+
+# All or none
+
+
+def test_an_id_that_exists_is_refused_and_named(db):
+    existing = JobFactory()
+
+    with pytest.raises(DuplicateJob) as refused:
+        push(id=str(existing.pk))
+
+    assert refused.value.details == {"existing_job_id": str(existing.pk)}
+    assert Job.objects.count() == 1
+
+
+def test_one_taken_id_refuses_the_whole_batch(db):
+    existing = JobFactory()
+    now = timezone.now()
+    ids = [str(uuid7()), str(existing.pk), str(uuid7())]
+    documents = [{"type": "a", "args": [], "id": job_id} for job_id in ids]
+
+    with pytest.raises(DuplicateJob) as refused:
+        engine.enqueue(new_jobs([{"type": "b", "args": []}, *documents], now))
+
+    assert refused.value.details == {"existing_job_id": str(existing.pk)}
+    assert list(Job.objects.all()) == [existing]
+    assert not Event.objects.exists()
+
+
+def test_an_id_named_twice_in_one_batch_is_refused(db):
+    twice = str(uuid7())
+
+    with pytest.raises(DuplicateJob) as refused:
+        push_many(2, id=twice)
+
+    assert refused.value.details == {"existing_job_id": twice}
+    assert not Job.objects.exists()
+
+
+def test_the_id_of_a_finished_job_stays_taken(db):
+    existing = JobFactory(completed=True)
+
+    with pytest.raises(DuplicateJob):
+        push(id=str(existing.pk))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_batch_too_big_for_one_statement_is_still_all_or_none():
+    """The connection breaks after the first statement of two."""
+    inserts = 0
+
+    def break_at_the_second_insert(execute, sql, parameters, many, context):
+        nonlocal inserts
+        inserts += "INSERT INTO" in sql and "ojs_jobs_job" in sql
+        if inserts == 2:
+            raise DatabaseError("The line went dead.")
+        return execute(sql, parameters, many, context)
+
+    with (
+        connection.execute_wrapper(break_at_the_second_insert),
+        pytest.raises(DatabaseError),
+    ):
+        push_many(BATCH + 1)
+
+    assert inserts == 2
+    assert not Job.objects.exists()
+
+
+def test_ten_thousand_jobs_fit_in_one_batch(db):
+    push_many(10_000, options={"queue": "bulk"})
+
+    assert Job.objects.filter(queue="bulk", state=State.AVAILABLE).count() == 10_000
+
+
+def test_an_empty_batch_is_no_work_at_all(db, django_assert_num_queries):
+    with django_assert_num_queries(0):
+        assert engine.enqueue([]) == []
+
+
+# Queues
+
+
+def test_a_queue_exists_from_its_first_job_on(db):
+    push(options={"queue": "billing"})
+    push(options={"queue": "billing"})
+
+    assert [queue.name for queue in Queue.objects.all()] == ["billing"]
+
+
+def test_what_operators_decided_about_a_queue_survives_new_jobs(db):
+    engine.pause("billing", reason="Maintenance")
+
+    push(options={"queue": "billing"})
+
+    assert Queue.objects.get(pk="billing").is_paused
+
+
+# What is told
+
+
+@pytest.mark.parametrize(
+    ("options", "events"),
+    [
+        ({"priority": 4}, [("job.enqueued", {"priority": 4})]),
+        ({"pending": True}, []),
+    ],
+)
+def test_the_durable_record_tells_of_jobs_that_entered_a_queue(db, options, events):
+    push(options=options)
+
+    assert list(Event.objects.values_list("type", "data")) == events
+
+
+def test_the_durable_record_tells_when_a_scheduled_job_is_due(db):
+    due = ahead(60)
+
+    job = push(scheduled_at=wire(due))
+
+    event = Event.objects.get()
+    assert (event.type, event.subject, event.queue) == ("job.scheduled", str(job.id), "default")
+    assert list(event.data) == ["scheduled_at"]
+
+
+def test_nothing_is_recorded_where_events_are_off(db, settings):
+    settings.OJS = {"RECORD_EVENTS": False}
+
+    push()
+
+    assert not Event.objects.exists()
+
+
+def test_the_signal_is_sent_once_the_jobs_are_committed(db, django_capture_on_commit_callbacks):
+    heard = []
+
+    def listen(*, jobs, **kwargs):
+        heard.extend(job.type for job in jobs)
+
+    jobs_enqueued.connect(listen)
+    try:
+        with django_capture_on_commit_callbacks(execute=True):
+            push_many(2, type="report.build")
+            assert heard == []
+    finally:
+        jobs_enqueued.disconnect(listen)
+
+    assert heard == ["report.build", "report.build"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_rolled_back_enqueue_leaves_nothing_and_tells_nobody():
+    heard = []
+
+    def listen(**kwargs):
+        heard.append(kwargs)
+
+    jobs_enqueued.connect(listen)
+    try:
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            push(options={"queue": "billing"})
+            raise ZeroDivisionError
+        push(options={"queue": "billing"})
+    finally:
+        jobs_enqueued.disconnect(listen)
+
+    assert len(heard) == 1
+    assert Job.objects.count() == 1
+    # The queue that was rolled back was made again.
+    assert Queue.objects.filter(pk="billing").exists()
+
+
+# What it costs
+
+
+@pytest.mark.postgres
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("count", [1, 100])
+def test_enqueueing_is_one_statement_for_one_job_and_for_many(django_assert_num_queries, count):
+    # The first commit teaches a process that the queue exists.
+    push(options={"queue": "billing"})
+
+    with django_assert_num_queries(1):
+        push_many(count, options={"queue": "billing"})

@@ -1,0 +1,143 @@
+"""How PostgreSQL finds the rows of the hot statements when the table is big.
+
+Guards what was measured: a fetch reads the available jobs of a queue in their order and no
+further, an ack finds its job by primary key whatever else is in flight, and no sweep reads the
+whole table. The table holds 100,000 finished, 10,000 waiting and 2,000 active jobs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.db.models.functions import Now
+
+from jobs import engine
+from jobs.identifiers import uuid7
+from jobs.lifecycle import WAITING, State
+from jobs.models import DeadJob, Job
+
+pytestmark = [pytest.mark.postgres, pytest.mark.django_db]
+
+FILL = """
+    INSERT INTO ojs_jobs_job
+           (id, type, queue, args, meta, priority, state, attempt, attempt_counted, max_attempts,
+            reserved_by, reserved_until, started_at, timeout, finished_by, finished_at, unfenced,
+            scheduled_at, expires_at, created_at, enqueued_at, tags, attributes, dead_letter)
+    SELECT gen_random_uuid(), 'email.send', 'queue-' || n %% 5, '[]', '{}', 0, state, 1, false, 3,
+           CASE state WHEN 'active' THEN 'worker-' || n %% 200 ELSE '' END,
+           CASE state WHEN 'active' THEN now() + interval '30 min' END,
+           CASE state WHEN 'active' THEN now() END,
+           CASE state WHEN 'active' THEN interval '1 hour' END,
+           '', CASE WHEN state IN ('completed', 'discarded') THEN now() - n * interval '1 s' END,
+           false, CASE WHEN state IN ('scheduled', 'retryable') THEN now() + interval '1 h' END,
+           CASE WHEN n %% 100 = 0 THEN now() + interval '1 day' END,
+           now(), now() - n * interval '1 ms', '[]', '{}', state = 'discarded'
+      FROM (SELECT n, CASE WHEN n <= 99000 THEN 'completed'
+                           WHEN n <= 100000 THEN 'discarded'
+                           WHEN n <= 104000 THEN 'available'
+                           WHEN n <= 107000 THEN 'scheduled'
+                           WHEN n <= 110000 THEN 'retryable'
+                           ELSE 'active' END AS state
+              FROM generate_series(1, 112000) AS n) AS rows
+"""
+
+
+@pytest.fixture(scope="module")
+def big_table(django_db_setup, django_db_blocker):
+    """Filled once for all tests of this file, which only ask for plans."""
+    with django_db_blocker.unblock():
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(FILL, [])
+            cursor.execute("ANALYZE ojs_jobs_job")
+            yield
+            transaction.set_rollback(True)
+        connection.close()
+
+
+def plan(statement: str, parameters: Any) -> str:
+    with connection.cursor() as cursor:
+        cursor.execute("EXPLAIN (COSTS off) " + statement, parameters)
+        return "\n".join(row[0] for row in cursor.fetchall())
+
+
+def plan_of(action: Callable[[], Any], beginning: str) -> str:
+    """Do `action`; return the plan of its statement that begins with `beginning`."""
+    seen: list[tuple[str, Any]] = []
+
+    def watch(execute, sql, parameters, many, context):
+        seen.append((sql, parameters))
+        return execute(sql, parameters, many, context)
+
+    with connection.execute_wrapper(watch):
+        action()
+    ((sql, parameters),) = [each for each in seen if each[0].strip().startswith(beginning)]
+    return plan(sql, parameters)
+
+
+def indexes(found: str) -> set[str]:
+    """The indexes of the job table that a plan reads; the table itself if it reads all of it."""
+    read = set(re.findall(r"(?:using|on) (ojs_job_\w+|ojs_jobs_job_pkey)", found))
+    return read | set(re.findall(r"Seq Scan on (ojs_jobs_job)\b", found))
+
+
+@pytest.mark.parametrize("types", [None, ["email.send", "report.build"]])
+@pytest.mark.parametrize("limit", [1, 50])
+def test_a_fetch_reads_available_and_due_jobs_in_order_from_their_indexes(big_table, types, limit):
+    queues = ["queue-1", "queue-2"]
+
+    found = plan_of(lambda: engine.claim(queues, count=limit, types=types), "WITH wanted")
+
+    # Which of the two indexes on due jobs depends on how many there are.
+    due = {"ojs_job_due", "ojs_job_due_queue"}
+    assert indexes(found) - due == {"ojs_job_available", "ojs_jobs_job_pkey"}
+    assert indexes(found) & due
+    # Rows come out of the index in their order: to sort them would mean to read a whole queue.
+    available = found[found.index("CTE available") : found.index("CTE next")]
+    assert "Sort" not in available
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_an_ack_finds_its_jobs_by_primary_key_and_nothing_else(big_table, count):
+    acks = [engine.Completion(uuid7(), worker_id="worker-1") for _ in range(count)]
+
+    found = plan_of(lambda: engine.complete(acks), "WITH done")
+
+    assert indexes(found) == {"ojs_jobs_job_pkey"}
+
+
+SWEEPS = {
+    "what a worker holds": (Job.objects.held_by("worker-1"), "ojs_job_reserved"),
+    "expired reservations": (Job.objects.overdue(), "ojs_job_reserved"),
+    "overrun jobs": (Job.objects.overrun(), "ojs_job_reserved"),
+    "due jobs": (Job.objects.due().order_by("scheduled_at")[:1000], "ojs_job_due"),
+    "jobs that nobody took in time": (
+        Job.objects.filter(state__in=sorted(WAITING), expires_at__lte=Now()),
+        "ojs_job_expires",
+    ),
+    "finished jobs past their keep": (
+        Job.objects.filter(
+            finished_at__isnull=False,
+            state=State.COMPLETED,
+            finished_at__lte=Now() - timedelta(days=7),
+        ).order_by("finished_at")[:1000],
+        "ojs_job_finished",
+    ),
+    "the dead letter": (
+        Job.objects.dead().order_by("-finished_at", "-pk")[:50],
+        "ojs_job_finished",
+    ),
+    "its page": (DeadJob.objects.order_by("-finished_at", "-pk")[:50], "ojs_job_finished"),
+}
+
+
+@pytest.mark.parametrize("name", list(SWEEPS))
+def test_no_sweep_reads_the_whole_table(big_table, name):
+    jobs, index = SWEEPS[name]
+    sql, parameters = jobs.query.sql_with_params()
+
+    assert indexes(plan(sql, parameters)) == {index}

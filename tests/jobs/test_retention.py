@@ -1,0 +1,123 @@
+"""What is deleted, and when, and what never (dead letter §5, §8)."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs import engine
+from jobs.identifiers import uuid7
+from jobs.lifecycle import State
+from jobs.models import Event, Job, JobError, RefusedFinish
+from tests.factories import JobErrorFactory, JobFactory, ago
+
+DAY = 86_400
+
+
+def prune() -> int:
+    """Prune until nothing is left to prune, as the reaper does; return how many went."""
+    total = 0
+    while count := engine.prune_jobs():
+        total += count
+    return total
+
+
+@pytest.mark.parametrize(
+    ("trait", "days"), [("completed", 7), ("cancelled", 7), ("discarded", 30), ("dead", 180)]
+)
+def test_finished_jobs_are_kept_for_as_long_as_the_defaults_say(db, trait, days):
+    kept = JobFactory(**{trait: True}, finished_at=ago(days * DAY - 60))
+    JobFactory(**{trait: True}, finished_at=ago(days * DAY + 60))
+
+    assert prune() == 1
+    assert list(Job.objects.all()) == [kept]
+
+
+def test_each_kind_has_a_keep_of_its_own(db, settings):
+    settings.OJS = {
+        "COMPLETED_RETENTION": 10,
+        "CANCELLED_RETENTION": 20,
+        "DISCARDED_RETENTION": 30,
+        "DEAD_LETTER_RETENTION": 40,
+    }
+    for trait in ("completed", "cancelled", "discarded", "dead"):
+        for age in (15, 25, 35):
+            JobFactory(**{trait: True}, type=f"{trait} {age}", finished_at=ago(age))
+
+    prune()
+
+    assert set(Job.objects.values_list("type", flat=True)) == {
+        "cancelled 15",
+        "discarded 15",
+        "discarded 25",
+        "dead 15",
+        "dead 25",
+        "dead 35",
+    }
+
+
+def test_unfinished_jobs_are_kept_for_ever(db):
+    ancient = {"created_at": ago(1000 * DAY), "enqueued_at": ago(1000 * DAY)}
+    for trait in ({}, {"scheduled": True}, {"pending": True}, {"retryable": True}):
+        JobFactory(**trait, **ancient)
+    JobFactory(active=True, started_at=ago(1000 * DAY), **ancient)
+
+    assert prune() == 0
+    assert Job.objects.count() == 5
+
+
+def test_the_dead_letter_outgrows_its_limit_and_loses_the_oldest(db, settings):
+    settings.OJS = {"DEAD_LETTER_MAX": 3}
+    for age in range(5):
+        JobFactory(dead=True, type=f"dead {age}", finished_at=ago(age * 60 + 1))
+    JobFactory(discarded=True, type="discarded", finished_at=ago(DAY))
+
+    assert prune() == 2
+
+    assert set(Job.objects.values_list("type", flat=True)) == {
+        "dead 0",
+        "dead 1",
+        "dead 2",
+        "discarded",
+    }
+
+
+def test_a_deleted_jobs_errors_go_with_it(db):
+    old, new = JobFactory(dead=True, finished_at=ago(200 * DAY)), JobFactory(dead=True)
+    JobErrorFactory.create_batch(3, job=old)
+    JobErrorFactory(job=new)
+
+    prune()
+
+    assert [error.job for error in JobError.objects.all()] == [new]
+
+
+def test_a_batch_is_bounded(db):
+    Job.objects.bulk_create(
+        Job(
+            created_at=ago(9 * DAY),
+            enqueued_at=ago(9 * DAY),
+            state=State.COMPLETED,
+            finished_at=ago(8 * DAY),
+        )
+        for _ in range(1001)
+    )
+
+    assert [engine.prune_jobs(), engine.prune_jobs(), engine.prune_jobs()] == [1000, 1, 0]
+
+
+def test_events_and_refused_finishes_are_kept_for_a_week(db):
+    for days in (6, 8):
+        Event.objects.create(type="job.enqueued", subject=f"{days} days", time=ago(days * DAY))
+        RefusedFinish.objects.create(
+            job_id=uuid7(),
+            operation="ack",
+            worker_id=f"{days} days",
+            state=State.COMPLETED,
+            refused_at=ago(days * DAY),
+        )
+
+    assert engine.prune_events() == 2
+
+    assert [event.subject for event in Event.objects.all()] == ["6 days"]
+    assert [refusal.worker_id for refusal in RefusedFinish.objects.all()] == ["6 days"]
+    assert engine.prune_events() == 0

@@ -1,0 +1,238 @@
+"""Waiting fetchers hear of new work at once, in this process and in others (worker §6.5)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import psycopg
+import pytest
+from django.db import connection, transaction
+from django.utils import timezone
+
+from jobs import engine, wakeup
+from jobs.models import Job, Listener
+from jobs.validation import new_job
+from tests.factories import JobFactory, ago
+
+PATIENCE = 10
+"""Seconds that only a failing test waits."""
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def nobody_looks_by_himself(settings):
+    """Whoever wakes was woken: nobody looks again by himself within the length of a test."""
+    settings.OJS = {"WAIT_POLL_INTERVAL": 10 * PATIENCE}
+
+
+@pytest.fixture(autouse=True)
+def this_process_is_known_to_listen(transactional_db):
+    """The end of the test before emptied the table; a listener signs it again only in seconds."""
+    Listener.objects.create(name="tests:0", seen_at=timezone.now())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_listener_is_left_behind():
+    """It would keep a connection to the test database, which then could not be dropped."""
+    yield
+    listener = wakeup._listener
+    if listener is not None and listener.is_alive():
+        patch = pytest.MonkeyPatch()
+        patch.setattr(wakeup, "LINGER", 0)
+        with psycopg.connect(**wakeup._connection_parameters(), autocommit=True) as other:
+            end_listeners(other)
+        listener.join(PATIENCE)
+        patch.undo()
+
+
+def end_listeners(other: psycopg.Connection) -> None:
+    other.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        " AND query LIKE '%INTO ojs_jobs_listener %'"
+    )
+
+
+@pytest.fixture
+def another_process(transactional_db):
+    """A connection that is not Django's, as another server process would have."""
+    with psycopg.connect(**wakeup._connection_parameters(), autocommit=True) as other:
+        yield other
+
+
+def push(queue: str, **options) -> None:
+    document = {"type": "email.send", "args": [], "options": {"queue": queue} | options}
+    engine.enqueue([new_job(document, timezone.now())])
+
+
+# In this process
+
+
+def test_what_happens_between_looking_and_waiting_is_not_missed():
+    with wakeup.subscription(["billing"]) as bell:
+        push("billing")
+
+        assert bell.wait(PATIENCE)
+
+
+def test_a_bell_rings_once_for_what_it_has_told():
+    with wakeup.subscription(["billing"]) as bell:
+        push("billing")
+        bell.wait(PATIENCE)
+
+        assert not bell.wait(0)
+
+
+def test_only_the_queues_asked_for_ring():
+    with wakeup.subscription(["billing"]) as billing, wakeup.subscription(["email"]) as email:
+        push("email")
+
+        assert email.wait(PATIENCE)
+        assert not billing.wait(0)
+
+
+def test_everybody_who_waits_for_a_queue_is_woken():
+    with wakeup.subscription(["a", "b"]) as first, wakeup.subscription(["b", "c"]) as second:
+        push("b")
+
+        assert first.wait(PATIENCE)
+        assert second.wait(PATIENCE)
+
+
+def test_nothing_is_told_of_work_that_was_rolled_back():
+    with wakeup.subscription(["billing"]) as bell, wakeup.subscription(["after"]) as after:
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            push("billing")
+            raise ZeroDivisionError
+        push("after")
+
+        assert after.wait(PATIENCE)
+        assert not bell.wait(0)
+
+
+def test_nothing_is_told_before_the_commit():
+    with wakeup.subscription(["billing"]) as bell, wakeup.subscription(["other"]) as other:
+        with transaction.atomic():
+            push("billing")
+            assert not bell.wait(0)
+        assert bell.wait(PATIENCE)
+        assert not other.wait(0)
+
+
+@pytest.mark.parametrize("options", [{"pending": True}, {"delay_until": "+PT1H"}])
+def test_jobs_that_cannot_be_fetched_yet_wake_nobody(options):
+    with wakeup.subscription(["billing"]) as bell, wakeup.subscription(["after"]) as after:
+        push("billing", **options)
+        push("after")
+
+        assert after.wait(PATIENCE)
+        assert not bell.wait(0)
+
+
+WAYS_BACK = {
+    "activate": lambda: engine.activate(JobFactory(pending=True).pk),
+    "retry": lambda: engine.retry([JobFactory(dead=True).pk]),
+    "promote": lambda: (JobFactory(scheduled=True, scheduled_at=ago(5)), engine.promote_due()),
+    "expire": lambda: (JobFactory(active=True, reserved_until=ago(1)), engine.expire()),
+    "release": lambda: engine.fail([engine.Failure(JobFactory(active=True).pk, release=True)]),
+    "resume": lambda: (engine.pause("default"), engine.resume("default")),
+}
+
+
+@pytest.mark.parametrize("way", list(WAYS_BACK))
+def test_every_way_back_into_a_queue_rings(way):
+    with wakeup.subscription(["default"]) as bell:
+        WAYS_BACK[way]()
+
+        assert bell.wait(PATIENCE)
+
+
+def test_whoever_has_stopped_waiting_is_forgotten():
+    with wakeup.subscription(["billing"]):
+        pass
+
+    assert wakeup._subscriptions == set()
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL notifies")
+def test_where_the_database_cannot_notify_waiters_look_again_soon():
+    with wakeup.subscription(["billing"]) as bell:
+        assert not bell.wait(PATIENCE)
+
+
+# Between processes
+
+
+@pytest.mark.postgres
+def test_work_of_another_process_wakes_waiters_here(another_process):
+    with wakeup.subscription(["billing"]) as bell:
+        another_process.execute("SELECT pg_notify('ojs_jobs', 'billing')")
+
+        assert bell.wait(PATIENCE)
+
+
+@pytest.mark.postgres
+def test_other_processes_hear_of_work_made_here_if_one_of_them_listens(another_process):
+    """And only then: a NOTIFY makes the commits of the whole cluster queue up."""
+    Listener.objects.all().delete()
+    another_process.execute("LISTEN ojs_jobs")
+
+    push("nobody-listens")
+    engine.expire()
+    Listener.objects.create(name="other:1", seen_at=timezone.now())
+    push("one-listens")
+
+    (heard,) = another_process.notifies(timeout=PATIENCE, stop_after=1)
+    assert heard.payload == "one-listens"
+
+
+@pytest.mark.postgres
+def test_many_jobs_of_one_queue_ring_once(another_process):
+    Listener.objects.create(name="other:1", seen_at=timezone.now())
+    another_process.execute("LISTEN ojs_jobs")
+    documents = [new_job({"type": "a", "args": []}, timezone.now()) for _ in range(50)]
+
+    engine.enqueue(documents)
+    push("next")
+
+    heard = [
+        message.payload for message in another_process.notifies(timeout=PATIENCE, stop_after=2)
+    ]
+    assert heard == ["default", "next"]
+
+
+@pytest.mark.postgres
+def test_a_listener_that_lost_its_connection_connects_again(another_process, caplog):
+    with wakeup.subscription(["billing"]) as bell:
+        end_listeners(another_process)
+
+        for _ in range(10 * PATIENCE):
+            another_process.execute("SELECT pg_notify('ojs_jobs', 'billing')")
+            if bell.wait(0.1):
+                break
+        else:
+            pytest.fail("Nobody listens any more.")
+
+    assert "Lost the connection" in caplog.text
+
+
+@pytest.mark.postgres
+def test_listeners_that_were_killed_are_forgotten():
+    Listener.objects.create(name="killed:1", seen_at=timezone.now() - timedelta(minutes=6))
+    Listener.objects.create(name="alive:2", seen_at=timezone.now())
+
+    engine.prune_events()
+
+    names = set(Listener.objects.values_list("name", flat=True))
+    assert "killed:1" not in names
+    assert "alive:2" in names
+
+
+def test_a_waiter_that_was_woken_finds_the_job():
+    with wakeup.subscription(["billing"]) as bell:
+        push("billing")
+        bell.wait(PATIENCE)
+
+        assert len(engine.claim(["billing"])) == 1
+    assert Job.objects.count() == 1

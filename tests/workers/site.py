@@ -1,0 +1,123 @@
+"""The shop, run by real worker processes: what the tests of `runjobworker` start and ask."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jobs.models import Job
+from tests.processes import ROOT, Api, Running, environment, eventually, manage, running
+from workers.models import Worker
+
+NOWHERE = "postgresql://nobody@127.0.0.1:1/nowhere"
+TIMES = {"HEARTBEAT_INTERVAL": 0.2, "HEARTBEAT_TIMEOUT": 20}
+
+
+class Shop:
+    """A site with workers. `over` says how these reach it: "direct" or "http"."""
+
+    def __init__(self, folder: Path, database_url: str, over: str = "direct") -> None:
+        self.folder = folder
+        self.over = over
+        self.database_url = database_url
+        self.url = ""
+        self._started = 0
+
+    def environment(self, *, database_url: str | None = None, **options: Any) -> dict[str, str]:
+        url = self.database_url if database_url is None else database_url
+        return environment(url, **TIMES | {"ALLOW_ANONYMOUS": 1} | options) | {
+            "DJANGO_SETTINGS_MODULE": "tests.shop.settings",
+            "SHOP_FOLDER": str(self.folder),
+        }
+
+    @contextlib.contextmanager
+    def worker(self, *arguments: str, **options: Any) -> Iterator[Running]:
+        """A worker process, once it has registered."""
+        with self.starting(*arguments, **options) as started:
+            started.wait_for("jobs at once, of")
+            yield started
+
+    @contextlib.contextmanager
+    def starting(self, *arguments: str, **options: Any) -> Iterator[Running]:
+        self._started += 1
+        over: list[str] = []
+        if self.over == "http":
+            # It must not need the database.
+            options.setdefault("database_url", NOWHERE)
+            over = ["--url", self.url]
+        environ = self.environment(**options)
+        name = f"worker{self._started}"
+        with manage(self.folder, environ, "runjobworker", *over, *arguments, name=name) as started:
+            try:
+                yield started
+            except BaseException:
+                print(started.output)
+                raise
+
+    @contextlib.contextmanager
+    def server(self, port: int) -> Iterator[Running]:
+        """The shop's own server, at a port of our choice, so that it can come back there."""
+        granian = str(Path(sys.executable).with_name("granian"))
+        command = [granian, "--interface", "wsgi", "--host", "127.0.0.1", "--port", str(port)]
+        command += ["--workers", "1", "--blocking-threads", "8", "--no-ws"]
+        command += ["--workers-kill-timeout", "1", "--log-level", "warning"]
+        command += ["ojs_project.wsgi:application"]
+        self._started += 1
+        log = self.folder / f"server{self._started}.log"
+        with running(command, log, self.environment()) as started:
+            self.url = f"http://127.0.0.1:{port}"
+            api = Api(self.url)
+            eventually(lambda: api.is_there(started.process), lambda: started.output)
+            yield started
+
+    # Marks that handlers leave and wait for
+
+    def go(self, *names: str) -> None:
+        for name in names:
+            (self.folder / f"{name}.go").touch()
+
+    def has(self, mark: str) -> bool:
+        return (self.folder / mark).exists()
+
+    def wait_for(self, *marks: str) -> str:
+        """Wait for handlers to leave these marks; return the text of the last."""
+        eventually(
+            lambda: all(self.has(mark) for mark in marks),
+            lambda: f"no mark {[mark for mark in marks if not self.has(mark)]}",
+        )
+        return (self.folder / marks[-1]).read_text()
+
+
+def state_of(job: Any) -> str:
+    return str(Job.objects.get(pk=job.id).state)
+
+
+def becomes(job: Any, state: str) -> None:
+    eventually(lambda: state_of(job) == state, lambda: f"{job.type} is {state_of(job)}")
+
+
+def worker_becomes(state: str) -> Worker:
+    eventually(
+        lambda: Worker.objects.filter(state=state).exists(),
+        lambda: f"no worker is {state}: {list(Worker.objects.values())}",
+    )
+    return Worker.objects.filter(state=state).get()
+
+
+def tell(started: Running, number: signal.Signals) -> None:
+    started.process.send_signal(number)
+
+
+def ends_with(started: Running, code: int = 0) -> None:
+    try:
+        assert started.wait() == code, started.output
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"it does not end:\n{started.output}") from None
+
+
+__all__ = ["ROOT", "Shop", "becomes", "ends_with", "state_of", "tell", "worker_becomes"]

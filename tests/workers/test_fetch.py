@@ -1,0 +1,326 @@
+"""FETCH: what a worker is given, in which order, and what not (OJS worker §5, §6, §8)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from jobs.envelope import envelope
+from jobs.errors import InvalidRequest
+from jobs.lifecycle import State
+from jobs.models import Event, Job
+from tests.factories import JobFactory, QueueFactory, WorkerFactory, ago, ahead
+from workers import protocol
+from workers.lifecycle import WorkerState
+
+pytestmark = pytest.mark.django_db
+
+
+def fetch(*queues: str, **asked) -> list:
+    return protocol.fetch(queues or ["default"], **asked)
+
+
+def names(jobs) -> list[str]:
+    return [job.type for job in jobs]
+
+
+# The request and the reply (§6.2, §6.5)
+
+
+def test_a_fetch_must_name_a_queue():
+    with pytest.raises(InvalidRequest) as refused:
+        protocol.fetch([])
+
+    assert refused.value.details["field"] == "queues"
+
+
+def test_nothing_to_do_is_an_empty_list():
+    assert fetch("default", "never-used") == []
+
+
+def test_one_job_is_given_unless_more_are_asked_for():
+    JobFactory.create_batch(5)
+
+    assert len(fetch()) == 1
+    assert len(fetch(count=3)) == 3
+    assert len(fetch(count=10)) == 1
+
+
+def test_a_fetched_job_is_active_and_reserved_for_its_worker():
+    job = JobFactory()
+
+    (claimed,) = fetch(worker_id="w")
+
+    assert (claimed.id, claimed.state, claimed.attempt) == (job.pk, State.ACTIVE, 1)
+    job.refresh_from_db()
+    assert (job.state, job.attempt, job.reserved_by) == (State.ACTIVE, 1, "w")
+    assert job.started_at is not None
+    assert job.reserved_until > timezone.now()
+
+
+def test_the_worker_is_given_the_whole_envelope():
+    job = JobFactory(type="video.transcode", meta={"trace": "t1"}, tags=["slow"], priority=3)
+
+    (claimed,) = fetch(worker_id="w")
+
+    document = envelope(claimed, claimed.errors, for_worker=True)
+    assert document["specversion"] == "1.0"
+    assert document["id"] == str(job.pk)
+    assert (document["type"], document["queue"]) == ("video.transcode", "default")
+    assert (document["state"], document["attempt"], document["priority"]) == ("active", 1, 3)
+    for moment in ("created_at", "enqueued_at", "started_at"):
+        assert document[moment].endswith("Z")
+
+
+def test_a_start_is_told_as_an_event():
+    job = JobFactory()
+    fetch(worker_id="w")
+
+    (event,) = Event.objects.filter(type="job.started")
+    assert (event.subject, event.worker_id, event.attempt) == (str(job.pk), "w", 1)
+
+
+@pytest.mark.parametrize(
+    "other", ["pending", "scheduled", "active", "retryable", "completed", "cancelled", "discarded"]
+)
+def test_only_available_jobs_are_given(other):
+    JobFactory(**{other: True})
+
+    assert fetch() == []
+
+
+def test_a_job_is_given_once():
+    JobFactory()
+
+    assert len(fetch(worker_id="v")) == 1
+    assert fetch(worker_id="w") == []
+
+
+@pytest.mark.parametrize("due", ["scheduled", "retryable"])
+def test_a_job_that_fell_due_is_given_before_any_reaper_saw_it(due):
+    job = JobFactory(**{due: True, "scheduled_at": ago(0.5)})
+
+    (claimed,) = fetch(worker_id="w")
+
+    assert (claimed.id, claimed.attempt) == (job.pk, 2 if due == "retryable" else 1)
+
+
+def test_a_job_that_expired_while_it_waited_is_not_given():
+    JobFactory(expires_at=ago(1))
+    JobFactory(scheduled=True, scheduled_at=ago(2), expires_at=ago(1))
+
+    assert fetch(count=2) == []
+
+
+# Order (§6.3)
+
+
+def test_queues_are_visited_in_the_order_given():
+    for queue in ("bulk", "critical", "default"):
+        JobFactory.create_batch(2, queue=queue, type=queue, priority=9 if queue == "bulk" else 0)
+
+    order = names(fetch("critical", "default", "bulk", count=6))
+
+    assert order == ["critical"] * 2 + ["default"] * 2 + ["bulk"] * 2
+
+
+def test_a_lower_queue_gives_only_what_the_higher_ones_leave():
+    JobFactory(queue="bulk", type="bulk")
+    JobFactory.create_batch(2, queue="critical", type="critical")
+
+    assert names(fetch("critical", "bulk", count=2)) == ["critical", "critical"]
+    assert names(fetch("critical", "bulk", count=2)) == ["bulk"]
+
+
+def test_inside_a_queue_priority_goes_first_and_then_age():
+    for name, priority, age in (
+        ("young", 0, 1),
+        ("old", 0, 60),
+        ("urgent", 10, 2),
+        ("someday", -10, 99),
+    ):
+        JobFactory(type=name, priority=priority, created_at=ago(age))
+
+    assert names(fetch(count=4)) == ["urgent", "old", "young", "someday"]
+
+
+def test_jobs_of_the_same_moment_keep_the_order_of_their_ids():
+    moment = ago(1)
+    for name in ("first", "second", "third"):
+        JobFactory(type=name, created_at=moment)
+
+    assert names(fetch(count=3)) == ["first", "second", "third"]
+
+
+def test_a_recovered_job_goes_behind_those_that_wait():
+    JobFactory(type="recovered", created_at=ago(99), enqueued_at=ago(1))
+    JobFactory(type="waiting", created_at=ago(50))
+
+    assert names(fetch(count=2)) == ["waiting", "recovered"]
+
+
+def test_jobs_that_fell_due_fill_the_places_that_available_ones_leave():
+    JobFactory(type="due", scheduled=True, scheduled_at=ago(60))
+    JobFactory(type="available")
+
+    assert names(fetch()) == ["available"]
+    assert names(fetch(count=2)) == ["due"]
+
+
+def test_a_queue_named_twice_gives_its_jobs_once():
+    JobFactory.create_batch(2)
+
+    assert len(fetch("default", "default", count=4)) == 2
+
+
+# What the worker can do
+
+
+def test_types_narrow_what_is_given():
+    for name in ("email.send", "video.transcode", "report.build"):
+        JobFactory(type=name)
+    JobFactory(type="video.transcode", scheduled=True, scheduled_at=ago(1))
+
+    given = names(fetch(count=9, types=["video.transcode", "report.build"]))
+
+    assert sorted(given) == ["report.build", "video.transcode", "video.transcode"]
+    assert fetch(count=9, types=[]) == [], "a worker that can do nothing is given nothing"
+
+
+# Paused queues (OJS HTTP §11.3)
+
+
+def test_a_paused_queue_gives_nothing_and_the_others_do():
+    QueueFactory(name="default", paused=True)
+    JobFactory()
+    JobFactory(queue="bulk", type="bulk")
+    JobFactory(scheduled=True, scheduled_at=ago(1))
+
+    assert names(fetch("default", "bulk", count=5)) == ["bulk"]
+
+
+def test_a_pause_that_has_ended_by_itself_holds_nothing_back():
+    QueueFactory(name="default", paused=True, paused_until=ago(1))
+    JobFactory()
+
+    assert len(fetch()) == 1
+
+
+# How long it is reserved (§5.2, §5.3; HTTP §10.1)
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "seconds"),
+    [(None, None, 1800), (None, 30, 30), (7200, None, 7200), (7200, 30, 7200), (5, 30, 5)],
+)
+def test_the_jobs_own_visibility_timeout_wins_then_the_fetchs_then_the_default(own, asked, seconds):
+    job = JobFactory(visibility_timeout=own and timedelta(seconds=own))
+
+    fetch(worker_id="w", visibility_timeout=asked and timedelta(seconds=asked))
+
+    job.refresh_from_db()
+    assert job.reserved_for == timedelta(seconds=seconds)
+    assert job.reserved_until == pytest.approx(ahead(seconds), abs=timedelta(seconds=10))
+
+
+def test_the_default_visibility_timeout_is_the_sites_to_choose(settings):
+    settings.OJS = {"VISIBILITY_TIMEOUT": 60}
+    job = JobFactory()
+
+    fetch(worker_id="w")
+
+    job.refresh_from_db()
+    assert job.reserved_for == timedelta(seconds=60)
+
+
+# Who asks (§6.6, §8.2, §10.4)
+
+
+@pytest.mark.parametrize("state", [WorkerState.QUIET, WorkerState.TERMINATE])
+def test_a_worker_that_stopped_fetching_is_given_nothing(state):
+    JobFactory()
+
+    assert fetch(worker_id=WorkerFactory(state=state).pk) == []
+
+
+def test_a_worker_declared_dead_is_given_nothing_until_it_is_heard_again():
+    worker = WorkerFactory(dead=True)
+    JobFactory()
+
+    assert fetch(worker_id=worker.pk) == []
+    protocol.beat(worker.pk)
+    assert len(fetch(worker_id=worker.pk)) == 1
+
+
+def test_a_worker_nobody_knows_is_served_all_the_same():
+    JobFactory.create_batch(2)
+
+    assert len(fetch(worker_id="never-registered")) == 1
+    assert len(fetch()) == 1
+
+
+def test_no_more_is_given_than_the_worker_declared_to_run_at_once():
+    worker = WorkerFactory(concurrency=3)
+    JobFactory(active=True, reserved_by=worker.pk)
+    JobFactory(active=True, reserved_by="another")
+    JobFactory.create_batch(5)
+
+    assert len(fetch(worker_id=worker.pk, count=5)) == 2
+    assert fetch(worker_id=worker.pk, count=5) == []
+
+
+def test_a_place_that_becomes_free_is_filled_again():
+    worker = WorkerFactory(concurrency=1)
+    JobFactory.create_batch(2)
+    (first,) = fetch(worker_id=worker.pk)
+
+    protocol.ack([protocol.Completion(first.id, worker_id=worker.pk)])
+
+    assert len(fetch(worker_id=worker.pk)) == 1
+
+
+def test_a_worker_that_never_said_its_concurrency_decides_for_itself():
+    worker = WorkerFactory(concurrency=None)
+    JobFactory.create_batch(20)
+
+    assert len(fetch(worker_id=worker.pk, count=20)) == 20
+
+
+# Queue-level concurrency (§8.3)
+
+
+def test_no_more_jobs_of_a_queue_are_active_than_it_allows():
+    QueueFactory(name="default", concurrency=3)
+    JobFactory(active=True)
+    JobFactory.create_batch(5)
+
+    assert len(fetch(worker_id="v", count=5)) == 2, "fewer than asked for, rather than too many"
+    assert fetch(worker_id="w", count=5) == []
+    assert Job.objects.active().filter(queue="default").count() == 3
+
+
+def test_a_full_queue_leaves_the_others_alone():
+    QueueFactory(name="default", concurrency=1)
+    JobFactory(active=True)
+    JobFactory()
+    JobFactory.create_batch(2, queue="bulk", type="bulk")
+
+    assert names(fetch("default", "bulk", count=5)) == ["bulk", "bulk"]
+
+
+def test_the_limits_hold_for_a_known_worker_too_and_queue_order_stays():
+    worker = WorkerFactory(concurrency=10)
+    QueueFactory(name="critical", concurrency=1)
+    JobFactory.create_batch(2, queue="critical", type="critical")
+    JobFactory(queue="bulk", type="bulk")
+
+    assert names(fetch("critical", "bulk", worker_id=worker.pk, count=5)) == ["critical", "bulk"]
+
+
+def test_a_limit_of_zero_closes_a_queue():
+    QueueFactory(name="default", concurrency=0)
+    JobFactory()
+
+    assert fetch() == []

@@ -1,0 +1,130 @@
+"""The slow chores as django-q2 schedules, run by a cluster (ARCHITECTURE §6)."""
+
+from __future__ import annotations
+
+import threading
+from ast import literal_eval
+
+import pytest
+from django.core.management import call_command
+from django.db import connection, connections
+from django.utils import timezone
+from django_q.models import Schedule, Success
+from django_q.scheduler import scheduler
+
+from jobs.models import Job
+from tests import processes
+from tests.factories import JobFactory, ago
+from workers import housekeeping, reaper
+from workers.models import Sweep
+
+LONG_AGO = 8 * 86_400
+NAMES = {f"Open Job Spec: {chore.name}" for chore in reaper.SLOW}
+
+pytestmark = pytest.mark.django_db
+
+
+def test_every_slow_chore_has_a_schedule():
+    schedules = Schedule.objects.filter(name__startswith="Open Job Spec")
+
+    assert {schedule.name for schedule in schedules} == NAMES
+    for schedule in schedules:
+        assert schedule.func == "workers.housekeeping.do"
+        assert schedule.repeats == -1
+        (name,) = literal_eval(schedule.args)
+        assert schedule.name.endswith(name)
+
+
+def test_migrating_again_installs_nothing_twice_and_keeps_what_an_operator_changed():
+    Schedule.objects.filter(name="Open Job Spec: old-events").update(minutes=45)
+
+    housekeeping.install_schedules()
+
+    assert Schedule.objects.filter(name__in=NAMES).count() == len(NAMES)
+    assert Schedule.objects.get(name="Open Job Spec: old-events").minutes == 45
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_schedule_that_was_lost_comes_back_with_the_next_migrate():
+    Schedule.objects.all().delete()
+
+    call_command("migrate", verbosity=0)
+
+    assert {schedule.name for schedule in Schedule.objects.all()} == NAMES
+
+
+def test_a_chore_is_done_in_its_turn_and_not_again_right_after():
+    JobFactory(completed=True, finished_at=ago(LONG_AGO))
+    assert housekeeping.do("finished-jobs") == 1
+
+    JobFactory(completed=True, finished_at=ago(LONG_AGO))
+    assert housekeeping.do("finished-jobs") == 0
+
+
+def test_a_schedule_that_comes_a_moment_early_is_not_left_out():
+    Sweep.objects.create(name="finished-jobs", ran_at=ago(59))
+    JobFactory(completed=True, finished_at=ago(LONG_AGO))
+
+    assert housekeeping.do("finished-jobs") == 1
+
+
+def test_what_the_cluster_did_the_reaper_does_not_do_again():
+    housekeeping.do("finished-jobs")
+    JobFactory(completed=True, finished_at=ago(LONG_AGO))
+
+    assert "finished-jobs" not in reaper.sweep()
+
+
+def test_where_no_cluster_runs_the_reaper_does_it():
+    Sweep.objects.create(name="finished-jobs", ran_at=ago(121))
+    JobFactory(completed=True, finished_at=ago(LONG_AGO))
+
+    assert reaper.sweep() == {"finished-jobs": 1}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("ran_before", [True, False])
+def test_of_many_processes_at_once_one_takes_the_turn(ran_before):
+    chore = reaper.SLOW[0]
+    if ran_before:
+        Sweep.objects.create(name=chore.name, ran_at=ago(3600))
+    together = threading.Barrier(8)
+    turns: list[bool] = []
+
+    def try_to_take_it() -> None:
+        try:
+            together.wait(30)
+            turns.append(reaper.take_turn(chore))
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=try_to_take_it) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(turns) == [False] * 7 + [True]
+
+
+@pytest.mark.slow
+def test_a_real_cluster_runs_the_schedules(database_url, tmp_path):
+    JobFactory(completed=True, finished_at=ago(LONG_AGO))
+    kept = JobFactory(completed=True)
+    # What a cluster does by itself every half minute.
+    Schedule.objects.exclude(name="Open Job Spec: finished-jobs").delete()
+    Schedule.objects.update(next_run=timezone.now())
+    scheduler()
+
+    # In the tests' settings: a cluster reads only what was signed and named as its own.
+    environment = processes.environment(database_url) | {
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "OJS_TEST_DATABASE": "postgres" if connection.vendor == "postgresql" else "sqlite",
+    }
+    with processes.manage(tmp_path, environment, "qcluster") as cluster:
+        processes.eventually(Success.objects.exists, lambda: cluster.output)
+        assert cluster.terminate() == 0, cluster.output
+
+    (success,) = Success.objects.all()
+    assert (success.func, success.result) == ("workers.housekeeping.do", 1)
+    assert list(Job.objects.all()) == [kept]

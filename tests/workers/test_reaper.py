@@ -1,0 +1,165 @@
+"""The reaper's rounds: chore after chore, whatever fails (ARCHITECTURE §6)."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import IntegrityError, OperationalError, connection
+from django.utils import timezone
+
+from tests.factories import JobFactory, WorkerFactory, ago
+from workers import reaper
+from workers.models import Reaper, Sweep, Worker
+from workers.reaper import Chore
+
+pytestmark = pytest.mark.django_db
+
+
+def failing(problem: Exception) -> Chore:
+    def run() -> int:
+        raise problem
+
+    return Chore("failing", run, "things")
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [ValueError("a bug"), IntegrityError("a bug"), OperationalError("a deadlock")],
+    ids=lambda problem: type(problem).__name__,
+)
+def test_a_chore_that_fails_does_not_stop_the_others(monkeypatch, caplog, problem):
+    monkeypatch.setattr(reaper, "SWEEPS", (failing(problem), *reaper.SWEEPS))
+    JobFactory(active=True, reserved_until=ago(1))
+
+    assert reaper.sweep() == {"expired-reservations": 1}
+
+    assert "The chore failing failed" in caplog.text
+    assert str(problem) in caplog.text, "with its traceback"
+
+
+@pytest.mark.postgres
+@pytest.mark.django_db(transaction=True)
+def test_a_database_that_went_away_ends_the_round(monkeypatch):
+    """The other chores would fail as well; the caller waits and connects again."""
+
+    def lose_the_connection() -> int:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        raise AssertionError("the connection is gone")
+
+    losing = Chore("losing", lose_the_connection, "things")
+    monkeypatch.setattr(reaper, "SWEEPS", (losing, *reaper.SWEEPS))
+    try:
+        with pytest.raises(OperationalError):
+            reaper.sweep()
+    finally:
+        connection.close()
+
+
+def test_a_chore_works_through_batch_after_batch(monkeypatch):
+    monkeypatch.setattr(reaper, "BATCH_SIZE", 2)
+    WorkerFactory.create_batch(5, silent=True)
+
+    assert reaper.sweep() == {"dead-workers": 5}
+
+
+def test_a_round_that_is_asked_to_stop_finishes_the_batch_in_hand(monkeypatch):
+    monkeypatch.setattr(reaper, "BATCH_SIZE", 2)
+    WorkerFactory.create_batch(5, silent=True)
+    JobFactory(active=True, reserved_until=ago(1))
+    asked = iter([False, True, True])
+
+    assert reaper.sweep(stop=lambda: next(asked, True)) == {"dead-workers": 2}
+    assert Worker.objects.live().count() == 3
+
+
+def test_only_the_chores_named_are_done():
+    WorkerFactory(silent=True)
+    JobFactory(active=True, reserved_until=ago(1))
+
+    assert reaper.sweep(["expired-reservations"]) == {"expired-reservations": 1}
+
+
+def test_what_a_round_did_is_said_in_words():
+    assert list(reaper.report({"dead-workers": 2, "orphaned-jobs": 7})) == [
+        "2 workers declared dead",
+        "7 jobs of dead workers recovered",
+    ]
+    assert list(reaper.report({})) == []
+
+
+def test_every_chore_of_the_documented_list_is_there():
+    assert [chore.name for chore in reaper.SWEEPS] == [
+        "dead-workers",
+        "orphaned-jobs",
+        "expired-reservations",
+        "timeouts",
+        "due-jobs",
+        "expired-jobs",
+        "finished-jobs",
+        "old-events",
+        "old-workers",
+    ]
+
+
+# Slow chores: once in a period, however many processes
+
+
+def test_a_slow_chore_is_done_once_in_its_period():
+    chore = reaper.SLOW[0]
+
+    assert [reaper.take_turn(chore) for _ in range(3)] == [True, False, False]
+
+
+def test_a_reaper_leaves_a_slow_chore_to_the_cluster_for_a_while():
+    chore = reaper.SLOW[0]
+    assert chore.every is not None
+    sweep = Sweep.objects.create(name=chore.name, ran_at=timezone.now() - chore.every * 1.5)
+
+    assert not reaper.take_turn(chore), "the reaper waits for two periods"
+    assert reaper.take_turn(chore, patience=1)
+
+    Sweep.objects.filter(pk=sweep.pk).update(ran_at=timezone.now() - chore.every * 2.1)
+    assert reaper.take_turn(chore), "and then steps in"
+
+
+def test_naming_a_slow_chore_does_it_now():
+    JobFactory(completed=True, finished_at=ago(8 * 86_400))
+    assert reaper.take_turn(next(c for c in reaper.SLOW if c.name == "finished-jobs"))
+
+    assert reaper.sweep() == {}
+    assert reaper.sweep(["finished-jobs"]) == {"finished-jobs": 1}
+
+
+def test_workers_that_are_gone_are_forgotten_after_a_day():
+    kept = [WorkerFactory(), WorkerFactory(dead=True), WorkerFactory(left=True)]
+    WorkerFactory(dead=True, last_heartbeat_at=ago(2 * 86_400))
+    holding = WorkerFactory(dead=True, last_heartbeat_at=ago(2 * 86_400))
+    JobFactory(active=True, reserved_by=holding.pk)
+
+    assert reaper.prune_workers() == 1
+
+    assert set(Worker.objects.all()) == {*kept, holding}, "one that holds jobs is still needed"
+
+
+# The reaper's own sign of life
+
+
+def test_a_reaper_is_seen_and_one_long_gone_is_forgotten():
+    Reaper.objects.create(name="old:1", seen_at=ago(7200))
+    assert reaper.is_silent(reaper.last_seen())
+
+    reaper.sign_of_life("new:2")
+    reaper.prune_workers()
+
+    assert not reaper.is_silent(reaper.last_seen())
+    assert [row.name for row in Reaper.objects.all()] == ["new:2"]
+
+
+def test_where_no_reaper_ever_ran_it_is_silent():
+    assert reaper.last_seen() is None
+    assert reaper.is_silent(None)
+
+
+@pytest.mark.parametrize(("age", "silent"), [(25, False), (31, True)])
+def test_a_reaper_is_missed_after_thirty_seconds(age, silent):
+    assert reaper.is_silent(ago(age)) is silent

@@ -1,0 +1,204 @@
+"""`manage.py runreaper` as a real process (ARCHITECTURE §6)."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection
+
+from jobs.lifecycle import State
+from jobs.models import Job, JobError
+from tests import processes
+from tests.factories import WorkerFactory, ago, many_jobs
+from workers import reaper
+from workers.models import Reaper
+
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]
+
+
+@pytest.fixture
+def runreaper(database_url, tmp_path):
+    """Start a reaper on the test database: `with runreaper("--interval", "0.05") as one:`."""
+
+    def start(*arguments: str, name: str = "runreaper", **options):
+        environment = processes.environment(database_url, **options)
+        return processes.manage(tmp_path, environment, "runreaper", *arguments, name=name)
+
+    return start
+
+
+def held(count: int = 1, **traits) -> None:
+    many_jobs(count, active=True, **traits)
+
+
+def overdue(count: int = 1) -> None:
+    held(count, reserved_until=ago(1))
+
+
+def all_recovered() -> bool:
+    return not Job.objects.exclude(state=State.AVAILABLE).exists()
+
+
+# One round, for cron
+
+
+def test_once_does_one_round_says_what_it_did_and_ends(runreaper):
+    overdue(2)
+    worker = WorkerFactory(silent=True)
+    held(reserved_by=worker.pk)
+
+    with runreaper("--once") as once:
+        assert once.wait() == 0, once.output
+
+    assert all_recovered()
+    for line in (
+        "1 workers declared dead",
+        "1 jobs of dead workers recovered",
+        "2 reservations expired",
+    ):
+        assert line in once.output
+    assert not reaper.is_silent(reaper.last_seen())
+
+
+def test_a_round_that_did_nothing_says_nothing(capsys):
+    call_command("runreaper", "--once")
+
+    assert capsys.readouterr().out == ""
+
+
+def test_only_does_the_chores_named_and_no_others(capsys):
+    overdue()
+    WorkerFactory(silent=True)
+
+    call_command("runreaper", "--once", "--only", "dead-workers", "--only", "timeouts")
+
+    assert "1 workers declared dead" in capsys.readouterr().out
+    assert Job.objects.get().state == State.ACTIVE
+
+
+@pytest.mark.parametrize("wrong", [["--only", "everything"], ["--interval", "-1"]])
+def test_arguments_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(CommandError):
+        call_command("runreaper", "--once", *wrong)
+
+
+# The loop
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_it_works_until_it_is_asked_to_stop_and_ends_with_zero(runreaper, how):
+    with runreaper("--interval", "0.05") as one:
+        one.wait_for("The reaper runs every 0.05 s.")
+        for _ in range(2):
+            overdue()
+            processes.eventually(all_recovered, lambda: one.output)
+        one.process.send_signal(how)
+        assert one.wait() == 0, one.output
+
+    assert "1 reservations expired" in one.output
+    assert one.output.strip().endswith("The reaper stops.")
+    assert "Traceback" not in one.output
+
+
+def test_the_interval_comes_from_the_settings_and_the_sign_of_life_from_the_process(runreaper):
+    with runreaper(REAPER_INTERVAL=0.3) as one:
+        one.wait_for("The reaper runs every 0.3 s.")
+        processes.eventually(Reaper.objects.exists, lambda: one.output)
+        assert Reaper.objects.get().name.endswith(f":{one.process.pid}")
+        assert one.terminate() == 0
+
+
+def test_a_reaper_that_is_stopped_in_the_middle_leaves_nothing_half_done(runreaper):
+    overdue(1500)
+
+    with runreaper("--interval", "0.05") as one:
+        processes.eventually(
+            lambda: Job.objects.filter(state=State.AVAILABLE).exists(), lambda: one.output
+        )
+        assert one.terminate() == 0, one.output
+    with runreaper("--once", name="next") as following:
+        assert following.wait() == 0
+
+    assert all_recovered()
+    assert JobError.objects.count() == 1500, "one error for each job, whoever recovered it"
+
+
+def test_two_reapers_at_once_do_everything_once(runreaper):
+    with (
+        runreaper("--interval", "0.01", name="one") as one,
+        runreaper("--interval", "0.01", name="two") as two,
+    ):
+        one.wait_for("The reaper runs")
+        two.wait_for("The reaper runs")
+        for _ in range(3):
+            overdue(300)
+            for worker in WorkerFactory.create_batch(10, silent=True):
+                held(3, reserved_by=worker.pk)
+        processes.eventually(all_recovered, lambda: one.output + two.output)
+        assert (one.terminate(), two.terminate()) == (0, 0), one.output + two.output
+
+    assert JobError.objects.filter(type="visibility_timeout").count() == 900
+    assert JobError.objects.filter(type="worker_death").count() == 90
+    assert set(Job.objects.values_list("attempt", flat=True)) == {2}
+    assert "Traceback" not in one.output + two.output
+
+
+# A database that goes away (PostgreSQL)
+
+
+def end_other_connections() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        return len(cursor.fetchall())
+
+
+def let_in(allowed: bool) -> None:
+    name = connection.ops.quote_name(connection.settings_dict["NAME"])
+    with connection._nodb_cursor() as cursor:
+        cursor.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS {allowed}")
+
+
+@pytest.mark.postgres
+def test_it_waits_for_a_database_that_is_away_and_goes_on_when_it_is_back(runreaper):
+    with runreaper("--interval", "0.05") as one:
+        one.wait_for("The reaper runs")
+        processes.eventually(Reaper.objects.exists)
+        let_in(False)
+        try:
+            processes.eventually(end_other_connections)
+            one.wait_for("Database trouble, trying again in 1 s")
+            assert one.process.poll() is None, one.output
+        finally:
+            let_in(True)
+        overdue()
+        processes.eventually(all_recovered, lambda: one.output)
+        assert one.terminate() == 0, one.output
+
+
+@pytest.mark.postgres
+def test_a_connection_lost_between_two_rounds_costs_nothing(runreaper):
+    with runreaper("--interval", "0.05") as one:
+        processes.eventually(Reaper.objects.exists)
+        for _ in range(3):
+            end_other_connections()
+            overdue()
+            processes.eventually(all_recovered, lambda: one.output)
+        assert one.terminate() == 0, one.output
+
+
+@pytest.mark.postgres
+def test_it_can_be_stopped_while_the_database_is_away(runreaper):
+    with runreaper("--interval", "0.05") as one:
+        processes.eventually(Reaper.objects.exists)
+        let_in(False)
+        try:
+            processes.eventually(end_other_connections)
+            one.wait_for("Database trouble")
+            assert one.terminate() == 0, one.output
+        finally:
+            let_in(True)
