@@ -1,0 +1,167 @@
+"""`make bench`: measure the server on SQLite and on a PostgreSQL of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import psycopg
+
+from tests import postgres
+
+from .plan import Plan, say, stop_when_asked
+from .servers import ROOT, environment
+
+DATABASES = ("postgres", "sqlite")
+BUSY = 10
+"""Per cent of the machine in use by others beyond which a run says nothing."""
+QUICK: dict[str, Any] = {"sizes": (1_000, 10_000, 100_000), "rounds": 2, "samples": 100}
+SMOKE: dict[str, Any] = {
+    "sizes": (100, 200),
+    "in_flight": (20, 40),
+    "rounds": 1,
+    "samples": 3,
+    "recovered": 200,
+}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make bench ARGS=…", description=__doc__)
+    parser.add_argument("--database", choices=DATABASES, help="only this one (default: both)")
+    parser.add_argument(
+        "--url", help="a PostgreSQL server to make a database on (default: one of its own)"
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller tables")
+    parser.add_argument("--smoke", action="store_true", help="only see whether everything runs")
+    parser.add_argument(
+        "--only", action="append", default=[], help="part of a name or group; may be repeated"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
+    parser.add_argument("--processes", default="1,2", help="server processes (default: 1,2)")
+    parser.add_argument("--clients", type=int, default=2, help="load clients (default: 2)")
+    parser.add_argument("--seconds", type=float, help="of each measurement in each round")
+    parser.add_argument("--rounds", type=int, help="how often everything is measured")
+    return parser.parse_args()
+
+
+def plan_of(options: argparse.Namespace, database_url: str) -> Plan:
+    given: dict[str, Any] = {}
+    if options.quick or options.smoke:
+        given |= QUICK | {"seconds": 1.0}
+    if options.smoke:
+        given |= SMOKE | {"seconds": 0.1}
+    given |= {
+        name: getattr(options, name)
+        for name in ("seconds", "rounds", "clients")
+        if getattr(options, name) is not None
+    }
+    return Plan(
+        database_url,
+        processes=tuple(int(number) for number in options.processes.split(",")),
+        only=tuple(word.lower() for word in options.only),
+        **given,
+    )
+
+
+@contextmanager
+def database(kind: str, server_url: str | None) -> Iterator[str]:
+    """A fresh, empty database, gone afterwards."""
+    if kind == "sqlite":
+        with tempfile.TemporaryDirectory(prefix="ojs-bench-") as folder:
+            yield f"sqlite:///{quote(str(Path(folder) / 'bench.sqlite3'))}"
+        return
+    url = server_url or postgres.start()
+    name = f"ojs_bench_{secrets.token_hex(4)}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}"'.encode())
+        try:
+            yield urlsplit(url)._replace(path=f"/{name}").geturl()
+        finally:
+            connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)'.encode())
+
+
+def measure(plan: Plan) -> list[dict[str, Any]]:
+    """Run the suite in a process of its own: Django is set up for one database."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.benchmarks.suite"],
+        cwd=ROOT,
+        env=environment(plan.database_url),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        # Ctrl-C reaches the whole group; it shall be asked to stop once, by us.
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(json.dumps(asdict(plan)))
+    finally:
+        process.terminate()
+        process.wait()
+    if process.returncode:
+        sys.exit(f"The benchmarks failed ({process.returncode}).")
+    documents: list[dict[str, Any]] = json.loads(output)
+    return documents
+
+
+def busy() -> float:
+    """Per cent of the machine's processors that somebody uses while we do nothing."""
+    import psutil
+
+    return float(psutil.cpu_percent(interval=2))
+
+
+def surroundings(before: float, after: float) -> str:
+    """Say how quiet the machine was: on a busy one not even the ratios hold."""
+    text = (
+        f"{os.cpu_count()} processors, {before:.0f} % busy before the run, {after:.0f} % after it"
+    )
+    if max(before, after) > BUSY:
+        text += "\nOTHERS WERE USING THIS MACHINE: do not compare these numbers with anything."
+    return text
+
+
+def report(kind: str, documents: list[dict[str, Any]]) -> str:
+    # These import the engine, which wants settings; any will do for reading a table.
+    os.environ.update(environment("sqlite:///:memory:"))
+    import django
+
+    django.setup()
+    from . import goals, in_process, over_http
+    from .results import Results
+
+    results = Results.of(documents)
+    floors = {over_http.group_of(number): over_http.FLOOR for number in range(1, 65)}
+    floors[in_process.GROUP] = ""
+    text = f"\n{kind}\n{'=' * len(kind)}\n{results.table(floors)}"
+    return text + ("\n" + goals.table(results) if kind == "postgres" else "")
+
+
+def main() -> None:
+    stop_when_asked()
+    options = arguments()
+    everything: dict[str, Any] = {}
+    before = busy()
+    for kind in [options.database] if options.database else DATABASES:
+        say(f"{kind} …")
+        with database(kind, options.url) as url:
+            everything[kind] = measure(plan_of(options, url))
+    for kind, documents in everything.items():
+        print(report(kind, documents))
+    print(f"\n{surroundings(before, busy())}")
+    if options.json:
+        options.json.write_text(json.dumps(everything, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""The stand-alone project's settings, with the floor for its only URL."""
+
+from ojs_project.settings import *  # noqa: F403 - all of them
+
+ROOT_URLCONF = "tests.benchmarks.floor"

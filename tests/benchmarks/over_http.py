@@ -1,0 +1,159 @@
+"""The HTTP binding under load: a real server, clients in processes of their own, and the floor."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from . import tables
+from .plan import Plan, rounds, say
+from .results import Results, percentile
+from .servers import ROOT, Server, environment, free_port, granian, serve
+
+FLOOR = "floor: a bare DRF view"
+WARM_UP = 0.4
+START = 0.25
+"""Seconds a client takes to get ready."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    name: str
+    load: str
+    count: int = 1
+    stock: int = 0
+    """Available jobs a second of it may need."""
+
+
+SCENARIOS = (
+    Scenario(FLOOR, "floor"),
+    Scenario("enqueue 1", "enqueue"),
+    Scenario("enqueue 100", "enqueue", 100),
+    Scenario("enqueue 1000", "enqueue", 1000),
+    Scenario("fetch 1 + ack 1", "fetch then ack", 1, 2_500),
+    Scenario("fetch 50 + ack 50", "fetch then ack", 50, 30_000),
+    Scenario("fetch 1 carrying acks", "fetch carrying acks", 1, 4_000),
+    Scenario("fetch 10 carrying acks", "fetch carrying acks", 10, 20_000),
+    Scenario("fetch 100 carrying acks", "fetch carrying acks", 100, 50_000),
+    Scenario("heartbeat, no jobs", "heartbeat", 0),
+    Scenario("heartbeat, 10 jobs", "heartbeat", 10),
+)
+
+
+def group_of(processes: int) -> str:
+    return f"HTTP, {processes} server process{'es' if processes > 1 else ''}"
+
+
+def run(plan: Plan, results: Results, key: str) -> None:
+    for processes in plan.processes:
+        group = group_of(processes)
+        wanted = {item.name: item for item in SCENARIOS if plan.wants(item.name, group)}
+        if not wanted:
+            continue
+        # Nothing can be said of the others without it.
+        wanted = {FLOOR: SCENARIOS[0]} | wanted
+        with contextlib.ExitStack() as stack:
+            servers = {
+                scenario: stack.enter_context(_server(plan, processes, settings))
+                for scenario, settings in (
+                    ("floor", "tests.benchmarks.floor_settings"),
+                    ("product", "ojs_project.settings"),
+                )
+            }
+            for _, name in rounds(plan, wanted):
+                scenario = wanted[name]
+                server = servers["floor" if scenario.load == "floor" else "product"]
+                # Anew each time: the server closes connections that are idle for half a minute.
+                connections = server.connect(plan.clients)
+                try:
+                    _measure(plan, results, group, scenario, connections, key)
+                finally:
+                    for connection in connections:
+                        connection.close()
+
+
+def _server(plan: Plan, processes: int, settings: str) -> contextlib.AbstractContextManager[Server]:
+    port = free_port()
+    command = granian(port, processes)
+    surroundings = environment(plan.database_url, DJANGO_SETTINGS_MODULE=settings)
+    return serve(command, port, processes, surroundings)
+
+
+def _measure(
+    plan: Plan,
+    results: Results,
+    group: str,
+    scenario: Scenario,
+    connections: list[socket.socket],
+    key: str,
+) -> None:
+    tables.empty()
+    if scenario.load == "heartbeat":
+        tables.load(scenario.count * len(connections))
+    else:
+        tables.load(plan.stock(scenario.stock * (plan.seconds + WARM_UP + START)))
+    spec: dict[str, Any] = {
+        "load": scenario.load,
+        "count": scenario.count,
+        "queue": tables.QUEUE,
+        "key": key,
+        "seconds": plan.seconds,
+        "from": time.monotonic() + START + WARM_UP,
+    }
+    told = drive(connections, spec)
+    seconds = max(client["seconds"] for client in told)
+    result = results.get(group, scenario.name, "req/s" if scenario.load == "floor" else "/s")
+    result.rounds.append(sum(client["done"] for client in told) / seconds)
+    for kind in told[0]["times"]:
+        times = [moment / 1000 for client in told for moment in client["times"].get(kind, ())]
+        result.p50[kind] = percentile(times, 0.5)
+        result.p99[kind] = percentile(times, 0.99)
+    if any(client["ran_dry"] for client in told):
+        result.note = "(ran out of jobs early)"
+    say(f"  {group}: {scenario.name}: {result.rounds[-1]:,.0f}")
+
+
+def drive(connections: list[socket.socket], spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """Run one client for each connection, all at once; return what they report."""
+    clients = []
+    try:
+        for number, connection in enumerate(connections):
+            clients.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "tests.benchmarks.load"],
+                    cwd=ROOT,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    pass_fds=[connection.fileno()],
+                )
+            )
+            own = {"connection": connection.fileno(), "worker": f"bench-{number}"}
+            _hand_over(clients[-1], spec | own)
+        return [_report(client) for client in clients]
+    finally:
+        for client in clients:
+            client.kill()
+            client.wait()
+
+
+def _hand_over(client: subprocess.Popen[str], spec: dict[str, Any]) -> None:
+    assert client.stdin is not None
+    client.stdin.write(json.dumps(spec))
+    client.stdin.close()
+    client.stdin = None
+
+
+def _report(client: subprocess.Popen[str]) -> dict[str, Any]:
+    output, problem = client.communicate()
+    if client.returncode:
+        raise RuntimeError(f"A load client failed:\n{problem}")
+    report: dict[str, Any] = json.loads(output)
+    return report

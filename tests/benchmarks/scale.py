@@ -1,0 +1,97 @@
+"""Whether FETCH and ACK stay flat: with much to choose from, much behind, much in flight."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from django.db import connection
+
+from jobs import engine
+from jobs.engine import Completion
+
+from . import tables
+from .plan import Plan, say
+from .results import Results, percentile
+
+FETCH = "FETCH 10, by what is in the table"
+ACK = "ACK 10, by what is in flight"
+WORKER = "worker-0"
+
+
+def run(plan: Plan, results: Results) -> None:
+    if not plan.is_postgresql:
+        return
+    if plan.wants("", FETCH):
+        _fetch(plan, results)
+    if plan.wants("", ACK):
+        _ack(plan, results)
+
+
+def _fetch(plan: Plan, results: Results) -> None:
+    tables.empty()
+    there = 0
+    for size in plan.sizes:
+        tables.load(size - there)
+        there = size
+        _sample(plan, results, FETCH, f"{size:,} available", _claim_and_return)
+    tables.load(plan.sizes[-1], state="completed")
+    name = f"{there:,} available, {plan.sizes[-1]:,} completed"
+    _sample(plan, results, FETCH, name, _claim_and_return)
+
+
+def _ack(plan: Plan, results: Results) -> None:
+    tables.empty()
+    there = 0
+    for size in plan.in_flight:
+        tables.load(size - there, state="active")
+        there = size
+        _sample(plan, results, ACK, f"{size:,} in flight", _complete_and_reopen)
+
+
+def _sample(
+    plan: Plan, results: Results, group: str, name: str, measured: Callable[[], float]
+) -> None:
+    for _ in range(20):
+        measured()
+    for _ in range(plan.rounds):
+        times = [measured() for _ in range(plan.samples)]
+        result = results.get(group, name, "ms")
+        result.rounds.append(percentile(times, 0.5))
+        say(f"  {group}: {name}: {result.rounds[-1]:.3f} ms")
+
+
+def _claim_and_return() -> float:
+    """Time a claim, then undo it: the next one shall find the table as large as before."""
+    started = time.perf_counter()
+    jobs = engine.claim([tables.QUEUE], worker_id=WORKER, count=10, limited=False)
+    taken = (time.perf_counter() - started) * 1000
+    assert len(jobs) == 10
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE ojs_jobs_job SET state = 'available', reserved_until = NULL, attempt = 0,"
+            " enqueued_at = now() WHERE id = ANY(%s)",
+            [[job.id for job in jobs]],
+        )
+    return taken
+
+
+def _complete_and_reopen() -> float:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT id, attempt FROM ojs_jobs_job WHERE state = 'active'"
+            " AND reserved_until IS NOT NULL AND reserved_by = %s LIMIT 10",
+            [WORKER],
+        )
+        held = cursor.fetchall()
+    started = time.perf_counter()
+    outcomes = engine.complete([Completion(job_id, WORKER, attempt) for job_id, attempt in held])
+    taken = (time.perf_counter() - started) * 1000
+    assert all(outcome.error is None for outcome in outcomes)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE ojs_jobs_job SET state = 'active', reserved_by = %s, reserved_for = '30 min',"
+            " reserved_until = now() + interval '30 min', finished_at = NULL WHERE id = ANY(%s)",
+            [WORKER, [job_id for job_id, _ in held]],
+        )
+    return taken

@@ -1,0 +1,90 @@
+"""Filling and emptying the tables of the database under test, in bulk, past the engine."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db import connection
+
+QUEUE = "bench"
+# A made-up UUIDv7: only the leading time matters, which keeps neighbours together in the index.
+NEW_ID = """(lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0') || '7'
+    || substr(md5(random()::text), 1, 3) || 'a' || substr(md5(random()::text), 1, 15))::uuid"""
+LOAD = f"""
+    INSERT INTO ojs_jobs_job
+           (id, type, queue, args, meta, priority, state, attempt, attempt_counted, max_attempts,
+            reserved_by, reserved_for, reserved_until, finished_by, unfenced, created_at,
+            enqueued_at, started_at, finished_at, tags, attributes, dead_letter)
+    SELECT {NEW_ID}, 'bench.noop', %(queue)s, '[1, "two", {{"three": 3}}]', '{{}}', 0, %(state)s,
+           %(attempt)s, false, 3,
+           CASE WHEN %(state)s = 'active' THEN %(worker)s || (n %% %(workers)s) ELSE '' END,
+           CASE WHEN %(state)s = 'active' THEN interval '30 min' END,
+           CASE WHEN %(state)s = 'active' THEN now() + interval '30 min' END,
+           '', false, now(), now() + n * interval '1 microsecond',
+           CASE WHEN %(attempt)s > 0 THEN now() END,
+           CASE WHEN %(state)s = 'completed' THEN now() END, '[]', '{{}}', false
+      FROM generate_series(1, %(count)s) AS n
+"""
+EMPTIED = ("ojs_jobs_joberror", "ojs_jobs_event", "ojs_jobs_refusedfinish", "ojs_jobs_job")
+
+
+def empty() -> None:
+    """Remove every job and what is told of it; queues and workers stay."""
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute(f"TRUNCATE {', '.join(EMPTIED)}, ojs_workers_worker")
+        else:
+            for table in (*EMPTIED, "ojs_workers_worker"):
+                cursor.execute(f"DELETE FROM {table}")
+
+
+def load(
+    count: int, *, state: str = "available", worker: str = "worker-", workers: int = 1
+) -> None:
+    """Add `count` jobs in `state`, and let the planner know of them."""
+    if not count:
+        return
+    if connection.vendor != "postgresql":
+        _load_portable(count)
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(
+            LOAD,
+            {
+                "queue": QUEUE,
+                "state": state,
+                "attempt": 0 if state == "available" else 1,
+                "worker": worker,
+                "workers": workers,
+                "count": count,
+            },
+        )
+        cursor.execute("VACUUM ANALYZE ojs_jobs_job")
+
+
+def _load_portable(count: int) -> None:
+    from jobs.models import Job
+
+    now = datetime.now(UTC)
+    Job.objects.bulk_create(
+        (
+            Job(
+                id=uuid.uuid4(),
+                type="bench.noop",
+                queue=QUEUE,
+                args=[1, "two", {"three": 3}],
+                created_at=now,
+                enqueued_at=now + timedelta(microseconds=number),
+            )
+            for number in range(count)
+        ),
+        batch_size=500,
+    )
+
+
+def scalar(query: str) -> Any:
+    with connection.cursor() as cursor:
+        cursor.execute(query)
+        return cursor.fetchone()[0]
