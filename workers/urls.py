@@ -11,4 +11,4 @@ app_name = "ojs"
 
 # Workers first: `jobs/fetch` must not be taken for a job called "fetch". One flat list: each
 # level of includes costs every request as much as a database index look-up.
-urlpatterns = [*ojs.urlpatterns, *producers.urlpatterns, re_path(r"^ojs(?:/.*)?$", not_found)]
+urlpatterns = [*ojs.urlpatterns, *producers.urlpatterns, re_path(r"^ojs(?:/|\Z)", not_found)]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import signal
-import threading
 import time
 from typing import Any
 
@@ -50,26 +51,29 @@ class Command(BaseCommand):
         self._loop(interval, options["only"])
 
     def _loop(self, interval: float, only: list[str]) -> None:
-        stopping = threading.Event()
+        # Not an Event: a second signal on the heels of the first would find its lock taken by the
+        # handler of the first, in the same thread, and wait for ever.
+        asked: queue.SimpleQueue[int] = queue.SimpleQueue()
         for name in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(name, lambda *_: stopping.set())
+            signal.signal(name, lambda number, frame: asked.put(number))
         self._say(f"The reaper runs every {interval:g} s.")
         failures = 0
         last_sign = 0.0
-        while not stopping.is_set():
+        while asked.empty():
             pause = interval
             try:
                 if time.monotonic() - last_sign >= SIGN_OF_LIFE:
                     reaper.sign_of_life(reaper.own_name())
                     last_sign = time.monotonic()
-                self._round(only, stopping.is_set)
+                self._round(only, lambda: not asked.empty())
                 failures = 0
             except (DatabaseError, InterfaceError) as problem:
                 pause = PATIENCE[min(failures, len(PATIENCE) - 1)]
                 failures += 1
                 self._say(f"Database trouble, trying again in {pause:g} s: {problem}".strip())
                 close_old_connections()
-            stopping.wait(pause)
+            with contextlib.suppress(queue.Empty):
+                asked.put(asked.get(timeout=pause))
         self._say("The reaper stops.")
 
     def _round(self, only: list[str], stop: Any) -> None:
