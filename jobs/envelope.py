@@ -21,6 +21,8 @@ ERROR_FIELDS = (
     "retryable",
     "worker_id",
 )
+ERRORS_SHOWN = 50
+"""The newest of a long history; the documents ask for ten (errors §6.2)."""
 NOT_FOR_WORKERS = ("timeout",)
 """Public JavaScript workers read `timeout` as milliseconds; `timeout_ms` says it safely."""
 

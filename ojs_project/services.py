@@ -52,6 +52,8 @@ def server(address: Address) -> list[str]:
         *(sys.executable, "-m", "granian", "--interface", "wsgi"),
         *("--host", address.ip, "--port", str(address.port)),
         *("--workers", "1", "--blocking-threads", str(THREADS), "--no-ws"),
+        # A thread that ends leaves its database connection open until Python collects it.
+        *("--blocking-threads-idle-timeout", "600"),
         *("--log-level", "error"),
         "ojs_project.wsgi:application",
     ]

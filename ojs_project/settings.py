@@ -173,6 +173,8 @@ WHITENOISE_USE_FINDERS = True
 
 # Logging
 
+LOG_LEVEL = os.environ.get("DJANGO_LOG_LEVEL", "INFO").upper()
+
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -182,12 +184,10 @@ LOGGING = {
     "handlers": {
         "console": {"class": "logging.StreamHandler", "formatter": "console"},
     },
-    "root": {
-        "handlers": ["console"],
-        "level": os.environ.get("DJANGO_LOG_LEVEL", "INFO").upper(),
-    },
-    # Django's own handlers would print its messages a second time.
-    "loggers": {"django": {"handlers": [], "propagate": True}},
+    "root": {"handlers": ["console"], "level": LOG_LEVEL},
+    # Django's own handlers would print its messages a second time, and its own level would let
+    # every refused request through.
+    "loggers": {"django": {"handlers": [], "propagate": True, "level": LOG_LEVEL}},
 }
 
 # Slow housekeeping (`manage.py qcluster`): a few small tasks an hour, brokered by the database.

@@ -35,7 +35,8 @@ class FiguresChangeList(ChangeList):
 
     def get_results(self, request: Any) -> None:
         super().get_results(request)
-        self.result_list: Any = list(self.result_list)
+        # What was counted as nothing need not be looked for again.
+        self.result_list: Any = list(self.result_list) if self.result_count else []
         add_figures = getattr(self.model_admin, "add_figures", None)
         if add_figures and self.result_list:
             add_figures(self.result_list)

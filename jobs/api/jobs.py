@@ -10,7 +10,7 @@ from rest_framework.response import Response
 
 from .. import engine
 from ..conf import ojs_settings
-from ..envelope import ERROR_FIELDS, envelope
+from ..envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope
 from ..errors import JobNotFound
 from ..fields import missing, refuse, wrong_type
 from ..identifiers import parse_uuid
@@ -19,8 +19,6 @@ from ..timestamps import format_timestamp
 from ..validation import new_job, new_jobs
 from .base import OJSViewSet
 from .dialects import job_reply
-
-ERRORS_SHOWN = 50
 
 
 def parse_id(text: str) -> UUID:
@@ -35,7 +33,7 @@ def parse_id(text: str) -> UUID:
 
 
 def errors_of(job: Job) -> list[dict[str, Any]]:
-    """The job's failed attempts, oldest first; the newest 50 of a long history."""
+    """The job's failed attempts, oldest first; the newest of a long history."""
     newest = job.errors.order_by("-id").values(*ERROR_FIELDS)[:ERRORS_SHOWN]
     return list(newest)[::-1]
 

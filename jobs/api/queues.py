@@ -9,7 +9,7 @@ from django.db.models import Q
 from rest_framework.response import Response
 
 from .. import engine, events
-from ..envelope import ERROR_FIELDS, envelope
+from ..envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope
 from ..models import DeadJob, JobError, Queue, Scope
 from ..timestamps import format_timestamp, parse_timestamp
 from .base import OJSViewSet
@@ -115,7 +115,7 @@ def _history(ids: list[UUID]) -> dict[UUID, list[dict[str, Any]]]:
     history: dict[UUID, list[dict[str, Any]]] = {}
     for error in JobError.objects.filter(job__in=ids).values("job_id", *ERROR_FIELDS):
         history.setdefault(error["job_id"], []).append(error)
-    return history
+    return {job_id: errors[-ERRORS_SHOWN:] for job_id, errors in history.items()}
 
 
 class EventViewSet(OJSViewSet):

@@ -18,6 +18,7 @@ from typing import Any
 
 from ..conf import ojs_settings
 from ..database import atomic, is_postgresql, run
+from ..envelope import ERRORS_SHOWN
 from ..models import Job, Queue
 from ..signals import jobs_claimed, send_on_commit
 from . import claim_portable
@@ -25,17 +26,18 @@ from .claimed import ClaimedJob, from_row
 
 # The lateral join visits queues in the order given and stops at the limit, so only rows about to
 # be claimed are ever locked. MATERIALIZED keeps the planner from running it again for each
-# updated row. The limit is a literal: bound as a parameter, the statement is planned anew each
-# time. Due jobs are only looked at for the places that available ones leave.
+# updated row. The limits are literals: bound as parameters, or with a number of queues that the
+# planner must guess, the statement is planned anew each time, which costs as much as running it.
+# Due jobs are only looked at for the places that available ones leave.
 CLAIM = """
     WITH wanted AS MATERIALIZED (
         SELECT name
-          FROM unnest(%(queues)s::text[]) AS name
+          FROM (SELECT unnest(%(queues)s::text[]) AS name LIMIT {queues}) AS named
          WHERE NOT coalesce((
                SELECT paused_at IS NOT NULL
                       AND coalesce(paused_until > statement_timestamp(), true)
                  FROM ojs_jobs_queue AS queue
-                WHERE queue.name = name.name), false)
+                WHERE queue.name = named.name), false)
     ), available AS MATERIALIZED (
         SELECT job.id
           FROM wanted
@@ -88,9 +90,12 @@ CLAIM = """
            {created_at}, {enqueued_at}, {started_at}, tags::text,
            CASE WHEN attributes <> '{{}}' THEN attributes::text END,
            CASE WHEN attempt > 1 THEN (
-                SELECT json_agg(to_json(error) ORDER BY error.id)::text
-                  FROM ojs_jobs_joberror AS error
-                 WHERE error.job_id = claimed.id) END,
+                SELECT json_agg(to_json(newest) ORDER BY newest.id)::text
+                  FROM (SELECT *
+                          FROM ojs_jobs_joberror AS error
+                         WHERE error.job_id = claimed.id
+                      ORDER BY id DESC
+                         LIMIT {shown}) AS newest) END,
            reserved_until
       FROM claimed
   ORDER BY array_position(%(queues)s::text[], queue::text), priority DESC, enqueued_at, id
@@ -110,10 +115,15 @@ TOLD = """, told AS (
 
 
 @cache
-def _statement(limit: int, typed: bool, told: bool) -> str:
+def _statement(limit: int, queues: int, typed: bool, told: bool) -> str:
     times = {name: TIME.format(name) for name in ("created_at", "enqueued_at", "started_at")}
     return CLAIM.format(
-        limit=limit, types=TYPES if typed else "", told=TOLD if told else "", **times
+        limit=limit,
+        queues=queues,
+        shown=ERRORS_SHOWN,
+        types=TYPES if typed else "",
+        told=TOLD if told else "",
+        **times,
     )
 
 
@@ -188,7 +198,7 @@ def _claim_postgresql(
     types: Sequence[str] | None,
     period: timedelta,
 ) -> list[ClaimedJob]:
-    statement = _statement(count, types is not None, ojs_settings.RECORD_EVENTS)
+    statement = _statement(count, len(queues), types is not None, ojs_settings.RECORD_EVENTS)
     parameters = {
         "queues": list(queues),
         "worker_id": worker_id,

@@ -16,7 +16,7 @@ from django.db.models.functions import Cast, Coalesce, Now
 from django.utils import timezone
 
 from ..database import atomic, connection
-from ..envelope import ERROR_FIELDS
+from ..envelope import ERROR_FIELDS, ERRORS_SHOWN
 from ..events import job_event, record
 from ..lifecycle import Event, State
 from ..models import Job, JobError, Queue
@@ -110,7 +110,10 @@ def _read(chosen: models.QuerySet[Job], ids: Sequence[UUID]) -> list[ClaimedJob]
     for row in rows.values():
         row[19] = None
         row[18] = None if row[18] == "{}" else row[18]
-    return [from_row(rows[job_id])._replace(errors=history.get(job_id, [])) for job_id in ids]
+    return [
+        from_row(rows[job_id])._replace(errors=history.get(job_id, [])[-ERRORS_SHOWN:])
+        for job_id in ids
+    ]
 
 
 def _tell(claimed: Sequence[ClaimedJob], was_due: set[UUID], worker_id: str) -> None:
