@@ -107,7 +107,7 @@ def run(plan: Plan, results: Results) -> None:
     ours = [name for name in MEASURED if plan.wants(name, GROUP)]
     bare = [name for name in (*BARE, *PGBENCH) if plan.is_postgresql and plan.wants(name, LIMIT)]
     raw = Raw(plan.database_url) if bare else None
-    for _, name in rounds(plan, [*ours, *bare]):
+    for name in rounds(plan, [*ours, *bare], results):
         group = GROUP if name in MEASURED else LIMIT
         rate = _measure(plan, name, raw)
         if rate is not None:

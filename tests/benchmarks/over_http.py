@@ -66,7 +66,7 @@ def run(plan: Plan, results: Results, key: str) -> None:
                     ("product", "ojs_project.settings"),
                 )
             }
-            for _, name in rounds(plan, wanted):
+            for name in rounds(plan, wanted, results):
                 scenario = wanted[name]
                 server = servers["floor" if scenario.load == "floor" else "product"]
                 # Anew each time: the server closes connections that are idle for half a minute.

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
+
+from .results import Results
+
+OTHERS = ("The machine", "busy with other things")
+IDLE = 0.1
 
 
 @dataclass
@@ -51,7 +56,16 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def rounds(plan: Plan, names: Iterable[str]) -> Iterable[tuple[int, str]]:
-    """Each name once a round, so that a slow minute of the machine hits all of them alike."""
+def rounds(plan: Plan, names: Iterable[str], results: Results) -> Iterator[str]:
+    """Each name once a round, so that a slow minute of the machine hits all of them alike.
+
+    Between two of them we do nothing for a moment, and note how busy the machine is without us.
+    """
+    import psutil  # comes with the PostgreSQL that the tests start
+
     names = list(names)
-    return ((number, name) for number in range(plan.rounds) for name in names)
+    for _ in range(plan.rounds):
+        for name in names:
+            others = psutil.cpu_percent(interval=IDLE)
+            results.get(*OTHERS, "%").rounds.append(others)
+            yield name
