@@ -129,9 +129,9 @@ def sweep(
     for chore in SWEEPS:
         if stop() or (only and chore.name not in only):
             continue
-        if chore.every and not only and not take_turn(chore):
-            continue
         try:
+            if chore.every and not only and not take_turn(chore):
+                continue
             count = run(chore, stop=stop)
         except Exception as problem:
             if _database_is_away(problem):

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.conf import settings
+from django.test import override_settings
+from pytest_django.live_server_helper import LiveServer
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
@@ -37,17 +40,26 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
-# `django_db_setup` comes before `live_server`, which would otherwise meet the settings' in-memory
-# database and make all threads share one SQLite connection.
+@pytest.fixture(scope="module")
+def live_server(django_db_setup: None) -> Iterator[LiveServer]:
+    """The live server under a strict content security policy.
+
+    After the database is set up: otherwise it would meet the settings' in-memory database and
+    make all its threads share one SQLite connection.
+    """
+    # A server loads its middleware when it starts.
+    with override_settings(MIDDLEWARE=[*settings.MIDDLEWARE, "tests.browser.csp.strict"]):
+        server = LiveServer("localhost")
+    yield server
+    server.stop()
+
+
 @pytest.fixture
-def browse(
-    chromium: Any, django_db_setup: None, live_server: Any, settings: Any
-) -> Iterator[Callable[..., Any]]:
+def browse(chromium: Any, live_server: LiveServer) -> Iterator[Callable[..., Any]]:
     """Open a page at the live server: `browse(color_scheme="dark")`.
 
-    Everything runs under a strict content security policy; a violation fails the test.
+    A violation of the content security policy fails the test.
     """
-    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "tests.browser.csp.strict"]
     contexts: list[Any] = []
     violations: list[str] = []
 

@@ -69,6 +69,13 @@ def test_a_queue_is_emptied_before_the_next_is_looked_at(db):
     assert names(claim("critical", "bulk", count=2)) == ["critical-2", "bulk"]
 
 
+def test_a_queue_named_twice_is_visited_once(db):
+    JobFactory.create_batch(3)
+
+    assert len(claim("default", "default", count=2)) == 2
+    assert len(claim("default", "default", count=2)) == 1
+
+
 def test_other_queues_are_left_alone(db):
     JobFactory(queue="bulk")
 
@@ -243,6 +250,17 @@ def test_a_job_on_its_second_attempt_brings_its_history_along(db):
     ]
     assert claimed.errors[0]["details"] == {"a": 1}
     assert claimed.errors[1]["backtrace"] == ["x:1"]
+
+
+def test_of_a_long_history_the_newest_come_along(db):
+    """Else a job that is retried for ever would bring ever more."""
+    job = JobFactory(retryable=True, scheduled_at=ago(1), attempt=80, max_attempts=1000)
+    for attempt in range(1, 81):
+        JobErrorFactory(job=job, attempt=attempt)
+
+    (claimed,) = claim()
+
+    assert [error["attempt"] for error in claimed.errors] == list(range(31, 81))
 
 
 def test_the_record_tells_who_started_what(db):

@@ -143,6 +143,16 @@ def test_a_job_that_expired_may_run_once_an_operator_says_so(db):
     assert [claimed.id for claimed in engine.claim(["default"])] == [job.pk]
 
 
+def test_a_recovered_job_that_then_expired_starts_at_its_first_attempt_too(db):
+    job = JobFactory(attempt=2, attempt_counted=True, expires_at=ago(1))
+    engine.discard_expired()
+
+    engine.retry([job.pk])
+
+    (claimed,) = engine.claim(["default"])
+    assert claimed.attempt == 1
+
+
 def test_many_are_retried_at_once_and_the_others_left_alone(db):
     dead = JobFactory.create_batch(3, dead=True)
     done, waiting = JobFactory(completed=True), JobFactory(retryable=True)

@@ -179,6 +179,8 @@ def test_other_processes_hear_of_work_made_here_if_one_of_them_listens(another_p
     another_process.execute("LISTEN ojs_jobs")
 
     push("nobody-listens")
+    engine.activate(JobFactory(pending=True, queue="nobody-listens").pk)
+    JobFactory(active=True, queue="nobody-listens", reserved_until=ago(1))
     engine.expire()
     Listener.objects.create(name="other:1", seen_at=timezone.now())
     push("one-listens")

@@ -38,7 +38,7 @@ def test_a_chore_that_fails_does_not_stop_the_others(monkeypatch, caplog, proble
 
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
-def test_a_database_that_went_away_ends_the_round(monkeypatch):
+def test_a_database_that_went_away_ends_the_round(monkeypatch, caplog):
     """The other chores would fail as well; the caller waits and connects again."""
 
     def lose_the_connection() -> int:
@@ -53,6 +53,7 @@ def test_a_database_that_went_away_ends_the_round(monkeypatch):
             reaper.sweep()
     finally:
         connection.close()
+    assert "failed" not in caplog.text, "one trouble is told once"
 
 
 def test_a_chore_works_through_batch_after_batch(monkeypatch):

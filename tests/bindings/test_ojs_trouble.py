@@ -1,0 +1,136 @@
+"""When the database is away, when we have a bug, and when the host site has habits of its own."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import DatabaseError, InterfaceError, OperationalError, connection
+
+from jobs.models import Job, RefusedFinish
+from tests.factories import JobFactory
+from tests.ojs_client import refusal
+
+SECRET = "password=hunter2 host=10.0.0.7"
+REQUESTS = [
+    ("POST", "jobs", b'{"type":"a","args":[]}'),
+    ("GET", "queues", b""),
+    ("GET", "jobs/019414d4-0000-7000-8000-000000000000", b""),
+    ("POST", "workers/fetch", b'{"queues":["default"],"worker_id":"w"}'),
+    ("POST", "workers/heartbeat", b'{"worker_id":"w"}'),
+    ("POST", "workers/ack", b'{"job_id":"019414d4-0000-7000-8000-000000000000"}'),
+]
+
+
+@pytest.fixture
+def broken(request):
+    """Every statement fails, in the way the test names."""
+
+    def fail(execute, sql, parameters, many, context):
+        raise request.param(SECRET)
+
+    return connection.execute_wrapper(fail)
+
+
+@pytest.mark.parametrize("broken", [OperationalError, InterfaceError], indirect=True)
+@pytest.mark.parametrize(("method", "path", "body"), REQUESTS)
+def test_an_unreachable_database_is_said_to_be_worth_another_try(api, broken, method, path, body):
+    """HTTP §16.2, ERR-006: 503 with `Retry-After`."""
+    with broken:
+        reply = api.generic(method, f"/ojs/v1/{path}", body, content_type="application/json")
+
+    assert reply.status_code == 503
+    error = reply.json()["error"]
+    assert (error["code"], error["retryable"]) == ("backend_error", True)
+    assert error["request_id"] == reply.headers["X-Request-Id"]
+    assert int(reply.headers["Retry-After"]) >= 1
+    assert SECRET.encode() not in reply.content
+
+
+@pytest.mark.parametrize("broken", [OperationalError, InterfaceError], indirect=True)
+def test_health_says_that_the_database_is_away(api, broken):
+    with broken:
+        reply = api.see("health")
+
+    assert reply.status_code == 503
+    body = reply.json()
+    assert (body["status"], body["backend"]["status"]) == ("degraded", "unhealthy")
+    assert SECRET.encode() not in reply.content
+
+
+def test_the_manifest_needs_no_database(api, django_assert_num_queries):
+    with django_assert_num_queries(0):
+        assert api.get("/ojs/manifest").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "broken", [DatabaseError, RuntimeError, KeyError, ValueError], indirect=True
+)
+@pytest.mark.parametrize(("method", "path", "body"), REQUESTS)
+def test_a_bug_is_answered_in_the_ojs_form_and_gives_nothing_away(api, broken, method, path, body):
+    with broken:
+        reply = api.generic(method, f"/ojs/v1/{path}", body, content_type="application/json")
+
+    assert reply.status_code == 500
+    error = reply.json()["error"]
+    assert error["code"] == "backend_error"
+    assert type(error["retryable"]) is bool
+    assert reply.headers["OJS-Version"] == "1.0"
+    assert b"hunter2" not in reply.content
+
+
+# Inside somebody else's site
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_refusal_is_remembered_although_the_site_rolls_back_what_failed(api):
+    """Under the site's ATOMIC_REQUESTS the record would go with the 409."""
+    job = JobFactory(active=True, reserved_by="worker-1")
+    connection.settings_dict["ATOMIC_REQUESTS"] = True
+    try:
+        reply = api.ack(job.pk, worker_id="worker-2")
+    finally:
+        connection.settings_dict["ATOMIC_REQUESTS"] = False
+
+    assert reply.status_code == 409
+    assert RefusedFinish.objects.count() == 1
+
+
+def test_the_sites_own_rest_framework_settings_change_nothing(api, settings):
+    nonsense = "nowhere.Nothing"
+    settings.REST_FRAMEWORK = {
+        "DEFAULT_AUTHENTICATION_CLASSES": [nonsense],
+        "DEFAULT_PERMISSION_CLASSES": [nonsense],
+        "DEFAULT_THROTTLE_CLASSES": [nonsense],
+        "DEFAULT_PARSER_CLASSES": [nonsense],
+        "DEFAULT_RENDERER_CLASSES": [nonsense],
+        "DEFAULT_CONTENT_NEGOTIATION_CLASS": nonsense,
+        "DEFAULT_VERSIONING_CLASS": nonsense,
+        "DEFAULT_METADATA_CLASS": nonsense,
+        "DEFAULT_PAGINATION_CLASS": nonsense,
+        "EXCEPTION_HANDLER": nonsense,
+        "UNAUTHENTICATED_USER": nonsense,
+        "NON_FIELD_ERRORS_KEY": "x",
+    }
+
+    assert api.push().status_code == 201
+    assert len(api.fetch()) == 1
+    assert refusal(api.push(args=1))["code"] == "invalid_request"
+    assert api.put("/ojs/v1/jobs").status_code == 405
+
+
+def test_the_sites_upload_limits_and_slashes_change_nothing(api, settings):
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 10
+    settings.DATA_UPLOAD_MAX_NUMBER_FIELDS = 0
+    settings.APPEND_SLASH = True
+
+    assert api.push(args=["x" * 1000]).status_code == 201
+    reply = api.see("queues/")
+    assert reply.status_code == 404
+    refusal(reply)
+
+
+def test_a_visitor_who_is_logged_in_has_no_more_rights(client, admin_client, db):
+    """The admin's session is not a key: else any page could make a visitor's browser enqueue."""
+    for visitor in (client, admin_client):
+        reply = visitor.post("/ojs/v1/jobs", b'{"type":"a","args":[]}', content_type="text/plain")
+        assert reply.status_code == 401
+    assert not Job.objects.exists()
