@@ -1,3 +1,25 @@
-"""What a job is and how it moves: the Open Job Spec core (Layer 1) as a Django app."""
+"""What a job is and how it moves: the Open Job Spec core (Layer 1) as a Django app.
+
+import jobs
+
+jobs.enqueue("email.send", ["user@example.com"], queue="mail")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .producer import aenqueue, aenqueue_many, enqueue, enqueue_many
 
 __version__ = "0.1.0"
+__all__ = ["aenqueue", "aenqueue_many", "enqueue", "enqueue_many"]
+
+
+def __getattr__(name: str) -> Any:
+    # Late: `INSTALLED_APPS` imports this package before any model may be imported.
+    if name in __all__:
+        from . import producer
+
+        return getattr(producer, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

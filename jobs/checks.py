@@ -12,6 +12,7 @@ from django.db import connections
 
 from . import conf
 from .database import alias
+from .middleware import enqueue_chain, execution_chain
 
 
 @checks.register("ojs")
@@ -28,7 +29,7 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
         options = conf.configured()
     except ImproperlyConfigured as problem:
         return [*found, checks.Error(str(problem), id="ojs.E002")]
-    return [*found, *_check_safety(options), *_check_times(options)]
+    return [*found, *_check_safety(options), *_check_times(options), *_check_middleware()]
 
 
 def _check_safety(options: conf.Settings) -> list[checks.CheckMessage]:
@@ -68,6 +69,17 @@ def _check_times(options: conf.Settings) -> list[checks.CheckMessage]:
                 id="ojs.W005",
             )
         )
+    return found
+
+
+def _check_middleware() -> list[checks.CheckMessage]:
+    found: list[checks.CheckMessage] = []
+    for chain in (enqueue_chain, execution_chain):
+        for entry in chain.entries:
+            try:
+                chain.load(entry)
+            except ImproperlyConfigured as problem:
+                found.append(checks.Error(str(problem), id="ojs.E005"))
     return found
 
 

@@ -18,6 +18,8 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
+from .durations import LONGEST
+
 
 def _option(default: Any, help_text: str) -> Any:
     if isinstance(default, list | dict):
@@ -92,6 +94,14 @@ class Settings:
     WORKER_RETENTION: timedelta = _seconds(DAY, "How long terminated workers stay listed.")
     EVENT_RETENTION: timedelta = _seconds(7 * DAY, "How long events are kept.")
 
+    # What runs around every enqueue and execution of this site
+    ENQUEUE_MIDDLEWARE: list = _option(
+        [], "Dotted paths of what `jobs.enqueue()` passes each job through, outermost first."
+    )
+    EXECUTION_MIDDLEWARE: list = _option(
+        [], "Dotted paths of what wraps each execution in `runjobworker`, outermost first."
+    )
+
     # Extras
     RECORD_EVENTS: bool = _option(
         True, "Write job and worker events into the durable record behind `/ojs/v1/events`."
@@ -116,12 +126,11 @@ def _coerce(option: Field[Any], value: Any, wanted: Any) -> Any:
         ImproperlyConfigured: it is not of that type.
     """
     if wanted is timedelta:
-        if isinstance(value, timedelta):
-            return value
-        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
-            return timedelta(seconds=value)
+        seconds = value.total_seconds() if isinstance(value, timedelta) else value
+        if type(seconds) in (int, float) and 0 <= seconds <= LONGEST.total_seconds():
+            return timedelta(seconds=seconds)
         raise ImproperlyConfigured(
-            f'OJS["{option.name}"] must be a number of seconds, not {value!r}.'
+            f'OJS["{option.name}"] must be a number of seconds, a century at most, not {value!r}.'
         )
     if wanted is bool and value in (0, 1):
         return bool(value)

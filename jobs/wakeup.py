@@ -47,14 +47,19 @@ class Subscription:
     def ring(self) -> None:
         self._bell.set()
 
-    def wait(self, timeout: float) -> None:
-        """Sleep until one of the queues may have work, or for `timeout` seconds."""
+    def wait(self, timeout: float) -> bool:
+        """Sleep until one of the queues may have work; whether anybody said so in time.
+
+        Args:
+            timeout: seconds; the time to look again may come sooner.
+        """
         longest = ojs_settings.WAIT_POLL_INTERVAL.total_seconds()
         if not is_postgresql():
             longest = min(longest, SHORT_POLL)
         _give_back_connection()
-        self._bell.wait(max(0.0, min(timeout, longest)))
+        rung = self._bell.wait(max(0.0, min(timeout, longest)))
         self._bell.clear()
+        return rung
 
 
 _subscriptions: set[Subscription] = set()

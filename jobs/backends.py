@@ -1,0 +1,299 @@
+"""The Django Tasks backend (DEP 14).
+
+    TASKS = {"default": {"BACKEND": "jobs.backends.OJSBackend"}}
+
+For `django.tasks`, part of Django since 6.0, and for the package `django-tasks` before.
+
+A task is a job whose type is the task's dotted path, or the name `OPTIONS["TYPES"]` gives it:
+`{"email.send": "shop.tasks.send_email"}`. A worker in another language runs it by that type, and a
+job that a client in another language enqueues under it runs the task. Positional arguments are the
+job's `args`. A task whose parameters are all keyword-only takes and makes the one object that other
+languages send; keyword arguments of any other task travel in `meta["ojs.kwargs"]`.
+
+`OPTIONS["RETRY"]` is the retry policy of all tasks (OJS retry §2); the default has three attempts,
+because a worker that dies must not lose the task.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import import_module
+from typing import Any
+
+import django
+from django.apps import apps
+from django.core import checks
+from django.utils.module_loading import import_string
+
+from .identifiers import parse_uuid
+from .lifecycle import State
+from .models import Job
+from .producer import enqueue as enqueue_job
+from .retry import InvalidRetryPolicy, RetryPolicy
+from .validation import QUEUE_LENGTH, QUEUE_PATTERN, TYPE_PATTERN
+
+FRAMEWORK = "django.tasks" if django.VERSION >= (6, 0) else "django_tasks"
+try:
+    _base: Any = import_module(f"{FRAMEWORK}.base")
+except ImportError:
+    raise ImportError(
+        "jobs.backends needs Django 6.0, or before that the package django-tasks: "
+        "pip install 'django-ojs[tasks]'"
+    ) from None
+_exceptions: Any = import_module(f"{FRAMEWORK}.exceptions")
+_signals: Any = import_module(f"{FRAMEWORK}.signals")
+_backend_base: Any = import_module(f"{FRAMEWORK}.backends.base")
+
+BaseTaskBackend = _backend_base.BaseTaskBackend
+Task, TaskContext, TaskError = _base.Task, _base.TaskContext, _base.TaskError
+TaskResult, TaskResultStatus = _base.TaskResult, _base.TaskResultStatus
+# The package calls it by another name than Django.
+InvalidTask = getattr(_exceptions, "InvalidTask", None) or _exceptions.InvalidTaskError
+TaskResultDoesNotExist = _exceptions.TaskResultDoesNotExist
+task_enqueued, task_started = _signals.task_enqueued, _signals.task_started
+task_finished = _signals.task_finished
+task_backends: Any = import_module(FRAMEWORK).task_backends
+normalize_json: Any = _base.normalize_json
+
+KWARGS = "ojs.kwargs"
+"""Where keyword arguments travel in `meta`."""
+OPTIONS = ("TYPES", "RETRY")
+STATUS = {
+    State.ACTIVE: TaskResultStatus.RUNNING,
+    State.COMPLETED: TaskResultStatus.SUCCESSFUL,
+    State.DISCARDED: TaskResultStatus.FAILED,
+    State.CANCELLED: TaskResultStatus.FAILED,
+}
+"""All other states wait to be run: READY."""
+
+
+class JobFailed(Exception):
+    """Stands in a task's errors for what is no Python exception here: a timeout, a Go error."""
+
+
+class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
+    """Tasks as jobs."""
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Job type → dotted path of the task, for types that are not the path itself."""
+        return dict(self.options.get("TYPES", {}))
+
+    def type_of(self, task: Any) -> str:
+        path: str = task.module_path
+        return next((name for name, named in self.paths.items() if named == path), path)
+
+    def validate_task(self, task: Any) -> None:
+        """
+        Raises:
+            InvalidTask: the framework's rules or those of OJS names do not allow it.
+        """
+        super().validate_task(task)
+        if not TYPE_PATTERN.fullmatch(self.type_of(task)):
+            raise InvalidTask(
+                f"{self.type_of(task)!r} is not a job type; give the task one in OPTIONS['TYPES']."
+            )
+        if not QUEUE_PATTERN.fullmatch(task.queue_name) or len(task.queue_name) > QUEUE_LENGTH:
+            raise InvalidTask(f"{task.queue_name!r} is not a queue name ({QUEUE_PATTERN.pattern}).")
+
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        """Enqueue in the caller's transaction."""
+        self.validate_task(task)
+        given = normalize_json(list(args)), normalize_json(dict(kwargs))
+        sent, meta = encode_arguments(task, *given)
+        job = enqueue_job(
+            self.type_of(task),
+            sent,
+            queue=task.queue_name,
+            priority=task.priority,
+            scheduled_at=task.run_after,
+            retry=self.options.get("RETRY"),
+            meta=meta,
+        )
+        if job is None:
+            raise InvalidTask("An enqueue middleware dropped the task.")
+        result = make_result(self, task, *given, id=str(job.id), enqueued_at=job.created_at)
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def get_result(self, result_id: str) -> Any:
+        """
+        Raises:
+            TaskResultDoesNotExist: no such job, or it is none of a task of this site.
+        """
+        job_id = parse_uuid(str(result_id))
+        job = Job.objects.filter(pk=job_id).prefetch_related("errors").first() if job_id else None
+        task = find_task(job.type) if job else None
+        if job is None or task is None:
+            raise TaskResultDoesNotExist(result_id)
+        errors = list(job.errors.all())
+        result = make_result(
+            self,
+            self._as_enqueued(task, job),
+            *decode_arguments(task, job.args, job.meta),
+            id=str(job.pk),
+            status=STATUS.get(State(job.state), TaskResultStatus.READY),
+            enqueued_at=job.created_at,
+            started_at=job.started_at,
+            last_attempted_at=job.started_at,
+            finished_at=job.finished_at,
+            errors=[task_error(error.type, error.backtrace, error.message) for error in errors],
+            worker_ids=[error.worker_id for error in errors] + _present_worker(job),
+        )
+        if result.status == TaskResultStatus.SUCCESSFUL:
+            object.__setattr__(result, "_return_value", job.result)
+        return result
+
+    def _as_enqueued(self, task: Any, job: Job) -> Any:
+        """The task with the priority and queue it was enqueued with, as far as they are ours."""
+        changes: dict[str, Any] = {"priority": job.priority, "backend": self.alias}
+        if not self.queues or job.queue in self.queues:
+            changes["queue_name"] = job.queue
+        return task.using(**changes)
+
+    def check(self, **kwargs: Any) -> Iterator[checks.CheckMessage]:
+        yield from super().check(**kwargs)
+        place = f"TASKS[{self.alias!r}]"
+        if not apps.is_installed("jobs"):
+            yield checks.Error(f"{place}: 'jobs' is not in INSTALLED_APPS.", id="ojs.E010")
+        for name in self.options.keys() - set(OPTIONS):
+            yield checks.Error(
+                f"{place}: unknown option {name!r}; there are {', '.join(OPTIONS)}.", id="ojs.E011"
+            )
+        for queue in sorted(self.queues):
+            if not QUEUE_PATTERN.fullmatch(queue):
+                yield checks.Error(f"{place}: {queue!r} is not a queue name.", id="ojs.E012")
+        for name, path in self.paths.items():
+            if not TYPE_PATTERN.fullmatch(name) or _load(path) is None:
+                yield checks.Error(f"{place}: {name!r}: {path!r} is no task.", id="ojs.E013")
+        try:
+            RetryPolicy.parse(self.options.get("RETRY"))
+        except InvalidRetryPolicy as problem:
+            yield checks.Error(f"{place}: RETRY: {problem}", id="ojs.E014")
+
+
+def make_result(
+    backend: Any, task: Any, args: list[Any], kwargs: dict[str, Any], **fields: Any
+) -> Any:
+    """A TaskResult; what is not said of it has not happened yet."""
+    empty = dict.fromkeys(("started_at", "last_attempted_at", "finished_at"))
+    return TaskResult(
+        task=task,
+        args=args,
+        kwargs=kwargs,
+        backend=backend.alias,
+        **{"status": TaskResultStatus.READY, "errors": [], "worker_ids": [], **empty, **fields},
+    )
+
+
+def _present_worker(job: Job) -> list[str]:
+    """The worker of the attempt that is no error: the one running, or the one that succeeded."""
+    if job.state == State.ACTIVE:
+        return [job.reserved_by]
+    return [job.finished_by] if job.state == State.COMPLETED else []
+
+
+def task_error(type: str, backtrace: Sequence[str] | None, message: str) -> Any:
+    return TaskError(
+        exception_class_path=_exception_path(type),
+        traceback="".join(backtrace) if backtrace else f"{type}: {message}",
+    )
+
+
+def _exception_path(type: str) -> str:
+    """The path of an exception this process knows; nothing is imported because a worker said so."""
+    path = type if "." in type else f"builtins.{type}"
+    module, _, name = path.rpartition(".")
+    found = getattr(sys.modules.get(module), name, None)
+    if inspect.isclass(found) and issubclass(found, BaseException):
+        return path
+    return f"{JobFailed.__module__}.{JobFailed.__qualname__}"
+
+
+def _takes_keywords_only(task: Any) -> bool:
+    parameters = list(inspect.signature(task.func).parameters.values())
+    own = parameters[1:] if task.takes_context else parameters
+    named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    return bool(own) and all(parameter.kind in named for parameter in own)
+
+
+def encode_arguments(
+    task: Any, args: list[Any], kwargs: dict[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """What a call of the task looks like as a job: its args and meta."""
+    if not kwargs:
+        return args, {}
+    if not args and _takes_keywords_only(task):
+        return [kwargs], {}
+    return args, {KWARGS: kwargs}
+
+
+def decode_arguments(
+    task: Any, args: list[Any], meta: dict[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """What a job looks like as a call of the task, whoever enqueued it."""
+    kwargs = meta.get(KWARGS)
+    if isinstance(kwargs, dict):
+        return args, kwargs
+    if len(args) == 1 and isinstance(args[0], dict) and _takes_keywords_only(task):
+        return [], args[0]
+    return args, {}
+
+
+def backends() -> Iterable[OJSBackend]:
+    return (backend for backend in task_backends.all() if isinstance(backend, OJSBackend))
+
+
+def find_task(type: str) -> Any:
+    """The task that runs jobs of `type`, or None.
+
+    A type is a client's word: only modules of installed apps are imported for it.
+    """
+    named = {name: path for backend in backends() for name, path in backend.paths.items()}
+    if type in named:
+        return _load(named[type])
+    module, _, name = type.rpartition(".")
+    if type in named.values() or not name or not _is_of_site(module):
+        return None
+    return _load(type)
+
+
+def _is_of_site(module: str) -> bool:
+    return module in sys.modules or any(
+        module == app.name or module.startswith(f"{app.name}.") for app in apps.get_app_configs()
+    )
+
+
+def _load(path: str) -> Any:
+    try:
+        found = import_string(path)
+    except ImportError:
+        return None
+    return found if is_ours(found) else None
+
+
+def is_ours(found: Any) -> bool:
+    return isinstance(found, Task) and isinstance(found.get_backend(), OJSBackend)
+
+
+__all__ = [
+    "JobFailed",
+    "OJSBackend",
+    "Task",
+    "TaskContext",
+    "TaskResultStatus",
+    "decode_arguments",
+    "find_task",
+    "is_ours",
+    "make_result",
+    "task_error",
+    "task_finished",
+    "task_started",
+]

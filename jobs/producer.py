@@ -1,0 +1,231 @@
+"""Enqueue from Python: `jobs.enqueue("email.send", ["user@example.com"], queue="mail")`.
+
+A job is part of the caller's transaction: rolled back with it, visible once it commits, and only
+then are waiting workers woken (OJS framework adapters §6.1). The rules are those of the HTTP
+binding; values are Python's, as long as JSON can carry them without loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.utils import timezone
+
+from . import engine, fields
+from .durations import format_duration
+from .envelope import milliseconds
+from .errors import InvalidRequest, Unsupported
+from .fields import refuse, wrong_type
+from .identifiers import uuid7
+from .jsonable import jsonable
+from .middleware import enqueue_chain
+from .validation import NewJob, new_job
+
+OPTIONS = frozenset(
+    {
+        "queue",
+        "priority",
+        "scheduled_at",
+        "expires_at",
+        "retry",
+        "max_attempts",
+        "unique",
+        "meta",
+        "tags",
+        "timeout",
+        "visibility_timeout",
+        "pending",
+        "schema",
+        "id",
+    }
+)
+MOMENTS = ("scheduled_at", "expires_at")
+PERIODS = ("timeout", "visibility_timeout")
+INTERVALS = ("initial_interval", "max_interval")
+
+deliver: Callable[[Sequence[NewJob]], Sequence[NewJob]] = engine.enqueue
+"""Where checked jobs go; `jobs.testing` puts something else here for the length of a test."""
+
+
+def enqueue(
+    type: str,
+    args: Sequence[Any] = (),
+    *,
+    queue: str | None = None,
+    priority: int | None = None,
+    scheduled_at: datetime | timedelta | str | None = None,
+    expires_at: datetime | timedelta | str | None = None,
+    retry: Mapping[str, Any] | None = None,
+    max_attempts: int | None = None,
+    unique: Mapping[str, Any] | None = None,
+    meta: Mapping[str, Any] | None = None,
+    tags: Sequence[str] | None = None,
+    timeout: timedelta | float | None = None,
+    visibility_timeout: timedelta | float | None = None,
+    pending: bool | None = None,
+    schema: str | None = None,
+    id: UUID | str | None = None,
+) -> NewJob | None:
+    """Make a job, in the transaction the caller is in (OJS core §7.1).
+
+    Returns the job, or None if an enqueue middleware dropped it.
+
+    Args:
+        scheduled_at, expires_at: a moment, or a timedelta from now.
+        timeout, visibility_timeout: seconds or a timedelta.
+        retry: a policy (OJS retry §2); its intervals may be timedeltas.
+
+    Raises:
+        InvalidRequest: a value breaks its rule; `details["field"]` says where.
+        DuplicateJob: a job with this id exists.
+    """
+    given = {name: value for name, value in locals().items() if value is not None}
+    return enqueue_many([given])[0]
+
+
+def enqueue_many(items: Iterable[Mapping[str, Any]]) -> list[NewJob | None]:
+    """Make many jobs, all or none: `[{"type": "email.send", "args": [1], "queue": "mail"}, …]`.
+
+    Each item takes what `enqueue()` takes. Enqueue middleware sees each job by itself; one it
+    drops is None in the list returned, the others are made. An error makes none of them (OJS
+    middleware §9.2, option B).
+    """
+    now = timezone.now()
+    batch = items if isinstance(items, Sequence) else list(items)
+    made: list[NewJob | None] = []
+    for index, item in enumerate(batch):
+        try:
+            made.append(_prepare(item, now))
+        except (InvalidRequest, Unsupported) as refusal:
+            if len(batch) > 1:
+                refusal.message = f"Job {index} of the batch: {refusal.message}"
+                refusal.details["index"] = index
+                refusal.args = (refusal.message,)
+            raise
+    deliver([job for job in made if job is not None])
+    return made
+
+
+async def aenqueue(type: str, args: Sequence[Any] = (), **options: Any) -> NewJob | None:
+    """`enqueue()` for async code."""
+    return await sync_to_async(enqueue)(type, args, **options)
+
+
+async def aenqueue_many(items: Iterable[Mapping[str, Any]]) -> list[NewJob | None]:
+    """`enqueue_many()` for async code."""
+    return await sync_to_async(enqueue_many)(items)
+
+
+def _prepare(item: Mapping[str, Any], now: datetime) -> NewJob | None:
+    document = _document(item)
+    if not enqueue_chain:
+        return _checked(document, now)
+    # Middleware sees the whole envelope, so the id must be there already (OJS middleware §3.4).
+    own_id = "id" not in document
+    document.setdefault("id", str(uuid7()))
+    identifier = document["id"]
+    passed = enqueue_chain.run(document)
+    if passed is None:
+        return None
+    if passed.get("id") != identifier:
+        raise refuse("id", "An enqueue middleware changed the job's id (OJS middleware §3.5).")
+    job = _checked(passed, now)
+    job.client_id = not own_id
+    return job
+
+
+def _document(item: Mapping[str, Any]) -> dict[str, Any]:
+    """The envelope of one item, as middleware sees it."""
+    if not isinstance(item, Mapping):
+        raise refuse("", "Each job must be a mapping such as {'type': …, 'args': […]}.")
+    document: dict[str, Any] = {"specversion": "1.0", "queue": "default", "args": ()}
+    document |= {name: value for name, value in item.items() if value is not None}
+    unknown = document.keys() - OPTIONS - {"specversion", "type", "args"}
+    if unknown:
+        name = min(unknown)
+        raise refuse(name, f"There is no option {name!r}; there are {', '.join(sorted(OPTIONS))}.")
+    args = document["args"]
+    if not isinstance(args, list | tuple):
+        raise wrong_type("args", "array", args)
+    document["args"] = list(args)
+    document["meta"] = dict(_mapping(document, "meta"))
+    if isinstance(document.get("id"), UUID):
+        document["id"] = str(document["id"])
+    return document
+
+
+def _checked(document: dict[str, Any], now: datetime) -> NewJob:
+    """Check an envelope by the rules of the HTTP binding, having turned Python's values to JSON."""
+    wire = {name: value for name, value in document.items() if name not in MOMENTS + PERIODS}
+    for name in PERIODS:
+        if document.get(name) is not None:
+            wire[f"{name}_ms"] = _milliseconds(name, document[name])
+    if document.get("retry") is not None:
+        wire["retry"] = _retry(document)
+    wire = {name: jsonable(value, name) for name, value in wire.items()}
+    moments = {name: document[name] for name in MOMENTS if document.get(name) is not None}
+    wire |= {name: value for name, value in moments.items() if isinstance(value, str)}
+    job = new_job(wire, now)
+    for name, value in moments.items():
+        if not isinstance(value, str):
+            setattr(job, name, _moment(name, value, now))
+    return job
+
+
+def _mapping(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = document.get(name, {})
+    if not isinstance(value, Mapping):
+        raise wrong_type(name, "object", value)
+    return value
+
+
+def _moment(name: str, value: Any, now: datetime) -> datetime:
+    try:
+        if isinstance(value, timedelta):
+            return now + value
+        if isinstance(value, datetime):
+            if value.utcoffset() is None and not settings.USE_TZ:
+                value = timezone.make_aware(value)
+            if value.utcoffset() is not None:
+                return value
+            raise refuse(
+                name,
+                f"The '{name}' field is a datetime without a time zone.",
+                hint="Use django.utils.timezone.now() or timezone.make_aware().",
+            )
+    except OverflowError:
+        raise refuse(name, f"The '{name}' field is beyond the calendar.") from None
+    raise refuse(
+        name,
+        f"The '{name}' field must be a datetime, a timedelta or a timestamp, not "
+        f"{fields.json_name(value)}.",
+    )
+
+
+def _milliseconds(name: str, value: Any) -> int:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            value = timedelta(seconds=value)
+        except (OverflowError, ValueError):
+            raise refuse(name, f"The '{name}' field is not a duration: {value!r}.") from None
+    if not isinstance(value, timedelta):
+        raise refuse(
+            name,
+            f"The '{name}' field must be seconds or a timedelta, not {fields.json_name(value)}.",
+        )
+    return milliseconds(value)
+
+
+def _retry(document: Mapping[str, Any]) -> dict[str, Any]:
+    retry = dict(_mapping(document, "retry"))
+    for name in INTERVALS:
+        if isinstance(retry.get(name), timedelta):
+            if retry[name] < timedelta(0):
+                raise refuse(f"retry.{name}", f"The 'retry.{name}' field must be positive.")
+            retry[name] = format_duration(retry[name])
+    return retry

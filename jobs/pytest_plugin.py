@@ -1,0 +1,26 @@
+"""Fixtures for pytest: `pytest_plugins = ["jobs.pytest_plugin"]` in a site's conftest.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def fake_jobs() -> Iterator[Any]:
+    """Jobs are kept in memory and not run."""
+    from . import testing
+
+    with testing.fake() as session:
+        yield session
+
+
+@pytest.fixture
+def inline_jobs() -> Iterator[Any]:
+    """Jobs run at once where they are enqueued."""
+    from . import testing
+
+    with testing.inline() as session:
+        yield session

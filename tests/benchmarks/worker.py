@@ -1,0 +1,145 @@
+"""No-op jobs through `runjobworker`, end to end, and how soon an idle worker starts one.
+
+    python -m tests.benchmarks.worker [--jobs 20000] [--concurrency 10,100] [--processes 1,2]
+
+Rates are taken from the jobs themselves: from the first start to the last end, by the database's
+clock, so that the start of a process does not count. Others who use the machine do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from tests import postgres
+from tests.processes import ROOT, environment, eventually
+
+MANAGE = [sys.executable, str(ROOT / "manage.py")]
+SAMPLES = 200
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--url", help="a PostgreSQL database to use (default: one of its own)")
+    parser.add_argument("--jobs", type=int, default=20_000)
+    parser.add_argument("--concurrency", default="10,100")
+    parser.add_argument("--processes", default="1,2")
+    parser.add_argument("--rounds", type=int, default=3)
+    return parser.parse_args()
+
+
+def numbers(text: str) -> list[int]:
+    return [int(word) for word in text.split(",")]
+
+
+def main() -> None:
+    options = arguments()
+    url = options.url or postgres.start()
+    with tempfile.TemporaryDirectory() as folder:
+        environ = environment(url, COMPLETED_RETENTION=86_400) | {
+            "DJANGO_SETTINGS_MODULE": "tests.shop.settings",
+            "DJANGO_LOG_LEVEL": "WARNING",
+            "SHOP_FOLDER": folder,
+        }
+        os.environ.update(environ)
+        subprocess.run([*MANAGE, "migrate", "--verbosity", "0"], env=environ, check=True)
+        import django
+
+        django.setup()
+        for processes in numbers(options.processes):
+            for concurrency in numbers(options.concurrency):
+                rates = [
+                    processed(environ, options.jobs, concurrency, processes)
+                    for _ in range(options.rounds)
+                ]
+                say(f"{processes} process(es), concurrency {concurrency}", rates, "jobs/s")
+        say_latency(environ)
+
+
+def say(what: str, values: list[float], unit: str) -> None:
+    spread = ", ".join(f"{value:,.0f}" for value in sorted(values))
+    print(f"{what:<36}{statistics.median(values):>9,.0f} {unit}   ({spread})", flush=True)
+
+
+def processed(environ: dict[str, str], count: int, concurrency: int, processes: int) -> float:
+    """No-op jobs a second, from the first start to the last end."""
+    from django.db.models import Max, Min
+
+    import jobs
+    from jobs.models import Event, Job
+
+    Job.objects.all().delete()
+    Event.objects.all().delete()
+    jobs.enqueue_many({"type": "shop.noop"} for _ in range(count))
+    command = [*MANAGE, "runjobworker", "--burst", "--concurrency", str(concurrency)]
+    subprocess.run([*command, "--processes", str(processes)], env=environ, check=True)
+    taken: Any = Job.objects.filter(state="completed").aggregate(
+        began=Min("started_at"), ended=Max("finished_at")
+    )
+    assert Job.objects.filter(state="completed").count() == count
+    return count / float((taken["ended"] - taken["began"]).total_seconds())
+
+
+@contextlib.contextmanager
+def idle_worker(environ: dict[str, str]) -> Iterator[None]:
+    from workers.models import Worker
+
+    Worker.objects.all().delete()
+    started = subprocess.Popen([*MANAGE, "runjobworker"], env=environ)
+    try:
+        eventually(Worker.objects.exists)
+        yield
+    finally:
+        started.send_signal(signal.SIGTERM)
+        started.wait(30)
+
+
+def say_latency(environ: dict[str, str]) -> None:
+    """From the enqueue of one job to its start, in an idle worker, by the database's clock."""
+    import jobs
+    from jobs.models import Job
+
+    pause = threading.Event()
+    made = []
+    with idle_worker(environ):
+        for _ in range(SAMPLES + 10):
+            job = jobs.enqueue("shop.noop")
+            assert job is not None
+            made.append(job.id)
+            pause.wait(0.03)
+        eventually(lambda: not Job.objects.filter(pk__in=made).exclude(state="completed").exists())
+        used = cpu_of_idleness(pause)
+    delays = sorted(
+        (job.started_at - job.created_at).total_seconds() * 1000
+        for job in Job.objects.filter(pk__in=made[10:])
+        if job.started_at is not None
+    )
+    p50, p99 = delays[len(delays) // 2], delays[int(len(delays) * 0.99)]
+    print(f"{'idle worker, enqueue to start':<36}p50 {p50:.1f} ms, p99 {p99:.1f} ms")
+    print(f"{'idle worker, processor time':<36}{used:.2f} %")
+
+
+def cpu_of_idleness(pause: threading.Event, seconds: float = 5.0) -> float:
+    """Per cent of a processor that the idle worker takes."""
+    import psutil
+
+    from workers.models import Worker
+
+    worker = psutil.Process(Worker.objects.get().pid)
+    before, began = sum(worker.cpu_times()[:2]), time.monotonic()
+    pause.wait(seconds)
+    return 100 * (sum(worker.cpu_times()[:2]) - before) / (time.monotonic() - began)
+
+
+if __name__ == "__main__":
+    main()

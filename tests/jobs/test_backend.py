@@ -1,0 +1,291 @@
+"""The Django Tasks backend, on `django.tasks` where Django has it, else on `django-tasks`."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.core.checks import run_checks
+from django.db import transaction
+from django.utils import timezone
+
+import jobs
+from jobs import engine, testing
+from jobs.backends import (
+    InvalidTask,
+    JobFailed,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    find_task,
+    task_backends,
+    task_enqueued,
+    task_finished,
+    task_started,
+)
+from jobs.engine import Completion, Failure
+from jobs.models import Job
+from tests.shop import TASKS
+from workers.runtime import handlers
+
+PATH = "tests.shop.tasks"
+
+
+@pytest.fixture(autouse=True)
+def shop(settings):
+    """The tasks of the shop; they may only be imported once the setting is there."""
+    settings.TASKS = TASKS
+    from tests.shop import tasks
+
+    return tasks
+
+
+@pytest.fixture
+def heard():
+    """The signals of the framework, in order, with the status they told."""
+    told = []
+
+    def receiver(name):
+        def receive(sender, task_result, **kwargs):
+            told.append((name, str(task_result.status)))
+
+        return receive
+
+    receivers = {
+        signal: receiver(name)
+        for signal, name in (
+            (task_enqueued, "enqueued"),
+            (task_started, "started"),
+            (task_finished, "finished"),
+        )
+    }
+    for signal, receive in receivers.items():
+        signal.connect(receive)
+    yield told
+    for signal, receive in receivers.items():
+        signal.disconnect(receive)
+
+
+def claimed(queue="default"):
+    (job,) = engine.claim([queue], worker_id="worker-7")
+    return job
+
+
+@pytest.mark.django_db
+def test_a_task_is_a_job_of_its_own_type(shop):
+    result = shop.add.using(priority=5, queue_name="math").enqueue(1, 2)
+
+    job = Job.objects.get()
+    assert result.id == str(job.pk)
+    assert result.status == TaskResultStatus.READY
+    assert (job.type, job.args, job.meta) == (f"{PATH}.add", [1, 2], {})
+    assert (job.queue, job.priority, job.state) == ("math", 5, "available")
+
+
+@pytest.mark.django_db
+def test_a_task_belongs_to_the_transaction_it_is_enqueued_in(shop):
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        shop.add.enqueue(1, 2)
+        raise ZeroDivisionError
+
+    assert not Job.objects.exists()
+
+
+@pytest.mark.django_db
+def test_a_deferred_task_waits(shop):
+    later = timezone.now() + timedelta(hours=1)
+
+    result = shop.add.using(run_after=later).enqueue(1)
+
+    assert Job.objects.get().scheduled_at == later
+    assert shop.add.get_result(result.id).status == TaskResultStatus.READY
+
+
+@pytest.mark.django_db
+def test_a_task_that_ran_has_a_result(shop, heard):
+    result = shop.add.enqueue(1, right=2)
+
+    testing.run_jobs()
+
+    result.refresh()
+    assert result.status == TaskResultStatus.SUCCESSFUL
+    assert result.return_value == 3
+    assert (result.args, result.kwargs) == ([1], {"right": 2})
+    assert result.attempts == 1
+    assert result.is_finished and result.finished_at and result.started_at
+    assert heard == [
+        ("enqueued", "READY"),
+        ("started", "RUNNING"),
+        ("finished", "SUCCESSFUL"),
+    ]
+
+
+@pytest.mark.django_db
+def test_a_running_task_says_who_runs_it(shop):
+    result = shop.add.enqueue(1)
+    claimed()
+
+    result.refresh()
+
+    assert result.status == TaskResultStatus.RUNNING
+    assert result.worker_ids == ["worker-7"]
+
+
+@pytest.mark.django_db
+def test_a_failing_task_is_tried_again_and_then_failed_with_all_its_errors(shop, heard):
+    result = shop.decline.enqueue("stolen")
+
+    testing.run_jobs()
+    result.refresh()
+    assert result.status == TaskResultStatus.READY
+    testing.run_jobs(with_scheduled=True)
+
+    result.refresh()
+    assert result.status == TaskResultStatus.FAILED
+    assert result.attempts == len(result.errors) == 3
+    assert result.errors[0].exception_class is shop.CardDeclined
+    assert "CardDeclined: stolen" in result.errors[0].traceback
+    assert "tests/shop/tasks.py" in result.errors[0].traceback
+    assert heard[-1] == ("finished", "FAILED")
+
+
+@pytest.mark.django_db
+def test_the_context_counts_attempts(shop):
+    result = shop.which_attempt.enqueue()
+    testing.fail_next(f"{PATH}.which_attempt", ConnectionError("no route"))
+
+    testing.run_jobs(with_scheduled=True)
+
+    result.refresh()
+    assert result.return_value == 2
+    assert result.errors[0].exception_class is ConnectionError
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("state", "status"), [("discard", TaskResultStatus.FAILED), ("cancel", TaskResultStatus.FAILED)]
+)
+def test_a_task_that_was_given_up_has_failed(shop, state, status):
+    result = shop.add.enqueue(1)
+    if state == "cancel":
+        engine.cancel(uuid.UUID(result.id))
+    else:
+        job = claimed()
+        engine.fail([Failure(job.id, "worker-7", code="DISCARD", type="go.Panic", message="oh")])
+
+    result.refresh()
+
+    assert result.status == status
+    if state == "discard":
+        assert result.errors[0].exception_class is JobFailed
+        assert result.errors[0].traceback == "go.Panic: oh"
+
+
+@pytest.mark.django_db
+def test_a_worker_in_go_runs_a_task_by_its_type(shop):
+    result = shop.send_invoice.enqueue(order=7)
+
+    job = claimed()
+    engine.complete([Completion(job.id, "worker-7", result={"mailed": True})])
+
+    stored = Job.objects.get()
+    assert (stored.type, stored.args, stored.meta) == ("invoice.send", [{"order": 7}], {})
+    result.refresh()
+    assert result.return_value == {"mailed": True}
+    assert result.kwargs == {"order": 7}
+
+
+@pytest.mark.django_db
+def test_a_job_from_a_client_in_go_runs_a_task(api, shop):
+    one = api.pushed(type="invoice.send", args=[{"order": 8, "copy_to": "ada"}])
+    other = api.pushed(type=f"{PATH}.add", args=[4, 5], queue="elsewhere")
+
+    testing.run_jobs()
+
+    assert api.job(one)["result"] == {"order": 8, "copy_to": "ada"}
+    assert shop.add.get_result(other).return_value == 9
+
+
+@pytest.mark.django_db
+def test_a_result_of_another_task_or_of_no_task_is_refused(shop):
+    added = shop.add.enqueue(1)
+    plain = jobs.enqueue("email.send")
+
+    with pytest.raises(Exception, match="does not match"):
+        shop.decline.get_result(added.id)
+    for identifier in (str(plain.id), str(uuid.uuid4()), "nonsense"):
+        with pytest.raises(TaskResultDoesNotExist):
+            shop.add.get_result(identifier)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_async_variants(shop):
+    async def view():
+        result = await shop.add_slowly.aenqueue(1, 2)
+        return await shop.add_slowly.aget_result(result.id)
+
+    result = async_to_sync(view)()
+    testing.run_jobs()
+
+    result.refresh()
+    assert result.return_value == 3
+
+
+@pytest.mark.django_db
+def test_arguments_that_are_not_json_are_refused(shop):
+    with pytest.raises(TypeError):
+        shop.add.enqueue(object())
+
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize("changes", [{"priority": 101}, {"queue_name": "Not A Queue"}])
+def test_what_no_job_can_be_no_task_can(shop, changes):
+    with pytest.raises(InvalidTask):
+        shop.add.using(**changes)
+
+
+def test_a_queue_outside_the_backends_queues_is_refused(shop, settings):
+    settings.TASKS = {"default": {"BACKEND": "jobs.backends.OJSBackend", "QUEUES": ["mail"]}}
+
+    with pytest.raises(InvalidTask):
+        shop.add.using(queue_name="math")
+
+
+def test_a_clients_word_imports_only_modules_of_the_site(shop):
+    import sys
+
+    sys.modules.pop("this", None)
+
+    assert find_task("this.s") is None
+    assert "this" not in sys.modules
+    assert find_task("os.path.join") is None
+    assert find_task(f"{PATH}.CardDeclined") is None
+    assert find_task(f"{PATH}.send_invoice") is None, "its type is another one"
+    assert find_task("invoice.send") is shop.send_invoice
+
+
+def test_the_worker_knows_imported_tasks_by_their_types(shop):
+    assert {"invoice.send", f"{PATH}.add"} <= set(handlers.known())
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"TYPE": {}}, "ojs.E011"),
+        ({"TYPES": {"a.b": "tests.shop.tasks.missing"}}, "ojs.E013"),
+        ({"RETRY": {"max_attempts": -1}}, "ojs.E014"),
+    ],
+)
+def test_checks_report_a_misconfigured_backend(settings, options, problem):
+    settings.TASKS = {"default": {"BACKEND": "jobs.backends.OJSBackend", "OPTIONS": options}}
+
+    found = list(task_backends["default"].check())
+
+    assert [message.id for message in found] == [problem]
+
+
+def test_checks_are_silent_for_a_good_one():
+    assert list(task_backends["default"].check()) == []
+    assert run_checks(tags=["ojs"]) == []

@@ -1,0 +1,228 @@
+"""`jobs.enqueue()`: the caller's transaction, the rules of HTTP, and nothing but JSON."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import psycopg
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import connection, transaction
+from django.utils import timezone
+from django.utils.safestring import mark_safe
+from django.utils.translation import gettext_lazy
+
+import jobs
+from jobs import wakeup
+from jobs.errors import DuplicateJob, InvalidRequest
+from jobs.identifiers import uuid7
+from jobs.lifecycle import State
+from jobs.models import Job, Listener, Queue
+from tests.factories import JobFactory, ahead
+
+
+class Oops(Exception):
+    pass
+
+
+def refused(**arguments):
+    with pytest.raises(InvalidRequest) as caught:
+        jobs.enqueue(**{"type": "email.send"} | arguments)
+    return caught.value
+
+
+def test_importing_jobs_before_apps_are_ready_loads_no_model():
+    code = "import jobs, sys; jobs.__version__; assert 'jobs.models' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+
+
+@pytest.mark.django_db
+def test_a_job_is_stored_with_everything_that_was_said_of_it():
+    made = jobs.enqueue(
+        "email.send",
+        ["user@example.com", {"template": "welcome"}],
+        queue="mail",
+        priority=7,
+        expires_at=timedelta(hours=2),
+        retry={"max_attempts": 9, "initial_interval": timedelta(seconds=90)},
+        meta={"tenant": "acme"},
+        tags=["onboarding"],
+        timeout=30,
+        visibility_timeout=timedelta(minutes=5),
+        unique={"keys": ["type"]},
+    )
+
+    job = Job.objects.get(pk=made.id)
+    assert (job.type, job.queue, job.priority) == ("email.send", "mail", 7)
+    assert job.args == ["user@example.com", {"template": "welcome"}]
+    assert (job.meta, job.tags) == ({"tenant": "acme"}, ["onboarding"])
+    assert (job.max_attempts, job.retry["initial_interval"]) == (9, "PT1M30S")
+    assert job.timeout == timedelta(seconds=30)
+    assert job.visibility_timeout == timedelta(minutes=5)
+    assert job.expires_at - job.created_at == pytest.approx(
+        timedelta(hours=2), abs=timedelta(minutes=1)
+    )
+    assert job.attributes["unique"] == {"keys": ["type"]}
+    assert job.state == State.AVAILABLE
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "when", [timedelta(hours=1), ahead(3600), ahead(3600).isoformat()], ids=type
+)
+def test_a_moment_may_be_a_datetime_a_timedelta_or_a_timestamp(when):
+    made = jobs.enqueue("email.send", scheduled_at=when)
+
+    assert made.state == State.SCHEDULED
+    assert Job.objects.get().scheduled_at == pytest.approx(ahead(3600), abs=timedelta(minutes=2))
+
+
+def test_a_datetime_without_a_time_zone_is_refused():
+    assert "time zone" in refused(scheduled_at=datetime(2030, 1, 1)).message
+
+
+@pytest.mark.django_db
+def test_a_job_is_rolled_back_with_the_transaction_it_belongs_to():
+    with pytest.raises(Oops), transaction.atomic():
+        jobs.enqueue("email.send", queue="rolled-back")
+        raise Oops
+
+    assert not Job.objects.exists()
+    assert not Queue.objects.filter(pk="rolled-back").exists()
+
+
+@pytest.mark.postgres
+@pytest.mark.django_db(transaction=True)
+def test_waiting_workers_are_woken_when_the_transaction_commits_and_not_before():
+    Listener.objects.create(name="tests:0", seen_at=timezone.now())
+    with psycopg.connect(**wakeup._connection_parameters(), autocommit=True) as other:
+        other.execute("LISTEN ojs_jobs")
+        with transaction.atomic():
+            jobs.enqueue("email.send", queue="mail")
+            before_commit = list(other.notifies(timeout=0.1))
+
+        assert before_commit == []
+        (told,) = other.notifies(timeout=30, stop_after=1)
+        assert told.payload == "mail"
+
+
+@pytest.mark.django_db
+def test_ten_thousand_jobs_in_one_call():
+    made = jobs.enqueue_many({"type": "email.send", "args": [n]} for n in range(10_000))
+
+    assert Job.objects.count() == 10_000
+    assert [job.args[0] for job in made] == list(range(10_000))
+    assert [job.args for job in Job.objects.order_by("enqueued_at", "id")[:3]] == [[0], [1], [2]]
+
+
+@pytest.mark.django_db
+def test_one_bad_job_of_many_makes_none_and_is_named():
+    with pytest.raises(InvalidRequest) as caught:
+        jobs.enqueue_many([{"type": "email.send"}, {"type": "email.send", "args": [Decimal(1)]}])
+
+    assert caught.value.details["index"] == 1
+    assert str(caught.value).startswith("Job 1 of the batch: The value at args[0]")
+    assert not Job.objects.exists()
+
+
+@pytest.mark.django_db
+def test_an_id_of_ones_own_makes_enqueueing_twice_an_error():
+    identifier = uuid7()
+    jobs.enqueue("email.send", id=identifier)
+
+    with pytest.raises(DuplicateJob), transaction.atomic():
+        jobs.enqueue("email.send", id=str(identifier))
+
+    assert Job.objects.get().pk == identifier
+
+
+@pytest.mark.django_db
+def test_tuples_subclasses_of_text_and_enumerations_arrive_as_json():
+    jobs.enqueue("email.send", (mark_safe("<b>"), State.ACTIVE, (1, 2), {"a": True}))
+
+    assert Job.objects.get().args == ["<b>", "active", [1, 2], {"a": True}]
+
+
+@pytest.mark.parametrize(
+    ("args", "place", "advice"),
+    [
+        ([datetime(2030, 1, 1, tzinfo=UTC)], "args[0]", "isoformat"),
+        ([1, {"price": Decimal("1.50")}], "args[1].price", "string"),
+        ([uuid.UUID(int=1)], "args[0]", "string"),
+        ([{1, 2}], "args[0]", "list"),
+        ([b"bytes"], "args[0]", "decode"),
+        ([gettext_lazy("Hello")], "args[0]", "str()"),
+        ([JobFactory.build()], "args[0]", "primary key"),
+        ([float("nan")], "args[0]", "nan"),
+        ([2**53], "args[0]", "string"),
+        (["nul\x00"], "args[0]", "NUL"),
+        (["\ud800"], "args[0]", "surrogate"),
+        ([{1: "one"}], "args[0]", "must be a string"),
+        ([object()], "args[0]", "builtins.object"),
+    ],
+)
+def test_what_json_cannot_carry_is_refused_where_it_stands(args, place, advice):
+    refusal = refused(args=args)
+
+    assert refusal.details["field"] == place
+    assert advice in refusal.message
+
+
+def test_a_list_that_contains_itself_is_refused():
+    endless: list = []
+    endless.append(endless)
+
+    assert "nested" in refused(args=endless).message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"type": "email send"}, "type"),
+        ({"queue": "Mail!"}, "queue"),
+        ({"priority": 101}, "priority"),
+        ({"args": "not a list"}, "args"),
+        ({"args": {"not": "a list"}}, "args"),
+        ({"meta": [1]}, "meta"),
+        ({"tags": "one"}, "tags"),
+        ({"timeout": "soon"}, "timeout"),
+        ({"timeout": True}, "timeout"),
+        ({"scheduled_at": 5}, "scheduled_at"),
+        ({"scheduled_at": "tomorrow"}, "scheduled_at"),
+        ({"retry": {"max_attempts": -1}}, "retry.max_attempts"),
+        ({"retry": 3}, "retry"),
+        ({"id": "7"}, "id"),
+    ],
+)
+def test_the_rules_are_those_of_http(arguments, field):
+    assert refused(**arguments).details["field"] == field
+
+
+def test_an_option_nobody_knows_is_refused():
+    with pytest.raises(InvalidRequest, match="no option 'que'"):
+        jobs.enqueue_many([{"type": "email.send", "que": "mail"}])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_async_code_enqueues_too():
+    async def view():
+        made = await jobs.aenqueue("email.send", [1], queue="mail")
+        return made, *await jobs.aenqueue_many([{"type": "email.send"}])
+
+    made = async_to_sync(view)()
+
+    assert {job.pk for job in Job.objects.all()} == {job.id for job in made}
+
+
+@pytest.mark.django_db
+def test_one_job_costs_one_query(django_assert_num_queries, django_capture_on_commit_callbacks):
+    with django_capture_on_commit_callbacks(execute=True):
+        jobs.enqueue("email.send")  # makes the queue, and remembers that it exists
+
+    # SQLite: savepoint, job, event, savepoint released.
+    with django_assert_num_queries(1 if connection.vendor == "postgresql" else 4):
+        jobs.enqueue("email.send", [1])

@@ -1,0 +1,192 @@
+"""`jobs.testing`: what a host site's tests stand on (OJS testing)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+import jobs
+from jobs import testing
+from jobs.lifecycle import State
+from jobs.models import Job
+from workers.runtime import Discard, Retry, Snooze, handlers
+from workers.runtime.inline import HandlerNotFound
+
+pytest_plugins = ["jobs.pytest_plugin"]
+
+
+@pytest.fixture
+def mails():
+    """Mails sent by the handler of `tests.mail`."""
+    sent: list = []
+
+    @handlers.handler("tests.mail")
+    def mail(context, to):
+        if to == "later":
+            raise Snooze(60)
+        if to == "again":
+            raise Retry(60, "busy")
+        if to == "never":
+            raise Discard("gone")
+        if to == "two":
+            jobs.enqueue("tests.mail", ["second"])
+        sent.append((to, context.attempt))
+        return {"sent": to}
+
+    yield sent
+    handlers.forget("tests.mail")
+
+
+@pytest.fixture(params=["memory", "database"])
+def place(request):
+    """Everything that runs jobs does so in memory and in the database alike."""
+    if request.param == "memory":
+        with testing.fake():
+            yield
+    else:
+        request.getfixturevalue("db")
+        yield
+
+
+def test_fake_jobs_touch_no_database_and_are_checked_like_real_ones(fake_jobs):
+    made = jobs.enqueue("email.send", ["a@b.c"], queue="mail", meta={"a": 1, "b": 2})
+
+    assert made.id.version == 7
+    testing.assert_enqueued("email.send", args=["a@b.c"], queue="mail", meta={"a": 1}, count=1)
+    testing.refute_enqueued("email.send", queue="default")
+    testing.refute_performed("email.send")
+    testing.assert_job_state(made.id, "available")
+    assert [job.type for job in testing.all_enqueued()] == ["email.send"]
+    testing.clear_all()
+    testing.refute_enqueued("email.send")
+
+
+def test_a_failed_assertion_says_what_was_enqueued_instead(fake_jobs):
+    jobs.enqueue("email.send", ["a@b.c"])
+
+    with pytest.raises(AssertionError, match=r"email.send args=\['a@b.c'\] queue='default'"):
+        testing.assert_enqueued("email.send", args=["x@y.z"])
+    with pytest.raises(AssertionError, match="Expected 2"):
+        testing.assert_enqueued("email.send", count=2)
+    with pytest.raises(AssertionError, match="Expected 0"):
+        testing.refute_enqueued("email.send")
+
+
+@pytest.mark.django_db
+def test_afterwards_jobs_are_real_again():
+    with testing.fake():
+        jobs.enqueue("email.send")
+    jobs.enqueue("email.receive")
+
+    assert [job.type for job in Job.objects.all()] == ["email.receive"]
+    testing.assert_enqueued("email.receive")
+    testing.refute_enqueued("email.send")
+
+
+def test_inline_runs_the_handler_at_once(inline_jobs, mails):
+    jobs.enqueue("tests.mail", ["two"], scheduled_at=timedelta(hours=1))
+
+    assert mails == [("second", 1), ("two", 1)]
+    testing.assert_completed("tests.mail", count=2)
+
+
+def test_inline_lets_errors_out(inline_jobs, mails):
+    testing.fail_next("tests.mail", ConnectionError("no route"))
+    with pytest.raises(ConnectionError):
+        jobs.enqueue("tests.mail", ["x"])
+    with pytest.raises(HandlerNotFound, match=r"tests\.nobody"):
+        jobs.enqueue("tests.nobody")
+
+
+def test_run_jobs_runs_what_is_there_and_what_that_enqueues(place, mails):
+    jobs.enqueue("tests.mail", ["two"])
+    jobs.enqueue("tests.mail", ["other"], queue="other")
+
+    assert testing.run_jobs() == 3
+
+    assert sorted(mails) == [("other", 1), ("second", 1), ("two", 1)]
+    testing.assert_completed("tests.mail", count=3)
+    assert testing.all_enqueued(args=["two"])[0].result == {"sent": "two"}
+
+
+def test_run_jobs_can_be_told_which_and_how_many(place, mails):
+    for queue in ("default", "default", "other"):
+        jobs.enqueue("tests.mail", [queue], queue=queue)
+
+    assert testing.run_jobs("other") == 1
+    assert testing.run_jobs(max_jobs=1) == 1
+    assert mails == [("other", 1), ("default", 1)]
+
+
+def test_a_failure_is_tried_again_when_its_time_comes(place, mails):
+    testing.fail_next("tests.mail", ConnectionError("no route"))
+    jobs.enqueue("tests.mail", ["x"])
+
+    testing.run_jobs()
+    testing.assert_failed("tests.mail")
+    testing.assert_performed("tests.mail")
+    testing.run_jobs(with_scheduled=True)
+
+    assert mails == [("x", 2)]
+    testing.assert_completed("tests.mail")
+
+
+def test_fail_all_uses_the_attempts_up(place, mails):
+    testing.fail_all("tests.mail", ConnectionError("no route"))
+    jobs.enqueue("tests.mail", ["x"], max_attempts=2)
+
+    assert testing.run_jobs(with_scheduled=True) == 2
+
+    (job,) = testing.all_enqueued()
+    testing.assert_job_state(job.id, "discarded")
+    testing.forget_failures()
+
+
+def test_advancing_time_makes_jobs_due(place, mails):
+    jobs.enqueue("tests.mail", ["x"], scheduled_at=timedelta(hours=24))
+
+    testing.advance_time(hours=23)
+    assert testing.run_jobs() == 0
+    testing.advance_time(hours=2)
+    assert testing.run_jobs() == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "state", "attempt"),
+    [
+        ("later", State.RETRYABLE, None),
+        ("again", State.RETRYABLE, 1),
+        ("never", State.DISCARDED, 1),
+    ],
+)
+def test_handlers_decide_how_their_job_goes_on(place, mails, word, state, attempt):
+    made = jobs.enqueue("tests.mail", [word])
+
+    testing.run_jobs()
+
+    testing.assert_job_state(made.id, state)
+    if attempt is not None:
+        assert testing.all_enqueued()[0].attempt == attempt
+
+
+@pytest.mark.django_db
+def test_a_snoozed_attempt_does_not_count(mails):
+    jobs.enqueue("tests.mail", ["later"])
+
+    for _ in range(5):
+        testing.run_jobs(with_scheduled=True, max_jobs=1)
+
+    job = Job.objects.get()
+    assert (job.attempt, job.state, job.errors.count()) == (1, State.RETRYABLE, 0)
+
+
+@pytest.mark.django_db
+def test_retry_waits_as_long_as_the_handler_asks(mails):
+    jobs.enqueue("tests.mail", ["again"])
+
+    testing.run_jobs()
+
+    job = Job.objects.get()
+    assert job.retry_delay == timedelta(seconds=60)
+    assert [(error.type, error.message) for error in job.errors.all()] == [("retry", "busy")]

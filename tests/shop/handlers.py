@@ -1,0 +1,180 @@
+"""Handlers of the shop. They leave marks in the folder SHOP_FOLDER, where tests look for them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from django.contrib.auth.models import Group
+from django.db import connection, transaction
+
+from workers.runtime import Discard, Retry, Snooze, handler
+
+PAUSE = 0.02
+
+
+def folder() -> Path:
+    return Path(os.environ["SHOP_FOLDER"])
+
+
+def mark(name: str, text: str = "") -> None:
+    """Leave a mark, whole or not at all."""
+    draft = folder() / f".{name}"
+    draft.write_text(text)
+    draft.rename(folder() / name)
+
+
+def marked(name: str) -> bool:
+    return (folder() / name).exists()
+
+
+def wait_for(name: str) -> None:
+    """Be busy until the test leaves a mark; a thread of Python can be interrupted at each turn."""
+    while not marked(name):
+        time.sleep(PAUSE)
+
+
+@handler("shop.noop")
+def noop(context: Any, *args: Any) -> None:
+    pass
+
+
+@handler("shop.echo")
+def echo(context: Any, *args: Any) -> dict[str, Any]:
+    return {"args": list(args), "meta": context.meta, "attempt": context.attempt}
+
+
+@handler("shop.work")
+def work(context: Any, name: str) -> str:
+    """Say that it has begun, end when told to, and say whether that was wanted then."""
+    mark(f"{name}.began", str(context.attempt))
+    wait_for(f"{name}.go")
+    mark(f"{name}.ended", context.cancelled_because)
+    return name
+
+
+@handler("shop.work_async")
+async def work_async(context: Any, name: str) -> str:
+    mark(f"{name}.began")
+    try:
+        while not marked(f"{name}.go"):
+            await asyncio.sleep(PAUSE)
+    except asyncio.CancelledError:
+        mark(f"{name}.cancelled", context.cancelled_because)
+        raise
+    return name
+
+
+@handler("shop.patient")
+def patient(context: Any, name: str) -> None:
+    """End when cancelled, and say why."""
+    mark(f"{name}.began")
+    while not context.wait(PAUSE) and not marked(f"{name}.go"):
+        pass
+    mark(f"{name}.ended", context.cancelled_because)
+
+
+@handler("shop.scarce", concurrency=2)
+def scarce(context: Any, name: str) -> None:
+    mark(f"{name}.began")
+    wait_for(f"{name}.go")
+
+
+@handler("shop.hurried", timeout=0.3)
+def hurried(context: Any, name: str) -> None:
+    try:
+        wait_for("never")
+    finally:
+        mark(f"{name}.ended", context.cancelled_because)
+
+
+@handler("shop.hurried_async", timeout=0.3)
+async def hurried_async(context: Any, name: str) -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        mark(f"{name}.ended", context.cancelled_because)
+
+
+@handler("shop.beat")
+def beat(context: Any, name: str) -> None:
+    """Ask until the answer is no, or until told that it has been yes long enough."""
+    mark(f"{name}.began")
+    still_ours = context.heartbeat()
+    while still_ours and not marked(f"{name}.go"):
+        time.sleep(PAUSE)
+        still_ours = context.heartbeat()
+    mark(f"{name}.still_ours", str(still_ours))
+
+
+@handler("shop.fail")
+def fail(context: Any, how: str) -> Any:
+    if how == "retry":
+        raise Retry(3600, "busy")
+    if how == "discard":
+        raise Discard("pointless")
+    if how == "dead_letter":
+        raise Discard("look at it", dead_letter=True)
+    if how == "snooze":
+        raise Snooze(3600)
+    if how == "exit":
+        raise SystemExit(3)
+    if how == "unjson":
+        return object()
+    raise ConnectionError(f"no route: {how}")
+
+
+@handler("shop.charge", atomic_ack=True)
+def charge(context: Any, name: str, how: str = "") -> str:
+    """Its effect is a row; it happens exactly once."""
+    Group.objects.create(name=name)
+    if how == "fail":
+        raise ConnectionError("no route")
+    if how == "wait":
+        mark(f"{name}.began")
+        wait_for(f"{name}.go")
+    if how == "die" and context.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return name
+
+
+@handler("shop.die")
+def die(context: Any, name: str) -> None:
+    """Crash the process, once."""
+    if not marked(f"{name}.died"):
+        mark(f"{name}.died", str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGKILL)
+    mark(f"{name}.ended", str(os.getpid()))
+
+
+@handler("shop.grow")
+def grow(context: Any, name: str, megabytes: int) -> None:
+    mark(f"{name}.began", str(os.getpid()))
+    kept.append(bytearray(os.urandom(1024) * 1024 * megabytes))
+
+
+kept: list[bytearray] = []
+
+
+@handler("shop.connections")
+def connections_left(context: Any) -> Any:
+    """Which of this database's connections were left in a transaction by the job before."""
+    return [connection.in_atomic_block, connection.get_autocommit()]
+
+
+@handler("shop.leave_transaction_open")
+def leave_transaction_open(context: Any) -> None:
+    transaction.atomic().__enter__()
+    Group.objects.create(name="never committed")
+
+
+@handler("shop.spin")
+def spin(context: Any, name: str) -> None:
+    """Keep the interpreter busy, without a pause."""
+    mark(f"{name}.began")
+    while not marked(f"{name}.go"):
+        sum(number * number for number in range(10_000))

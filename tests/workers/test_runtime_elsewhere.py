@@ -1,0 +1,225 @@
+"""A worker of a server that is not ours, and does nothing to keep the worker to its rules.
+
+It knows fetch, ack, nack and heartbeat and no more, as public servers may: no registration, no
+waiting, no reports in a fetch. It always has work, and writes down what it is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from jobs.identifiers import uuid7
+from tests.processes import eventually
+from tests.workers.site import NOWHERE, Shop, ends_with, tell
+
+pytestmark = pytest.mark.slow
+
+
+class Elsewhere(ThreadingHTTPServer):
+    """The other server."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.waiting: list[dict[str, Any]] = []
+        self.settled: list[str] = []
+        self.directive = "running"
+        self.fails = False
+        self.lock = threading.Lock()
+
+    def enqueue(self, type: str, *args: Any) -> str:
+        job_id = str(uuid7())
+        job = {"id": job_id, "type": type, "args": list(args), "queue": "default"}
+        self.waiting.append(job | {"attempt": 1, "max_attempts": 3, "state": "active"})
+        return job_id
+
+    def answer(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        with self.lock:
+            self.asked.append((path, body))
+            if self.fails:
+                return 503, {}
+            if path == "heartbeat":
+                return 200, {"state": self.directive}
+            if path == "fetch":
+                count = body["count"]
+                given, self.waiting = self.waiting[:count], self.waiting[count:]
+                return 200, {"jobs": given}
+            if path in ("ack", "nack"):
+                self.settled.append(body["job_id"])
+                return 200, {"acknowledged": True}
+            return 404, {}
+
+    def heard(self, path: str) -> list[dict[str, Any]]:
+        with self.lock:
+            return [body for asked, body in self.asked if asked == path]
+
+    def was_told_of(self, job_id: str) -> bool:
+        """Whether a report of the job has come, by itself or with a fetch."""
+        told = [
+            report
+            for path in ("ack", "fetch")
+            for body in self.heard(path)
+            for report in [body, *body.get("acks", [])]
+        ]
+        return any(report.get("job_id") == job_id for report in told)
+
+    def beats(self, count: int, **like: Any) -> None:
+        """Wait for so many more heartbeats of this kind."""
+        before = len(self.heard("heartbeat"))
+
+        def there() -> bool:
+            new = self.heard("heartbeat")[before:]
+            return sum(like.items() <= body.items() for body in new) >= count
+
+        eventually(there, lambda: f"heartbeats: {self.heard('heartbeat')[before:]}")
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Elsewhere
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        status, document = self.server.answer(self.path.rpartition("/")[2], body)
+        data = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/openjobspec+json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Elsewhere]:
+    server = Elsewhere()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def shop(tmp_path: Any, elsewhere: Elsewhere) -> Shop:
+    site = Shop(tmp_path, NOWHERE, "http")
+    site.url = f"http://127.0.0.1:{elsewhere.server_address[1]}"
+    # It names no interval, so the worker beats every five seconds, and whenever its state changes.
+    return site
+
+
+POLL = ("--poll-interval", "0.05")
+
+
+def test_jobs_are_settled_one_by_one_with_worker_and_attempt(shop, elsewhere):
+    done, failed = elsewhere.enqueue("shop.echo", 1), elsewhere.enqueue("shop.fail", "crash")
+    with shop.worker(*POLL) as started:
+        eventually(lambda: elsewhere.heard("ack") and elsewhere.heard("nack"))
+        (ack,), (nack,) = elsewhere.heard("ack"), elsewhere.heard("nack")
+        assert started.terminate() == 0
+
+    who = elsewhere.heard("fetch")[0]["worker_id"]
+    assert (ack["job_id"], ack["worker_id"], ack["attempt"]) == (done, who, 1)
+    assert ack["result"]["args"] == [1]
+    assert (nack["job_id"], nack["worker_id"]) == (failed, who)
+    assert nack["error"]["code"] == "handler_error"
+    assert nack["error"]["message"] == "no route: crash"
+
+
+def test_every_heartbeat_says_all_of_it(shop, elsewhere):
+    job = elsewhere.enqueue("shop.work", "work")
+    with shop.worker(*POLL, "--queues", "a,b", "--labels", "blue", "--concurrency", "3") as started:
+        shop.wait_for("work.began")
+        tell(started, signal.SIGTSTP)
+        elsewhere.beats(1, state="quiet")
+        beat = elsewhere.heard("heartbeat")[-1]
+        shop.go("work")
+        assert (beat["active_jobs"], beat["active_job_ids"]) == (1, [job])
+        assert (beat["queues"], beat["labels"]) == (["a", "b"], ["blue"])
+        assert (beat["concurrency"], beat["pid"]) == (3, started.process.pid)
+        assert beat["hostname"] and beat["started_at"].endswith("Z")
+
+
+def test_a_full_worker_does_not_fetch(shop, elsewhere):
+    for number in range(5):
+        elsewhere.enqueue("shop.work", f"job{number}")
+    with shop.worker(*POLL, "--concurrency", "2"):
+        shop.wait_for("job0.began", "job1.began")
+        assert [body["count"] for body in elsewhere.heard("fetch")] == [2]
+        shop.go("job0")
+        shop.wait_for("job2.began")
+        assert not shop.has("job3.began")
+        assert [body["count"] for body in elsewhere.heard("fetch")] == [2, 1]
+        shop.go("job1", "job2", "job3", "job4")
+        eventually(lambda: len(elsewhere.heard("ack")) == 5)
+
+
+@pytest.mark.parametrize("how", ["signal", "server"])
+def test_a_quiet_worker_does_not_fetch_and_a_resumed_one_does(shop, elsewhere, how):
+    with shop.worker(*POLL) as started:
+        eventually(lambda: len(elsewhere.heard("fetch")) > 2)
+        if how == "signal":
+            tell(started, signal.SIGTSTP)
+            elsewhere.beats(1, state="quiet")
+        else:
+            elsewhere.directive = "quiet"
+            elsewhere.beats(1, state="quiet")
+        fetched = len(elsewhere.heard("fetch"))
+        elsewhere.enqueue("shop.echo")
+        # By then a worker that fetched would have, many times.
+        elsewhere.beats(1, state="quiet")
+        assert len(elsewhere.heard("fetch")) <= fetched + 1, "one may have been under way"
+        assert len(elsewhere.waiting) == 1
+
+        elsewhere.directive = "running"
+        if how == "signal":
+            tell(started, signal.SIGCONT)
+        eventually(lambda: elsewhere.heard("ack"))
+
+
+def test_a_terminating_worker_does_not_fetch_and_goes_on_beating(shop, elsewhere):
+    elsewhere.enqueue("shop.work", "work")
+    with shop.worker(*POLL) as started:
+        shop.wait_for("work.began")
+        tell(started, signal.SIGTERM)
+        elsewhere.beats(1, state="terminate")
+        fetched = len(elsewhere.heard("fetch"))
+        elsewhere.enqueue("shop.echo")
+        elsewhere.beats(1, state="terminate")
+        shop.go("work")
+        ends_with(started)
+    assert len(elsewhere.heard("fetch")) <= fetched + 1
+    assert len(elsewhere.heard("ack")) == 1
+    assert elsewhere.heard("deregister")
+
+
+def test_heartbeats_that_fail_change_nothing(shop, elsewhere):
+    working = elsewhere.enqueue("shop.work", "work")
+    with shop.worker(*POLL) as started:
+        shop.wait_for("work.began")
+        elsewhere.fails = True
+        started.wait_for("Heartbeat failed")
+        shop.go("work")
+        eventually(lambda: elsewhere.was_told_of(working))
+        assert elsewhere.heard("heartbeat")[-1]["state"] == "running"
+        elsewhere.fails = False
+        after = elsewhere.enqueue("shop.echo")
+        eventually(lambda: {working, after} <= set(elsewhere.settled))
+
+
+def test_a_server_without_registration_is_registered_with_at_every_chance(shop, elsewhere):
+    with shop.worker(*POLL):
+        elsewhere.beats(1, state="running")
+    assert elsewhere.heard("register")[0]["hostname"]

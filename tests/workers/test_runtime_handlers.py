@@ -1,0 +1,293 @@
+"""What handlers may do and say, in real worker processes of a site."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+
+import jobs
+from jobs import engine
+from jobs.lifecycle import State
+from jobs.models import Job
+from tests import shop as shop_app
+from tests.processes import eventually, free_port
+from tests.workers.site import Shop, becomes, ends_with, state_of, tell, worker_becomes
+from workers.models import Worker
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def shop(tmp_path: Any, database_url: str) -> Shop:
+    return Shop(tmp_path, database_url)
+
+
+@pytest.fixture(params=["direct", "http"])
+def either_shop(request: Any, tmp_path: Any, database_url: str) -> Iterator[Shop]:
+    site = Shop(tmp_path, database_url, request.param)
+    if site.over == "direct":
+        yield site
+        return
+    with site.server(free_port()):
+        yield site
+
+
+def burst(shop: Shop, *arguments: str, **options: Any) -> str:
+    """Run what there is; return what the worker wrote."""
+    with shop.starting("--burst", *arguments, **options) as started:
+        ends_with(started)
+        return started.output
+
+
+def the_error_of(job: Any) -> Any:
+    return Job.objects.get(pk=job.id).errors.get()
+
+
+def test_a_burst_runs_all_there_is_and_ends(either_shop):
+    jobs.enqueue_many({"type": "shop.noop", "args": [n]} for n in range(250))
+
+    burst(either_shop)
+
+    assert set(Job.objects.values_list("state", flat=True)) == {"completed"}
+    assert Worker.objects.get().left_at
+
+
+def test_what_a_handler_raises_decides_what_follows(either_shop):
+    made = {
+        how: jobs.enqueue("shop.fail", [how])
+        for how in ("retry", "discard", "dead_letter", "snooze", "exit", "unjson", "crash")
+    }
+    unknown = jobs.enqueue("shop.nobody")
+
+    burst(either_shop)
+
+    found = {how: Job.objects.get(pk=job.id) for how, job in made.items()}
+    states = {how: (job.state, job.dead_letter) for how, job in found.items()}
+    assert states == {
+        "retry": ("retryable", False),
+        "discard": ("discarded", False),
+        "dead_letter": ("discarded", True),
+        "snooze": ("retryable", False),
+        "exit": ("retryable", False),
+        "unjson": ("discarded", True),
+        "crash": ("retryable", False),
+    }
+    assert found["retry"].retry_delay.total_seconds() == 3600
+    assert found["snooze"].retry_delay.total_seconds() == 3600
+    assert found["snooze"].attempt_counted and not found["snooze"].errors.exists()
+    assert the_error_of(made["exit"]).type == "SystemExit"
+    assert the_error_of(made["unjson"]).type == "invalid_result"
+    assert the_error_of(unknown).type == "handler_not_found"
+    crash = the_error_of(made["crash"])
+    assert (crash.type, crash.code) == ("ConnectionError", "handler_error")
+    assert crash.message == "no route: crash"
+    assert "tests/shop/handlers.py" in crash.backtrace[1]
+
+
+@pytest.mark.parametrize("kind", ["shop.hurried", "shop.hurried_async"])
+def test_a_handler_that_takes_too_long_is_interrupted_and_its_place_is_free(either_shop, kind):
+    made = jobs.enqueue(kind, ["late"])
+    with either_shop.worker("--concurrency", "1"):
+        assert either_shop.wait_for("late.ended") == "timeout"
+        becomes(made, "retryable")
+        after = jobs.enqueue("shop.echo")
+        becomes(after, "completed")
+    assert the_error_of(made).type == "timeout"
+
+
+def test_a_job_may_bring_a_shorter_timeout(shop):
+    made = jobs.enqueue("shop.work", ["late"], timeout=0.2)
+    with shop.worker():
+        becomes(made, "retryable")
+    assert the_error_of(made).type == "timeout"
+
+
+def test_a_worker_can_leave_unknown_types_to_others(either_shop):
+    unknown, known = jobs.enqueue("shop.nobody"), jobs.enqueue("shop.echo")
+
+    burst(either_shop, "--known-types")
+
+    assert (state_of(unknown), state_of(known)) == ("available", "completed")
+
+
+def test_a_handler_that_leaves_a_transaction_open_harms_no_other(shop):
+    jobs.enqueue("shop.leave_transaction_open")
+    with shop.worker("--concurrency", "1"):
+        made = jobs.enqueue("shop.connections")
+        becomes(made, "completed")
+    assert Job.objects.get(pk=made.id).result == [False, True]
+    assert not Group.objects.exists()
+
+
+# Effects that happen exactly once
+
+
+def test_work_and_completion_are_one_transaction(shop):
+    jobs.enqueue("shop.charge", ["once"])
+
+    burst(shop)
+
+    job = Job.objects.get()
+    assert (job.state, job.result) == ("completed", "once")
+    assert Group.objects.get().name == "once"
+
+
+def test_a_failing_handler_leaves_no_effect(shop):
+    made = jobs.enqueue("shop.charge", ["never", "fail"])
+
+    burst(shop)
+
+    assert state_of(made) == "retryable"
+    assert not Group.objects.exists()
+
+
+def test_a_worker_that_is_killed_in_the_middle_leaves_no_effect_and_loses_no_job(shop):
+    made = jobs.enqueue("shop.charge", ["once", "die"])
+    with shop.starting("--burst") as started:
+        ends_with(started, -signal.SIGKILL)
+    assert not Group.objects.exists()
+
+    engine.reclaim(Job.objects.active(), engine.WORKER_DEATH)
+    burst(shop)
+
+    assert (state_of(made), Job.objects.get().attempt) == ("completed", 2)
+    assert Group.objects.get().name == "once"
+
+
+@pytest.mark.postgres
+def test_a_lost_reservation_takes_the_work_back(shop):
+    """Only where a second writer need not wait for the handler's transaction."""
+    made = jobs.enqueue("shop.charge", ["lost", "wait"])
+    with shop.worker() as started:
+        shop.wait_for("lost.began")
+        Job.objects.update(queue="elsewhere")
+        engine.reclaim(Job.objects.all(), engine.WORKER_DEATH)
+        shop.go("lost")
+        started.wait_for("was refused")
+    assert state_of(made) == "available"
+    assert not Group.objects.exists()
+
+
+def test_such_a_handler_does_not_run_where_the_database_is_not(tmp_path, database_url):
+    shop = Shop(tmp_path, database_url, "http")
+    made = jobs.enqueue("shop.charge", ["never"])
+    with shop.server(free_port()):
+        burst(shop)
+    assert the_error_of(made).type == "handler_needs_database"
+
+
+# Django tasks
+
+
+def test_a_django_task_runs_in_a_worker(shop, settings):
+    settings.TASKS = shop_app.TASKS
+    from tests.shop import tasks
+
+    result = tasks.add.enqueue(1, right=2)
+    slow = tasks.add_slowly.enqueue(3, 4)
+    from_go = jobs.enqueue("invoice.send", [{"order": 9}])
+
+    burst(shop)
+
+    result.refresh()
+    slow.refresh()
+    assert (result.return_value, slow.return_value) == (3, 7)
+    assert result.worker_ids == [Worker.objects.get().pk]
+    assert Job.objects.get(pk=from_go.id).result == {"order": 9, "copy_to": ""}
+
+
+# Several processes
+
+
+def test_a_supervisor_starts_crashed_children_again_and_ends_all_when_told(shop):
+    made = jobs.enqueue("shop.die", ["crash"])
+    with shop.worker("--processes", "2") as started:
+        died = shop.wait_for("crash.died")
+        eventually(lambda: Worker.objects.count() == 3)
+        engine.reclaim(Job.objects.active(), engine.WORKER_DEATH)
+        becomes(made, "completed")
+        assert shop.wait_for("crash.ended") not in (died, str(started.process.pid))
+
+        # Ctrl-C reaches the whole foreground group; each child hears of it once.
+        os.killpg(started.process.pid, signal.SIGINT)
+        ends_with(started)
+    assert Worker.objects.filter(left_at__isnull=True).count() == 1, "the one that crashed"
+
+
+def test_children_end_with_their_supervisor(shop):
+    jobs.enqueue("shop.work", ["work"])
+    with shop.worker("--processes", "2", "--grace-period", "0") as started:
+        shop.wait_for("work.began")
+        eventually(lambda: Worker.objects.count() == 2)
+        tell(started, signal.SIGKILL)
+        eventually(lambda: Worker.objects.filter(left_at__isnull=False).count() == 2)
+    assert Job.objects.get().state == State.RETRYABLE
+
+
+def test_signals_reach_all_children(shop):
+    with shop.worker("--processes", "2") as started:
+        eventually(lambda: Worker.objects.filter(state="running").count() == 2)
+        tell(started, signal.SIGTSTP)
+        eventually(lambda: Worker.objects.filter(state="quiet").count() == 2)
+        tell(started, signal.SIGCONT)
+        eventually(lambda: Worker.objects.filter(state="running").count() == 2)
+        assert started.terminate() == 0
+
+
+def test_a_process_that_takes_too_much_memory_drains_and_another_takes_over(shop):
+    jobs.enqueue("shop.grow", ["grow", 400])
+    working = jobs.enqueue("shop.work", ["work"])
+    with shop.worker("--processes", "1", "--max-memory", "300") as started:
+        shop.wait_for("grow.began", "work.began")
+        started.wait_for("its memory limit")
+        shop.go("work")
+        ends_with(started, 75)
+    assert state_of(working) == "completed"
+
+
+def test_a_supervisor_replaces_a_process_at_its_memory_limit(shop):
+    jobs.enqueue("shop.grow", ["grow", 400])
+    with shop.worker("--processes", "2", "--max-memory", "300") as started:
+        first = shop.wait_for("grow.began")
+        eventually(lambda: Worker.objects.filter(left_at__isnull=False).exists())
+        eventually(lambda: Worker.objects.filter(left_at__isnull=True).count() == 2)
+        assert str(Worker.objects.get(left_at__isnull=False).pid) == first
+        assert started.terminate() == 0
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--queues", ""], "at least one queue"),
+        (["--queues", "Not A Queue"], "not a queue name"),
+        (["--concurrency", "-1"], "must be positive"),
+        (["--processes", "2", "--worker-id", "w"], "one process's own"),
+    ],
+)
+def test_the_command_line_is_checked(shop, arguments, problem):
+    with shop.starting(*arguments) as started:
+        ends_with(started, 1)
+        assert problem in started.output
+
+
+def test_a_worker_with_a_wrong_key_ends_and_says_why(tmp_path, database_url):
+    shop = Shop(tmp_path, database_url, "http")
+    with (
+        shop.server(free_port()),
+        shop.starting("--api-key", "ojs_wrong") as started,
+    ):
+        ends_with(started, 1)
+        assert "unknown or revoked" in started.output
+
+
+def test_the_worker_of_a_site_says_it_is_running(shop):
+    with shop.worker("--worker-id", "worker_of_mine"):
+        assert worker_becomes("running").pk == "worker_of_mine"

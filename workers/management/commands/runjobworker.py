@@ -1,0 +1,105 @@
+"""Run jobs: a worker of this site's own queues, or of any OJS server (`--url`)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from jobs.conf import ojs_settings
+from jobs.validation import QUEUE_PATTERN
+from workers.runtime import handlers, signals
+from workers.runtime.client import Client, LocalClient, Refused
+from workers.runtime.http import HttpClient
+from workers.runtime.options import Options, new_worker_id
+from workers.runtime.process import WorkerProcess
+from workers.runtime.supervisor import Supervisor
+
+
+def words(text: str) -> list[str]:
+    return list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+
+
+class Command(BaseCommand):
+    help = __doc__ or ""
+
+    def add_arguments(self, parser: Any) -> None:
+        add = parser.add_argument
+        add("--queues", type=words, default=["default"], help="in order of priority: a,b,c")
+        add("--concurrency", type=int, help="jobs at once in each process (default: CONCURRENCY)")
+        add("--labels", type=words, default=[], help="to find these workers by: blue,gpu")
+        add("--grace-period", type=float, help="seconds for active jobs when told to end")
+        add("--processes", type=int, default=1, help="worker processes; a crashed one is restarted")
+        add("--burst", action="store_true", help="run what there is, then end")
+        add("--max-memory", type=int, default=0, metavar="MB", help="then drain and start afresh")
+        add("--known-types", action="store_true", help="leave types without a handler to others")
+        add("--worker-id", help="only with one process (default: a new one each time)")
+        add("--url", default=os.environ.get("OJS_URL", ""), help="an OJS server [OJS_URL]")
+        add(
+            "--api-key",
+            default=os.environ.get("OJS_AUTH_TOKEN", ""),
+            help="for --url; better in the environment, where `ps` does not show it "
+            "[OJS_AUTH_TOKEN]",
+        )
+        add("--poll-interval", type=float, default=1.0, help="seconds, where --url does not wait")
+
+    def handle(self, *args: Any, **given: Any) -> None:
+        options = self._options(given)
+        handlers.autodiscover()
+        if given["processes"] > 1:
+            code = Supervisor(given["processes"], lambda: self._run(options, given)).run()
+        else:
+            code = self._run(options, given)
+        if code:
+            sys.exit(code)
+
+    def _options(self, given: dict[str, Any]) -> Options:
+        concurrency = given["concurrency"] or ojs_settings.CONCURRENCY
+        grace = given["grace_period"]
+        if grace is None:
+            grace = ojs_settings.GRACE_PERIOD.total_seconds()
+        if concurrency < 1 or given["processes"] < 1 or grace < 0 or given["poll_interval"] <= 0:
+            raise CommandError("Numbers must be positive.")
+        for queue in given["queues"]:
+            if not QUEUE_PATTERN.fullmatch(queue):
+                raise CommandError(f"{queue!r} is not a queue name ({QUEUE_PATTERN.pattern}).")
+        if not given["queues"]:
+            raise CommandError("--queues must name at least one queue (§6.2).")
+        if given["processes"] > 1 and given["worker_id"]:
+            raise CommandError("--worker-id is one process's own (§3.1).")
+        if given["processes"] > 1 and not hasattr(os, "fork"):
+            raise CommandError("--processes needs a system that can fork; start several commands.")
+        return Options(
+            queues=given["queues"],
+            concurrency=concurrency,
+            labels=given["labels"],
+            grace_period=grace,
+            burst=given["burst"],
+            known_types=given["known_types"],
+            max_memory=given["max_memory"],
+            poll_interval=given["poll_interval"],
+            supervised=given["processes"] > 1,
+        )
+
+    def _run(self, options: Options, given: dict[str, Any]) -> int:
+        worker_id = given["worker_id"] or new_worker_id()
+        client: Client = LocalClient(worker_id)
+        if given["url"]:
+            client = HttpClient(worker_id, given["url"], given["api_key"], options.poll_interval)
+        process = WorkerProcess(client, options)
+        with signals.handled(process.state):
+            try:
+                code = process.run()
+            except Refused as problem:
+                logging.getLogger("workers.runtime").error("The server refuses: %s", problem)
+                code = 1
+        if len(process.active):
+            # A handler did not heed its shutdown, and would keep the interpreter waiting.
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+        return code

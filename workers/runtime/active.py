@@ -1,0 +1,143 @@
+"""The jobs a process has in hand, and the places they take (OJS worker protocol §8.2).
+
+A job takes its place from FETCH until the server knows its outcome and its thread is free again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from jobs.engine import Completion, Failure
+
+from .context import JobContext
+from .handlers import Handler
+
+Report = Completion | Failure
+
+
+@dataclass(eq=False)
+class ActiveJob:
+    """One job in hand."""
+
+    context: JobContext
+    handler: Handler | None
+    """None if this worker has none: then the job is not run, only reported."""
+    deadline: float | None = None
+    """When its time is up, on the monotonic clock."""
+    report: Report | None = None
+    """What the server is to be told; whoever says it first is right."""
+    is_decided: bool = False
+    is_settled: bool = False
+    """The server knows, or will have to find out by itself."""
+    is_running: bool = True
+    tries: int = 0
+    """How often the report has been sent."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def id(self) -> UUID:
+        return self.context.id
+
+    def decide(self, report: Report | None) -> bool:
+        """Say what becomes of the job; False if that has been said before."""
+        with self.lock:
+            if self.is_decided:
+                return False
+            self.is_decided = True
+            self.report = report
+            self.is_settled = report is None
+            return True
+
+
+class ActiveJobs:
+    """All jobs in hand. Threads of the pool and the fetch loop share it."""
+
+    def __init__(self, concurrency: int) -> None:
+        self.concurrency = concurrency
+        self._jobs: dict[UUID, ActiveJob] = {}
+        self._lock = threading.Lock()
+        self._by_type: Counter[str] = Counter()
+        self._running = 0
+        self._timed: set[ActiveJob] = set()
+        self.all_ended = threading.Event()
+        """Set while no handler runs."""
+        self.all_ended.set()
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    @property
+    def free(self) -> int:
+        return self.concurrency - len(self._jobs)
+
+    def add(self, job: ActiveJob) -> None:
+        with self._lock:
+            self._jobs[job.id] = job
+            self._by_type[job.context.type] += 1
+            self._running += 1
+            self.all_ended.clear()
+            if job.deadline is not None:
+                self._timed.add(job)
+
+    def find(self, job_id: UUID) -> ActiveJob | None:
+        return self._jobs.get(job_id)
+
+    def ended(self, job: ActiveJob) -> None:
+        """The handler has returned; the place is free once the server knows."""
+        with self._lock:
+            if job.is_running:
+                job.is_running = False
+                self._timed.discard(job)
+                self._running -= 1
+                if not self._running:
+                    self.all_ended.set()
+        self._leave(job)
+
+    def settled(self, job: ActiveJob) -> None:
+        """The server knows; the place is free once the handler has returned."""
+        job.is_settled = True
+        self._leave(job)
+
+    def _leave(self, job: ActiveJob) -> None:
+        with self._lock:
+            if job.is_settled and not job.is_running and self._jobs.get(job.id) is job:
+                del self._jobs[job.id]
+                self._by_type[job.context.type] -= 1
+
+    def all(self) -> list[ActiveJob]:
+        with self._lock:
+            return list(self._jobs.values())
+
+    def unsettled(self) -> list[ActiveJob]:
+        return [job for job in self.all() if not job.is_settled]
+
+    def held_ids(self) -> list[str]:
+        """What a heartbeat reports: the jobs the server takes for ours (§4.2)."""
+        return [str(job.id) for job in self.unsettled()]
+
+    def is_full(self, handler: Handler) -> bool:
+        """Whether no more of this type may run here."""
+        limit = handler.concurrency
+        return limit is not None and self._by_type[handler.type] >= limit
+
+    def full_types(self, handlers: Iterable[Handler]) -> set[str]:
+        return {handler.type for handler in handlers if self.is_full(handler)}
+
+    def overdue(self) -> list[ActiveJob]:
+        """Jobs whose time is up."""
+        now = time.monotonic()
+        return [job for job in self._waiting() if job.deadline is not None and job.deadline <= now]
+
+    def next_deadline(self) -> float | None:
+        return min((job.deadline or 0.0 for job in self._waiting()), default=None)
+
+    def _waiting(self) -> list[ActiveJob]:
+        if not self._timed:
+            return []
+        with self._lock:
+            return [job for job in self._timed if not job.is_decided]

@@ -1,0 +1,234 @@
+"""How a worker process reaches its server: the six verbs, in process or over HTTP (see `http`).
+
+Whatever makes a request fail that may succeed a moment later is `Unavailable`; everything else a
+server says is an answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+from uuid import UUID
+
+import orjson
+from django.db import DatabaseError, InterfaceError, OperationalError, connections
+
+from jobs import wakeup
+from jobs.conf import ojs_settings
+from jobs.database import atomic, connection
+from jobs.engine import ClaimedJob, Completion, Failure
+from jobs.envelope import envelope
+from jobs.errors import OJSError
+from workers import protocol
+from workers.lifecycle import WorkerState
+from workers.protocol import Description
+
+from .bell import Bell
+from .context import JobContext
+
+
+class Unavailable(Exception):
+    """The server cannot be reached, or is not able to answer now: try again."""
+
+
+class Refused(Exception):
+    """The server answered, and will answer the same again: a wrong key, a bad request."""
+
+    def __init__(self, message: str, status: int = 0, state: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.state = state
+        """The state the job is in, where that is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a registration is answered with (§3.3)."""
+
+    heartbeat_interval: float = 5.0
+    heartbeat_timeout: float = 30.0
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a heartbeat is answered with (§4.4)."""
+
+    state: WorkerState | None
+    jobs_lost: list[str] = field(default_factory=list)
+    is_known: bool = True
+    """False if the server has forgotten this worker: register again (§10.4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a FETCH asks for (§6.2)."""
+
+    queues: Sequence[str]
+    count: int
+    types: Sequence[str] | None = None
+
+
+Report = Completion | Failure
+
+
+@dataclass(slots=True)
+class Exchange:
+    """What reports and a fetch brought."""
+
+    jobs: list[JobContext] = field(default_factory=list)
+    refused: list[tuple[UUID, str, str]] = field(default_factory=list)
+    """Job, reason, and the state the job is in instead."""
+
+
+class Client(Protocol):
+    """What `WorkerProcess` needs of a server."""
+
+    worker_id: str
+    is_local: bool
+    """In the site's own database: handlers may complete their job in their own transaction."""
+
+    def register(self, description: Description) -> Terms: ...
+
+    def beat(
+        self, state: WorkerState, active: Collection[str], description: Description, sequence: int
+    ) -> Answer: ...
+
+    def exchange(self, reports: Sequence[Report], request: Request | None) -> Exchange:
+        """Settle jobs and fetch others, in one go where that is possible."""
+
+    def wait(self, request: Request | None, bell: Bell, timeout: float) -> list[JobContext]:
+        """Fetch as soon as there is something; also return when the bell rings or time is up.
+
+        Args:
+            request: None while a fetch is under way.
+        """
+
+    def stop_waiting(self) -> list[JobContext]:
+        """Give up a wait that is under way; return what it brought all the same."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """A fetch is under way already: no other may be sent."""
+
+    def deregister(self) -> None: ...
+
+    def recover(self) -> None:
+        """Make ready for another try after `Unavailable`."""
+
+    def release(self) -> None:
+        """Give back what this thread holds of connections."""
+
+
+@contextlib.contextmanager
+def database_trouble() -> Iterator[None]:
+    try:
+        yield
+    except (OperationalError, InterfaceError) as problem:
+        raise Unavailable(str(problem).strip()) from problem
+    except (OJSError, DatabaseError) as problem:
+        raise Refused(str(problem).strip()) from problem
+
+
+class LocalClient:
+    """A worker in a Django site: `workers.protocol`, called directly.
+
+    Every thread has a connection of its own, as always in Django; those of the fetch loop and of
+    the heartbeat are kept for as long as they work.
+    """
+
+    is_local = True
+    is_waiting = False
+
+    def __init__(self, worker_id: str) -> None:
+        self.worker_id = worker_id
+
+    def register(self, description: Description) -> Terms:
+        with database_trouble():
+            protocol.register(self.worker_id, description)
+        return Terms(
+            ojs_settings.HEARTBEAT_INTERVAL.total_seconds(),
+            ojs_settings.HEARTBEAT_TIMEOUT.total_seconds(),
+        )
+
+    def beat(
+        self, state: WorkerState, active: Collection[str], description: Description, sequence: int
+    ) -> Answer:
+        with database_trouble():
+            reply = protocol.beat(
+                self.worker_id,
+                state=state,
+                active_job_ids=active,
+                description=description,
+                sequence=sequence,
+            )
+        if reply.stale:
+            return Answer(None)
+        return Answer(reply.state, reply.jobs_lost)
+
+    def exchange(self, reports: Sequence[Report], request: Request | None) -> Exchange:
+        done = Exchange()
+        # One commit for both: that is what the disk is asked for.
+        together = atomic() if reports and request else contextlib.nullcontext()
+        with database_trouble(), together:
+            completions = [report for report in reports if isinstance(report, Completion)]
+            failures = [report for report in reports if isinstance(report, Failure)]
+            outcomes = protocol.ack(completions) if completions else []
+            outcomes += protocol.fail(failures) if failures else []
+            if request is not None:
+                done.jobs = self._fetch(request)
+        done.refused = [
+            (outcome.job_id, str(outcome.error), outcome.error.details.get("current_state", ""))
+            for outcome in outcomes
+            if outcome.error is not None
+        ]
+        return done
+
+    def _fetch(self, request: Request) -> list[JobContext]:
+        claimed = protocol.fetch(
+            request.queues, worker_id=self.worker_id, count=request.count, types=request.types
+        )
+        return [self._context(job) for job in claimed]
+
+    def _context(self, job: ClaimedJob) -> JobContext:
+        args, meta = orjson.loads(orjson.dumps([job.args, job.meta]))
+        return JobContext(
+            id=job.id,
+            type=job.type,
+            queue=job.queue,
+            args=args,
+            meta=meta,
+            attempt=job.attempt,
+            max_attempts=job.max_attempts,
+            worker_id=self.worker_id,
+            timeout=job.timeout,
+            document=lambda: orjson.loads(
+                orjson.dumps(envelope(job, job.errors, for_worker=True), default=str)
+            ),
+        )
+
+    def wait(self, request: Request | None, bell: Bell, timeout: float) -> list[JobContext]:
+        assert request is not None
+        with database_trouble(), wakeup.subscription(request.queues) as waiter:
+            # Looked for once more: what came before the subscription is not announced to it.
+            jobs = self._fetch(request)
+            if not jobs:
+                with bell.relayed_to(waiter.ring):
+                    waiter.wait(timeout)
+            return jobs
+
+    def stop_waiting(self) -> list[JobContext]:
+        return []
+
+    def deregister(self) -> None:
+        with database_trouble():
+            protocol.deregister(self.worker_id)
+
+    def recover(self) -> None:
+        # It may have died with its server.
+        if not connection().in_atomic_block:
+            connection().close()
+
+    def release(self) -> None:
+        connections.close_all()

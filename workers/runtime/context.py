@@ -1,0 +1,91 @@
+"""What a handler is given: the job, and how to speak to the worker that runs it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+
+logger = logging.getLogger("workers.job")
+
+
+class JobContext:
+    """A job in execution (OJS middleware §4.4)."""
+
+    def __init__(
+        self,
+        *,
+        id: UUID,
+        type: str,
+        queue: str,
+        args: list[Any],
+        meta: dict[str, Any],
+        attempt: int,
+        max_attempts: int,
+        worker_id: str = "",
+        timeout: timedelta | None = None,
+        document: Callable[[], dict[str, Any]] = dict,
+    ) -> None:
+        self.id = id
+        self.type = type
+        self.queue = queue
+        self.args = args
+        self.meta = meta
+        self.attempt = attempt
+        """Number of this attempt, counted from 1."""
+        self.max_attempts = max_attempts
+        self.worker_id = worker_id
+        self.timeout = timeout
+        self.metadata: dict[str, Any] = {}
+        """Whatever middleware and handler of this execution want to tell each other."""
+        self._document = document
+        self.beat: Callable[[], None] = lambda: None
+        """Sends a heartbeat of the worker."""
+        self._cancelled = threading.Event()
+        self.cancelled_because = ""
+        """`lost`, `timeout` or `shutdown`, once `cancelled`."""
+
+    @property
+    def job(self) -> dict[str, Any]:
+        """The whole envelope, as OJS JSON."""
+        return self._document()
+
+    @property
+    def is_last_attempt(self) -> bool:
+        return self.attempt >= self.max_attempts
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the outcome is wanted no more: the reservation was lost, time is up (§10.4)."""
+        return self._cancelled.is_set()
+
+    def cancel(self, reason: str) -> None:
+        if not self._cancelled.is_set():
+            self.cancelled_because = reason
+            self._cancelled.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep, but no longer than until the job is cancelled; return whether it is."""
+        return self._cancelled.wait(seconds)
+
+    def heartbeat(self) -> bool:
+        """Restart the job's visibility timeout now (§5.4); return whether it is still ours.
+
+        The worker does so at every heartbeat by itself; this is for a handler that wants to know.
+        """
+        if not self.cancelled:
+            self.beat()
+        return not self.cancelled
+
+    async def aheartbeat(self) -> bool:
+        return await sync_to_async(self.heartbeat, thread_sensitive=False)()
+
+    def log(self, message: str, *args: Any, level: int = logging.INFO) -> None:
+        """Log a line that says which job it is about."""
+        details = {"job_id": str(self.id), "job_type": self.type, "attempt": self.attempt}
+        logger.log(level, f"[{self.type} {self.id}] {message}", *args, extra=details)

@@ -1,0 +1,111 @@
+"""From a fetched job to its handler: which function, which pool, how long, how many at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from jobs.engine import Failure
+
+from . import handlers
+from .active import ActiveJob, ActiveJobs
+from .context import JobContext
+from .execution import failed
+from .handlers import Handler
+from .outcomes import JobTimeout, needs_database, not_found
+from .pool import EventLoop, Threads
+
+
+class Dispatcher:
+    """Starts jobs and interrupts them."""
+
+    def __init__(
+        self,
+        active: ActiveJobs,
+        ended: Callable[[ActiveJob, Any], None],
+        extend: Callable[[], None],
+        *,
+        is_local: bool,
+    ) -> None:
+        self._active = active
+        self._ended = ended
+        self._extend = extend
+        self._is_local = is_local
+        self._threads = Threads(active.concurrency, ended)
+        self._loop = EventLoop(ended)
+        self._known: list[str] | None = None
+
+    def start(self, context: JobContext) -> None:
+        handler = handlers.find(context.type)
+        if handler is None:
+            self._report(context, not_found(context))
+            return
+        if handler.atomic_ack and not self._is_local:
+            self._report(context, needs_database(context))
+            return
+        if self._active.is_full(handler):
+            self.give_back(context)
+            return
+        timeout = _shortest(handler.timeout, context.timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
+        context.beat = self._extend
+        job = ActiveJob(context, handler, deadline)
+        self._active.add(job)
+        self._place_of(job).submit(job)
+
+    def give_back(self, context: JobContext) -> None:
+        """Release a job that cannot be run here now; the attempt does not count."""
+        release = Failure(context.id, context.worker_id, context.attempt, release=True)
+        self._report(context, release)
+
+    def _report(self, context: JobContext, report: Failure) -> None:
+        job = ActiveJob(context, None)
+        self._active.add(job)
+        self._ended(job, report)
+
+    def wanted_types(self, *, known_only: bool) -> list[str] | None:
+        """The types to fetch, None for any: those whose places are all taken are left out."""
+        limited = (handler for handler in handlers.registered() if handler.concurrency)
+        full = self._active.full_types(limited)
+        if not full and not known_only:
+            return None
+        if self._known is None:
+            self._known = handlers.known()
+        return [name for name in self._known if name not in full]
+
+    def time_out(self, job: ActiveJob) -> bool:
+        """Fail a job whose time is up, and interrupt its handler; False if it ended just now.
+
+        A thread that does not heed the interrupt keeps its place until it ends (§8.2).
+        """
+        report = failed(job.context, JobTimeout("The job ran longer than it may."))
+        if not job.decide(report):
+            return False
+        job.context.cancel("timeout")
+        if job.is_running:
+            self._place_of(job).interrupt(job)
+        return True
+
+    def cut_short(self, job: ActiveJob) -> None:
+        """Tell a job's handler that the worker ends, and let it tidy up.
+
+        A task on the event loop is cancelled. A thread has `context.cancelled` to look at; an
+        exception out of nowhere could hit it in the middle of its tidying.
+        """
+        job.context.cancel("shutdown")
+        if job.is_running and job.handler is not None and job.handler.is_async:
+            self._loop.interrupt(job)
+
+    def stop(self) -> None:
+        self._threads.stop()
+        self._loop.stop()
+
+    def _place_of(self, job: ActiveJob) -> Threads | EventLoop:
+        handler: Handler | None = job.handler
+        return self._loop if handler is not None and handler.is_async else self._threads
+
+
+def _shortest(*periods: timedelta | None) -> timedelta | None:
+    return min((period for period in periods if period is not None), default=None)

@@ -1,0 +1,157 @@
+"""Run one handler inside its middleware, and say what became of the job (OJS middleware §4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
+
+from jobs.database import atomic
+from jobs.engine import Completion, Failure
+from jobs.errors import InvalidRequest
+from jobs.jsonable import jsonable
+from jobs.middleware import execution_chain
+from workers import protocol
+
+from .context import JobContext
+from .handlers import Handler
+from .outcomes import InvalidResult, failure_of
+
+current_job: ContextVar[JobContext | None] = ContextVar("ojs_current_job", default=None)
+"""The job this thread or task runs."""
+
+
+class Settled:
+    """The job was completed in the handler's own transaction: nothing is left to report."""
+
+
+def execute(handler: Handler, context: JobContext) -> Completion | Failure | Settled:
+    """Run a synchronous handler and return what to report. Never raises but for an interrupt."""
+    token = current_job.set(context)
+    try:
+        if handler.atomic_ack:
+            return _in_one_transaction(handler, context)
+        return completion(context, _call(handler, context))
+    except Exception as problem:
+        return failed(context, problem)
+    finally:
+        current_job.reset(token)
+
+
+async def execute_async(handler: Handler, context: JobContext) -> Completion | Failure:
+    """Run an asynchronous handler and return what to report; cancellation goes through."""
+    token = current_job.set(context)
+    try:
+        return completion(context, await _acall(handler, context))
+    except Exception as problem:
+        return failed(context, problem)
+    finally:
+        current_job.reset(token)
+
+
+def run_inline(handler: Handler, context: JobContext) -> Any:
+    """Run a handler of either kind in this thread and return its result; its errors come out."""
+    token = current_job.set(context)
+    try:
+        if handler.is_async:
+            result = async_to_sync(_acall)(handler, context)
+        else:
+            result = _call(handler, context)
+        return completion(context, result).result
+    finally:
+        current_job.reset(token)
+
+
+def completion(context: JobContext, result: Any) -> Completion:
+    """
+    Raises:
+        InvalidResult: the handler returned what JSON cannot carry.
+    """
+    if result is not None:
+        try:
+            result = jsonable(result, "result")
+        except InvalidRequest as refusal:
+            raise InvalidResult(refusal.message) from None
+    return Completion(context.id, context.worker_id, context.attempt, result)
+
+
+def failed(context: JobContext, problem: BaseException) -> Failure:
+    return failure_of(problem, context.id, context.worker_id, context.attempt)
+
+
+def _in_one_transaction(handler: Handler, context: JobContext) -> Settled:
+    """Commit the handler's work and the job's completion together, or neither.
+
+    A reservation that was lost rolls the work back: whoever has the job now does it.
+    """
+    with atomic():
+        done = completion(context, _call(handler, context))
+        (outcome,) = protocol.ack([done])
+        if outcome.error is not None:
+            context.cancel("lost")
+            raise outcome.error
+    return Settled()
+
+
+def _call(handler: Handler, context: JobContext) -> Any:
+    chain = execution_chain.build()
+    if not chain:
+        return handler.call(context)
+    call: Callable[[], Any] = lambda: handler.call(context)  # noqa: E731 (the innermost link)
+    for middleware in reversed(chain):
+        if iscoroutinefunction(middleware) or iscoroutinefunction(type(middleware).__call__):
+            middleware = _as_sync(middleware)
+        call = _link(middleware, context, once(call))
+    return call()
+
+
+async def _acall(handler: Handler, context: JobContext) -> Any:
+    chain: Sequence[Any] = execution_chain.build()
+    call: Callable[[], Any] = lambda: handler.call(context)  # noqa: E731 (the innermost link)
+    for middleware in reversed(chain):
+        if not (iscoroutinefunction(middleware) or iscoroutinefunction(type(middleware).__call__)):
+            middleware = _as_async(middleware)
+        call = _link(middleware, context, once(call))
+    return await call()
+
+
+def _link(middleware: Any, context: JobContext, next: Callable[[], Any]) -> Callable[[], Any]:
+    return lambda: middleware(context, next)
+
+
+def once(call: Callable[[], Any]) -> Callable[[], Any]:
+    """Guard against a middleware that calls `next()` twice (OJS middleware §4.3)."""
+    called = False
+
+    def guarded() -> Any:
+        nonlocal called
+        if called:
+            raise RuntimeError("An execution middleware called next() more than once.")
+        called = True
+        return call()
+
+    return guarded
+
+
+def _as_sync(middleware: Any) -> Any:
+    def run(context: JobContext, next: Callable[[], Any]) -> Any:
+        return async_to_sync(middleware)(context, sync_to_async(next))
+
+    return run
+
+
+def _as_async(middleware: Any) -> Any:
+    async def run(context: JobContext, next: Callable[[], Any]) -> Any:
+        call = sync_to_async(middleware, thread_sensitive=False)
+        return await call(context, async_to_sync(_awaiting(next)))
+
+    return run
+
+
+def _awaiting(next: Callable[[], Any]) -> Any:
+    async def run() -> Any:
+        return await next()
+
+    return run

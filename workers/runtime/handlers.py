@@ -1,0 +1,128 @@
+"""Handlers: which function runs which type of job. Found in `<app>/handlers.py`, like admin.py.
+
+    @handler("email.send", concurrency=2, timeout=30)
+    def send(context, to, template): ...
+
+A Django task is a handler of the type that is its dotted path; see `jobs.backends`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from asgiref.sync import iscoroutinefunction
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import autodiscover_modules
+
+from jobs.validation import TYPE_PATTERN
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A function and how it is run."""
+
+    type: str
+    function: Callable[..., Any]
+    concurrency: int | None = None
+    """Most jobs of this type at once in one process; None means as many as there are places."""
+    timeout: timedelta | None = None
+    """Longest execution; the job's own timeout may be shorter."""
+    atomic_ack: bool = False
+    """Run in a transaction that also completes the job: both are committed, or neither."""
+
+    @property
+    def is_async(self) -> bool:
+        return iscoroutinefunction(self.function)
+
+    def call(self, context: Any) -> Any:
+        return self.function(context, *context.args)
+
+
+_handlers: dict[str, Handler] = {}
+
+
+def handler(
+    type: str,
+    *,
+    concurrency: int | None = None,
+    timeout: timedelta | float | None = None,
+    atomic_ack: bool = False,
+) -> Callable[[F], F]:
+    """Say that a function runs jobs of `type`; it is called with the context and the job's args.
+
+    Args:
+        concurrency: most jobs of this type at once in one process.
+        timeout: seconds or a timedelta; then the handler is interrupted and the job fails.
+        atomic_ack: run in a transaction that also completes the job, so that its effects in this
+            database happen exactly once. Synchronous handlers of a site's own worker only.
+
+    Raises:
+        ImproperlyConfigured: the type is no job type or has a handler already.
+    """
+    if not TYPE_PATTERN.fullmatch(type):
+        raise ImproperlyConfigured(f"{type!r} is not a job type such as 'email.send'.")
+    if concurrency is not None and concurrency < 1:
+        raise ImproperlyConfigured(f"Handler of {type!r}: concurrency must be at least 1.")
+    if timeout is not None and not isinstance(timeout, timedelta):
+        timeout = timedelta(seconds=timeout)
+
+    def register(function: F) -> F:
+        made = Handler(type, function, concurrency, timeout, atomic_ack)
+        if atomic_ack and made.is_async:
+            raise ImproperlyConfigured(
+                f"Handler of {type!r}: atomic_ack needs a synchronous function; Django's "
+                "transactions do not span await."
+            )
+        known = _handlers.get(type)
+        if known is not None and _place(known.function) != _place(function):
+            raise ImproperlyConfigured(
+                f"Jobs of type {type!r} have two handlers: {_place(known.function)} and "
+                f"{_place(function)}."
+            )
+        _handlers[type] = made
+        return function
+
+    return register
+
+
+def _place(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{getattr(function, '__qualname__', function)}"
+
+
+def autodiscover() -> None:
+    """Import `handlers` and `tasks` of every installed app."""
+    autodiscover_modules("handlers")
+    autodiscover_modules("tasks")
+
+
+def find(type: str) -> Handler | None:
+    """The handler of a type, be it a Django task."""
+    found = _handlers.get(type)
+    if found is None:
+        from .tasks import task_handler
+
+        found = task_handler(type)
+        if found is not None:
+            _handlers[type] = found
+    return found
+
+
+def known() -> list[str]:
+    """The types that have a handler, Django tasks among them as far as they are imported."""
+    from .tasks import imported_types
+
+    return sorted({*_handlers, *imported_types()})
+
+
+def registered() -> list[Handler]:
+    return list(_handlers.values())
+
+
+def forget(type: str) -> None:
+    """Take a handler away (tests)."""
+    _handlers.pop(type, None)

@@ -1,0 +1,146 @@
+"""The heartbeat: a thread of its own, which no handler can starve (OJS worker protocol §4).
+
+A heartbeat that fails changes nothing (§4.6): it is logged and sent again, a little less often
+each time, yet often enough that the worker is not declared dead as soon as the server is back.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from .active import ActiveJobs
+from .bell import Bell
+from .client import Client, Refused, Terms, Unavailable
+from .options import Options
+from .state import ProcessState
+
+logger = logging.getLogger("workers.runtime")
+
+SOONEST = 1.0
+"""Seconds between heartbeats that handlers ask for."""
+PATIENCE = 5.0
+"""Seconds a handler waits for the heartbeat it asked for."""
+
+
+class Heart:
+    """Beats until it is stopped; at once when the state changes."""
+
+    def __init__(
+        self,
+        client: Client,
+        state: ProcessState,
+        active: ActiveJobs,
+        options: Options,
+        after: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._client = client
+        self._state = state
+        self._active = active
+        self._options = options
+        self._after = after
+        self._terms = Terms()
+        self._bell = Bell()
+        self._stopping = False
+        self._sequence = itertools.count(1)
+        self._failures = 0
+        self._beaten_at = 0.0
+        self._rounds = 0
+        self._answered = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def start(self, terms: Terms) -> None:
+        self._terms = terms
+        self._thread = threading.Thread(target=self._beat_on, name="ojs-heartbeat", daemon=True)
+        self._thread.start()
+
+    def hurry(self) -> None:
+        """Beat now, not at the next interval."""
+        self._bell.ring()
+
+    def stop(self, timeout: float) -> None:
+        self._stopping = True
+        self._bell.ring()
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def extend(self) -> None:
+        """A heartbeat a handler asks for (§5.4); at most one a second, however often it asks.
+
+        Whether it arrives is not the handler's concern: the next one follows.
+        """
+        # Not from the handler's thread: it may be in the middle of a transaction, and would lock
+        # the worker's row for as long as that lasts.
+        with self._answered:
+            if time.monotonic() - self._beaten_at < SOONEST:
+                return
+            before = self._rounds
+            self.hurry()
+            self._answered.wait_for(lambda: self._rounds > before, timeout=PATIENCE)
+
+    def beat(self) -> None:
+        """Send one heartbeat and do as it says (§4.2, §4.4).
+
+        Raises:
+            Unavailable: it did not.
+            Refused: it did not like it.
+        """
+        self._beaten_at = time.monotonic()
+        answer = self._client.beat(
+            self._state.now,
+            self._active.held_ids(),
+            self._options.description(),
+            next(self._sequence),
+        )
+        if not answer.is_known:
+            logger.warning("The server does not know this worker any more: registering again.")
+            self._client.register(self._options.description())
+            return
+        self._lose(answer.jobs_lost)
+        if answer.state is not None:
+            self._state.obey(answer.state)
+
+    def _lose(self, job_ids: list[str]) -> None:
+        """Tell handlers whose reservation is gone (§10.4). Their report is sent all the same:
+        the server refuses it, and has it on record."""
+        lost = set(job_ids)
+        for job in self._active.unsettled():
+            if str(job.id) in lost and not job.is_decided and not job.context.cancelled:
+                logger.warning(
+                    "Job %s was taken back from this worker; its handler is told.", job.id
+                )
+                job.context.cancel("lost")
+
+    def _beat_on(self) -> None:
+        try:
+            while not self._stopping:
+                self._bell.clear()
+                self._try()
+                with self._answered:
+                    self._rounds += 1
+                    self._answered.notify_all()
+                self._after()
+                if not self._stopping:
+                    self._bell.wait(self._pause())
+        finally:
+            self._client.release()
+
+    def _try(self) -> None:
+        try:
+            self.beat()
+        except (Unavailable, Refused) as problem:
+            self._failures += 1
+            logger.warning("Heartbeat failed (%d in a row): %s", self._failures, problem)
+            self._client.recover()
+        else:
+            if self._failures:
+                logger.info("Heartbeats are answered again.")
+            self._failures = 0
+
+    def _pause(self) -> float:
+        interval = self._terms.heartbeat_interval
+        longest = max(interval, self._terms.heartbeat_timeout / 3)
+        return min(interval * (1 + self._failures), longest)

@@ -1,0 +1,55 @@
+"""What a worker process is told when it is started."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+
+from django.utils import timezone
+
+import jobs
+from jobs.identifiers import uuid7
+from workers.protocol import Description
+
+
+def new_worker_id() -> str:
+    """Unique for each process (§3.1)."""
+    return f"worker_{uuid7()}"
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """Everything `runjobworker` has an option for, one process's share of it."""
+
+    queues: Sequence[str] = ("default",)
+    concurrency: int = 10
+    labels: Sequence[str] = ()
+    grace_period: float = 25.0
+    burst: bool = False
+    """End when there is nothing left to do."""
+    known_types: bool = False
+    """Fetch only types that have a handler here, and leave the others to other workers."""
+    max_memory: int = 0
+    """Megabytes after which the process drains and ends; 0 for no limit."""
+    poll_interval: float = 1.0
+    """Seconds between two fetches where the server cannot make us wait."""
+    supervised: bool = False
+    """Started by a supervisor: end when it has gone."""
+    started_at: datetime = field(default_factory=timezone.now)
+
+    @cache  # noqa: B019 (there is one for each process, and it lives as long)
+    def description(self) -> Description:
+        """What the worker says of itself, at registration and in each heartbeat (§3.1, §4.2)."""
+        return Description(
+            hostname=socket.gethostname(),
+            pid=os.getpid(),
+            queues=list(self.queues),
+            concurrency=self.concurrency,
+            labels=list(self.labels),
+            started_at=self.started_at,
+            version=f"django-ojs/{jobs.__version__}",
+        )

@@ -1,0 +1,133 @@
+"""What a handler may raise to say how its job goes on, and errors as the protocol tells them."""
+
+from __future__ import annotations
+
+import traceback
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from jobs.engine import Failure
+
+FRAMES = 50
+"""Most entries of a backtrace (OJS core §8.1); the last ones, which say what happened."""
+MESSAGE = 10_000
+
+
+def _period(value: timedelta | float) -> timedelta:
+    return value if isinstance(value, timedelta) else timedelta(seconds=value)
+
+
+class Directive(Exception):
+    """Raised by a handler: not a bug, but its decision about the job."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason or type(self).__name__)
+        self.reason = reason
+
+
+class Retry(Directive):
+    """Try again as the retry policy allows, after `in_` instead of its backoff (OJS retry §7)."""
+
+    def __init__(self, in_: timedelta | float | None = None, reason: str = "") -> None:
+        super().__init__(reason)
+        self.delay = None if in_ is None else _period(in_)
+
+
+class Discard(Directive):
+    """Give the job up, whatever its policy says; with `dead_letter` an operator will see it."""
+
+    def __init__(self, reason: str = "", *, dead_letter: bool = False) -> None:
+        super().__init__(reason)
+        self.dead_letter = dead_letter
+
+
+class Snooze(Directive):
+    """Give the job back and run it again after `in_`; the attempt does not count."""
+
+    def __init__(self, in_: timedelta | float, reason: str = "") -> None:
+        super().__init__(reason)
+        self.delay = _period(in_)
+
+
+class JobTimeout(Exception):
+    """Raised inside a handler that ran longer than it may."""
+
+
+class InvalidResult(Exception):
+    """A handler returned what JSON cannot carry; the work is done, so it is not repeated."""
+
+
+def failure_of(problem: BaseException, job_id: UUID, worker_id: str, attempt: int) -> Failure:
+    """What to report of an attempt that ended with `problem` (OJS core §8, retry §7.3)."""
+    failure = Failure(
+        job_id,
+        worker_id,
+        attempt,
+        type=type_name(type(problem)),
+        code="handler_error",
+        message=str(problem)[:MESSAGE],
+    )
+    if isinstance(problem, Snooze):
+        failure.release, failure.retry_in = True, problem.delay
+    elif isinstance(problem, Retry):
+        failure.type, failure.code, failure.retry_in = "retry", "RETRY", problem.delay
+    elif isinstance(problem, Discard):
+        failure.type = "discard"
+        failure.code = "DEAD_LETTER" if problem.dead_letter else "DISCARD"
+    elif isinstance(problem, JobTimeout):
+        failure.type = failure.code = "timeout"
+    else:
+        failure.backtrace = backtrace(problem)
+        if isinstance(problem, InvalidResult):
+            failure.type = failure.code = "invalid_result"
+            failure.retryable = False
+    return failure
+
+
+def type_name(kind: type[BaseException]) -> str:
+    """`ValueError`, but `shop.errors.CardDeclined`: what a retry policy may name."""
+    name = kind.__qualname__
+    return name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
+
+
+def backtrace(problem: BaseException) -> list[str]:
+    """The traceback as Python prints it, without the frames of this package on top."""
+    frames = problem.__traceback__
+    while frames is not None and _is_ours(frames):
+        frames = frames.tb_next
+    return traceback.format_exception(type(problem), problem, frames)[-FRAMES:]
+
+
+def _is_ours(frames: Any) -> bool:
+    return str(frames.tb_frame.f_globals.get("__name__", "")).startswith("workers.runtime.")
+
+
+def not_found(context: Any) -> Failure:
+    """No handler here; another worker, or the next deployment, may have one."""
+    return _own_failure(
+        context,
+        "handler_not_found",
+        f"This worker has no handler for jobs of type '{context.type}'.",
+    )
+
+
+def needs_database(context: Any) -> Failure:
+    """A handler with `atomic_ack`, in a worker that reaches its jobs over HTTP."""
+    return _own_failure(
+        context,
+        "handler_needs_database",
+        f"The handler of '{context.type}' completes its job in its own transaction; run it by a "
+        "worker of the site itself, without --url.",
+    )
+
+
+def shutdown(context: Any) -> Failure:
+    """The grace period is over and the job still active (§7.2.5, Appendix B)."""
+    return _own_failure(context, "shutdown", "The worker shut down before the job was done.")
+
+
+def _own_failure(context: Any, code: str, message: str) -> Failure:
+    return Failure(
+        context.id, context.worker_id, context.attempt, type=code, code=code, message=message
+    )

@@ -1,0 +1,304 @@
+"""The worker process: register, fetch, run, report, drain, leave (OJS worker protocol §2, §7).
+
+One thread, that of `run()`, fetches and reports; handlers run in the pool, heartbeats in a thread
+of their own. What the threads share is `ActiveJobs`, `ProcessState` and the bell that wakes the
+loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from . import memory
+from .active import ActiveJob, ActiveJobs
+from .backoff import Backoff
+from .bell import Bell
+from .client import Client, Refused, Request, Unavailable
+from .context import JobContext
+from .dispatch import Dispatcher
+from .heartbeat import Heart
+from .options import Options
+from .outcomes import shutdown
+from .state import ProcessState
+
+logger = logging.getLogger("workers.runtime")
+
+LINGER = 0.001
+"""Seconds a report waits for those of other jobs that are about to end: one commit for all."""
+NAP = 1.0
+"""Longest sleep of the loop, so that it notices what nobody rings for."""
+NEWS = 5.0
+"""Seconds between two lines about jobs that are still active (graceful shutdown §5.2)."""
+LAST_WORDS = 4.0
+"""Seconds for the last reports and the deregistration, after the grace period."""
+PARTING = 1.0
+"""Seconds for handlers that were told to stop to do so."""
+RECYCLED = 75
+"""Exit code of a process that ended at its memory limit: start another one."""
+
+
+class WorkerProcess:
+    """A worker; `run()` returns its exit code when it has ended.
+
+    To embed one, call `run()` in a thread, and `state.terminate("…")` to end it.
+    """
+
+    def __init__(self, client: Client, options: Options) -> None:
+        self.client = client
+        self.options = options
+        self.bell = Bell()
+        self.state = ProcessState(self._state_changed)
+        self.active = ActiveJobs(options.concurrency)
+        self.heart = Heart(client, self.state, self.active, options, self._look_around)
+        self.dispatcher = Dispatcher(
+            self.active, self._ended, self.heart.extend, is_local=client.is_local
+        )
+        self._reports: deque[ActiveJob] = deque()
+        self._backoff = Backoff()
+        self._changed = threading.Event()
+        self._exit_code = 0
+        self._parent = os.getppid()
+
+    def run(self) -> int:
+        """
+        Raises:
+            Refused: the server does not want this worker.
+        """
+        try:
+            if self._register():
+                self._work()
+                self._drain()
+                self._leave()
+        finally:
+            self.dispatcher.stop()
+            self.heart.stop(0)
+            self.client.release()
+        return self._exit_code
+
+    def _register(self) -> bool:
+        """Register, however long the server keeps us waiting; False if told to end meanwhile."""
+        while not self.state.is_terminating:
+            try:
+                terms = self.client.register(self.options.description())
+            except Unavailable as problem:
+                self._wait_out(problem)
+                continue
+            self._backoff.reset()
+            self.heart.start(terms)
+            logger.info(
+                "Worker %s runs up to %d jobs at once, of %s.",
+                self.client.worker_id,
+                self.options.concurrency,
+                ", ".join(self.options.queues),
+            )
+            return True
+        return False
+
+    # Fetching and reporting
+
+    def _work(self) -> None:
+        """Fetch, and report what has ended, until asked to terminate."""
+        while not self.state.is_terminating:
+            self.bell.clear()
+            try:
+                if self._turn():
+                    self.state.terminate("an empty queue")
+            except (Unavailable, Refused) as problem:
+                self._wait_out(problem)
+            self._time_out()
+
+    def _turn(self) -> bool:
+        """One round of the loop; True if a burst has come to its end."""
+        if self._reports:
+            self.active.all_ended.wait(LINGER)
+        reports = self._take_reports()
+        request = self._request(reports)
+        if reports:
+            self._start(self._send(reports, request))
+        elif request is None and not self.client.is_waiting:
+            # Full, or quiet: there is nothing to do until something changes.
+            self.bell.wait(self._patience())
+        elif request is not None and self.options.burst:
+            jobs = self.client.exchange((), request).jobs
+            self._start(jobs)
+            if not jobs and not len(self.active):
+                return True
+            if not jobs:
+                self.bell.wait(self._patience())
+        else:
+            self._start(self.client.wait(request, self.bell, self._patience()))
+        self._backoff.reset()
+        return False
+
+    def _request(self, reports: list[ActiveJob]) -> Request | None:
+        """What to fetch: no more than there are places, nothing unless running (§6.6, §8.2)."""
+        # Places become free by the reports, which are settled before anything is fetched.
+        free = self.active.free + sum(not job.is_running for job in reports)
+        if not self.state.is_running or free < 1 or self.client.is_waiting:
+            return None
+        types = self.dispatcher.wanted_types(known_only=self.options.known_types)
+        if types == []:
+            return None
+        return Request(self.options.queues, free, types)
+
+    def _patience(self) -> float:
+        deadline = self.active.next_deadline()
+        return NAP if deadline is None else max(0.0, min(NAP, deadline - time.monotonic()))
+
+    def _start(self, jobs: Iterable[JobContext]) -> None:
+        for context in jobs:
+            if self.state.is_terminating:
+                self.dispatcher.give_back(context)
+            else:
+                self.dispatcher.start(context)
+
+    def _ended(self, job: ActiveJob, report: Any) -> None:
+        """A handler has returned, in its own thread."""
+        if job.decide(report) and report is not None:
+            self._reports.append(job)
+        self.active.ended(job)
+        self.bell.ring()
+
+    def _time_out(self) -> None:
+        for job in self.active.overdue():
+            if self.dispatcher.time_out(job):
+                self._reports.append(job)
+
+    # Reports
+
+    def _take_reports(self) -> list[ActiveJob]:
+        taken = []
+        while self._reports:
+            taken.append(self._reports.popleft())
+        return taken
+
+    def _send(self, reports: list[ActiveJob], request: Request | None) -> list[JobContext]:
+        """Tell the server, as often as it takes: finished work is not thrown away.
+
+        Raises:
+            Unavailable: it could not be told; the reports are kept.
+        """
+        try:
+            brought = self.client.exchange(
+                [job.report for job in reports if job.report is not None], request
+            )
+        except Unavailable:
+            self._reports.extendleft(reversed(reports))
+            for job in reports:
+                job.tries += 1
+            raise
+        except Refused as problem:
+            self._send_singly(reports, problem)
+            return []
+        refused = {job_id: (reason, state) for job_id, reason, state in brought.refused}
+        for job in reports:
+            if job.id in refused:
+                self._note_refusal(job, *refused[job.id])
+            self.active.settled(job)
+        return brought.jobs
+
+    def _send_singly(self, reports: list[ActiveJob], problem: Refused) -> None:
+        """One report spoils all of them: find it, and go on without it."""
+        if len(reports) > 1:
+            for job in reports:
+                self._send([job], None)
+        else:
+            for job in reports:
+                logger.error("The server does not take the report of job %s: %s", job.id, problem)
+                self.active.settled(job)
+
+    def _note_refusal(self, job: ActiveJob, reason: str, state: str) -> None:
+        """A refused report is logged, and the worker goes on (§10.4)."""
+        if job.tries and state not in ("active", "available"):
+            logger.info("Job %s is %s: an earlier report had arrived.", job.id, state)
+            return
+        job.context.cancel("lost")
+        logger.warning("The report of job %s was refused: %s", job.id, reason)
+
+    def _wait_out(self, problem: Exception) -> None:
+        """Pause before the next try, unless the state changes."""
+        delay = self._backoff.next()
+        logger.warning("The server is away, trying again in %.1f s: %s", delay, problem)
+        self.client.recover()
+        self._changed.wait(delay)
+        self._changed.clear()
+
+    # Ending
+
+    def _drain(self) -> None:
+        """Wait for active jobs up to the grace period, then fail what remains (§7.2)."""
+        deadline = time.monotonic() + self.options.grace_period
+        for context in self.client.stop_waiting():
+            self.dispatcher.give_back(context)
+        news = time.monotonic() + NEWS
+        while self.active.unsettled() and not self.state.is_forced:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            if time.monotonic() >= news:
+                logger.info("%d job(s) still active.", len(self.active.unsettled()))
+                news += NEWS
+            self.bell.clear()
+            if not self._flush():
+                self.bell.wait(min(left, self._patience()))
+            self._time_out()
+        self._give_up()
+
+    def _flush(self) -> bool:
+        """Send what has ended; whether there was anything."""
+        reports = self._take_reports()
+        if reports:
+            try:
+                self._send(reports, None)
+            except Unavailable as problem:
+                self._wait_out(problem)
+        return bool(reports)
+
+    def _give_up(self) -> None:
+        """FAIL what is still active with type `shutdown` (§7.2.5); tell its handlers."""
+        for job in self.active.unsettled():
+            report = shutdown(job.context)
+            if job.decide(report):
+                logger.warning("Job %s does not end in time; it is failed.", job.id)
+                self._reports.append(job)
+                self.dispatcher.cut_short(job)
+        until = time.monotonic() + LAST_WORDS
+        while self._reports and time.monotonic() < until:
+            self._flush()
+        # What they have to tidy up, they may.
+        self.active.all_ended.wait(PARTING)
+        if self._reports:
+            logger.error("%d report(s) could not be delivered.", len(self._reports))
+
+    def _leave(self) -> None:
+        """Deregister (§3.4); a heartbeat after that would announce the worker again."""
+        self.heart.stop(LAST_WORDS)
+        try:
+            self.client.deregister()
+        except (Unavailable, Refused) as problem:
+            logger.warning("Could not deregister: %s", problem)
+        logger.info("Worker %s has ended.", self.client.worker_id)
+
+    # What others tell
+
+    def _state_changed(self) -> None:
+        self._changed.set()
+        self.heart.hurry()
+        self.bell.ring()
+
+    def _look_around(self) -> None:
+        """With each heartbeat: is the supervisor still there, is there enough memory?"""
+        if self.options.supervised and os.getppid() != self._parent:
+            self.state.terminate("the end of the supervisor")
+        limit = self.options.max_memory
+        if limit and not self.state.is_terminating:
+            taken = memory.resident_megabytes()
+            if taken > limit:
+                self._exit_code = RECYCLED
+                self.state.terminate(f"its memory limit ({taken:.0f} of {limit} MB)")

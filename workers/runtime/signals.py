@@ -1,0 +1,65 @@
+"""POSIX signals → the process's state (OJS worker protocol §9).
+
+A handler may interrupt any line of the main thread, one that holds a lock as well. So it only
+puts the number into a queue made for that, and a thread does the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from queue import SimpleQueue
+from typing import Any
+
+from .state import SIGNAL, ProcessState
+
+TERMINATING = (signal.SIGTERM, signal.SIGINT)
+WANTED = (*TERMINATING, signal.SIGTSTP, signal.SIGCONT)
+EXIT_AT = 3
+"""Asked so often to end, a process does, whatever it is doing."""
+
+
+@contextlib.contextmanager
+def handled(state: ProcessState) -> Iterator[None]:
+    """Obey signals for as long as this lasts; outside the main thread nobody can, and none are.
+
+    SIGTERM and SIGINT: terminate with grace; once more: without (graceful shutdown §4.2).
+    SIGTSTP: quiet. SIGCONT: run again.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: SimpleQueue[int | None] = SimpleQueue()
+    before = {
+        number: signal.signal(number, lambda number, frame: received.put(number))
+        for number in WANTED
+    }
+    thread = threading.Thread(target=_obey, args=(received, state), name="ojs-signals", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        received.put(None)
+        thread.join()
+
+
+def _obey(received: SimpleQueue[Any], state: ProcessState) -> None:
+    asked_to_end = 0
+    while (number := received.get()) is not None:
+        if number in TERMINATING:
+            asked_to_end += 1
+            if asked_to_end == 1:
+                state.terminate(SIGNAL)
+            elif asked_to_end < EXIT_AT:
+                state.force()
+            else:
+                os._exit(128 + number)
+        elif number == signal.SIGTSTP:
+            state.quiet(SIGNAL)
+        elif number == signal.SIGCONT:
+            state.resume(SIGNAL)

@@ -1,0 +1,107 @@
+"""Several worker processes under one: for sites whose jobs need more than one core.
+
+Children are forked before anything is connected. One that crashes, or ends at its memory limit, is
+started again; one that ended because it was told to is not. Signals are passed on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+from django.db import connections
+
+from .signals import WANTED
+
+logger = logging.getLogger("workers.runtime")
+
+SOON = 5.0
+"""A child that lived shorter is not started again at once."""
+PAUSES = (0.0, 1.0, 2.0, 5.0, 10.0)
+GLANCE = 0.2
+"""Seconds between two looks at the children."""
+
+
+class Supervisor:
+    """Keeps `count` children running until told to end."""
+
+    def __init__(self, count: int, child: Callable[[], int]) -> None:
+        self._count = count
+        self._child = child
+        self._running: dict[int, float] = {}
+        self._due: list[float] = []
+        self._deaths = 0
+        self._ending = False
+        self._received: SimpleQueue[int] = SimpleQueue()
+
+    def run(self) -> int:
+        """Return 0 once all children have ended as told."""
+        for number in WANTED:
+            signal.signal(number, lambda number, frame: self._received.put(number))
+        for _ in range(self._count):
+            self._fork()
+        while self._running or self._due:
+            self._pass_on()
+            self._reap()
+            self._restart()
+        return 0
+
+    def _fork(self) -> None:
+        # An open connection belongs to one process only.
+        connections.close_all()
+        pid = os.fork()
+        if pid == 0:
+            self._be_child()
+        self._running[pid] = time.monotonic()
+        logger.info("Started worker process %d.", pid)
+
+    def _be_child(self) -> None:
+        code = 1
+        try:
+            # Out of the terminal's foreground group: its Ctrl-C comes from the supervisor, once.
+            os.setpgid(0, 0)
+            for number in WANTED:
+                signal.signal(number, signal.SIG_DFL)
+            code = self._child()
+        except BaseException:
+            logger.exception("The worker process crashed.")
+        finally:
+            logging.shutdown()
+            os._exit(code)
+
+    def _pass_on(self) -> None:
+        try:
+            number = self._received.get(timeout=GLANCE)
+        except Empty:
+            return
+        if number in (signal.SIGTERM, signal.SIGINT):
+            self._ending = True
+            self._due.clear()
+        for pid in self._running:
+            os.kill(pid, number)
+
+    def _reap(self) -> None:
+        for pid, began in list(self._running.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if not ended:
+                continue
+            del self._running[pid]
+            code = os.waitstatus_to_exitcode(status)
+            if code == 0 or self._ending:
+                logger.info("Worker process %d has ended.", pid)
+                continue
+            now = time.monotonic()
+            self._deaths = self._deaths + 1 if now - began < SOON else 0
+            pause = PAUSES[min(self._deaths, len(PAUSES) - 1)]
+            logger.warning("Worker process %d ended with %d; another follows.", pid, code)
+            self._due.append(now + pause)
+
+    def _restart(self) -> None:
+        now = time.monotonic()
+        for moment in [moment for moment in self._due if moment <= now]:
+            self._due.remove(moment)
+            self._fork()

@@ -1,0 +1,87 @@
+"""What a worker says and hears over HTTP, as JSON (OJS HTTP §10)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from jobs.envelope import milliseconds
+from jobs.timestamps import format_timestamp
+from workers.protocol import Description
+
+from .context import JobContext
+
+
+def description(worker_id: str, said: Description) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "worker_id": worker_id,
+        "hostname": said.hostname,
+        "pid": said.pid,
+        "queues": said.queues,
+        "concurrency": said.concurrency,
+        "labels": said.labels,
+    }
+    if said.started_at is not None:
+        body["started_at"] = format_timestamp(said.started_at)
+    return body
+
+
+def context(job: dict[str, Any], worker_id: str) -> JobContext:
+    limit = job.get("timeout_ms")
+    return JobContext(
+        id=UUID(job["id"]),
+        type=job["type"],
+        queue=job.get("queue") or "default",
+        args=job.get("args") or [],
+        meta=job.get("meta") or {},
+        attempt=job.get("attempt") or 1,
+        max_attempts=job.get("max_attempts") or 1,
+        worker_id=worker_id,
+        timeout=timedelta(milliseconds=limit) if isinstance(limit, int) else None,
+        document=lambda: job,
+    )
+
+
+def document(body: bytes) -> dict[str, Any]:
+    try:
+        found = orjson.loads(body) if body else {}
+    except orjson.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def ack(report: Any) -> dict[str, Any]:
+    body = {"job_id": str(report.job_id), "attempt": report.attempt}
+    return body if report.result is None else body | {"result": report.result}
+
+
+def nack(report: Any) -> dict[str, Any]:
+    body: dict[str, Any] = {"job_id": str(report.job_id), "attempt": report.attempt}
+    if report.retry_in is not None:
+        body["retry_in_ms"] = milliseconds(report.retry_in)
+    if report.release:
+        return body | {"requeue": True}
+    error: dict[str, Any] = {
+        "code": report.code or report.type,
+        "type": report.type,
+        "message": report.message,
+    }
+    for name in ("backtrace", "details", "retryable"):
+        if getattr(report, name) is not None:
+            error[name] = getattr(report, name)
+    return body | {"error": error}
+
+
+def refusals(answers: list[dict[str, Any]]) -> list[tuple[UUID, str, str]]:
+    return [
+        (
+            UUID(answer["job_id"]),
+            answer["error"]["message"],
+            answer["error"].get("details", {}).get("current_state", ""),
+        )
+        for answer in answers
+        if answer.get("error")
+    ]
