@@ -27,11 +27,11 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 def waiting(database_url, tmp_path):
     """Begin fetches that wait: `waiting("default", worker_id="w")` is a future of the jobs."""
     environment = processes.environment(
-        database_url, ALLOW_ANONYMOUS=1, WAIT_POLL_INTERVAL=600, MAX_WAIT=40, MAX_WAITING=2
+        database_url, ALLOW_ANONYMOUS=1, WAIT_POLL_INTERVAL=600, MAX_WAIT=600, MAX_WAITING=2
     )
     with processes.server(tmp_path, environment) as api, ThreadPoolExecutor(4) as pool:
 
-        def fetch(*queues: str, wait_ms: int = 40_000, **body) -> Future[list]:
+        def fetch(*queues: str, wait_ms: int = 600_000, **body) -> Future[list]:
             asked = {"queues": list(queues), "wait_ms": wait_ms} | body
             future = pool.submit(lambda: api.post("workers/fetch", asked)["jobs"])
             if connection.vendor == "postgresql" and wait_ms:
