@@ -28,7 +28,7 @@ from jobs.signals import send_on_commit
 
 from .lifecycle import WorkerState
 from .models import Reaper, Sweep, Worker
-from .signals import workers_died
+from .signals import worker_left, workers_died
 
 logger = logging.getLogger("workers.reaper")
 
@@ -57,8 +57,17 @@ def declare_dead_workers() -> int:
             died_at=Case(When(drained, then=F("died_at")), default=Now()),
             active_job_ids=[],
         )
-        record(worker_event("worker.stopped", worker_id, reason="error") for worker_id in ids)
-    send_on_commit(workers_died, Worker, worker_ids=ids)
+        gone = Worker.objects.filter(pk__in=ids, left_at__isnull=False)
+        left = set(gone.values_list("pk", flat=True))
+        record(
+            worker_event("worker.stopped", name, reason="shutdown" if name in left else "error")
+            for name in ids
+        )
+    for name in sorted(left):
+        send_on_commit(worker_left, Worker, worker_id=name)
+    died = [name for name in ids if name not in left]
+    if died:
+        send_on_commit(workers_died, Worker, worker_ids=died)
     return len(ids)
 
 

@@ -7,7 +7,7 @@ from django.dispatch import Signal
 worker_registered = Signal()
 """`worker_id`, `incarnation`."""
 worker_left = Signal()
-"""`worker_id`: it deregistered."""
+"""`worker_id`: it deregistered, or fell silent with nothing left to do."""
 workers_died = Signal()
 """`worker_ids`: they were declared dead."""
 worker_returned = Signal()

@@ -33,6 +33,7 @@ WORKERS = ["", "worker-1", "worker-2"]
 """The first is a client that does not say who it is."""
 
 workers = st.sampled_from(WORKERS)
+attempts = st.sampled_from([0, 1, 2, 2, 3, 3])
 
 
 @dataclass
@@ -67,6 +68,11 @@ class Expected:
     def fail_for_good(self, *, kept: bool) -> None:
         self.leave(State.DISCARDED)
         self.dead_letter = kept
+
+    def give_back(self) -> None:
+        """`requeue: true`: the attempt does not count (ARCHITECTURE §12)."""
+        self.leave(State.AVAILABLE)
+        self.counted = True
 
     def lose_worker(self) -> None:
         """Expiry and death (worker §5.5, §10.2)."""
@@ -112,6 +118,13 @@ class Lifecycle(RuleBasedStateMachine):
             choices = st.sampled_from(sorted(likely)) | choices
         return data.draw(choices)
 
+    def an_active_job(self, data: Any) -> UUID:
+        """Draw an active job. Where there is none, one is made: most rules need it."""
+        if not self.in_state(State.ACTIVE):
+            self.make(State.AVAILABLE, data.draw(attempts), discard=data.draw(st.booleans()))
+            self.take(data.draw(workers), count=5)
+        return data.draw(st.sampled_from(sorted(self.in_state(State.ACTIVE))))
+
     def in_state(self, *states: State) -> list[UUID]:
         return [job_id for job_id, job in self.jobs.items() if job.state in states]
 
@@ -148,11 +161,14 @@ class Lifecycle(RuleBasedStateMachine):
 
     @rule(
         kind=st.sampled_from([State.AVAILABLE, State.SCHEDULED, State.PENDING]),
-        max_attempts=st.integers(0, 3),
+        max_attempts=attempts,
         discard=st.booleans(),
         count=st.integers(1, 3),
     )
     def enqueue(self, kind, max_attempts, discard, count):
+        self.make(kind, max_attempts, discard=discard, count=count)
+
+    def make(self, kind: State, max_attempts: int, *, discard: bool, count: int = 1) -> None:
         options: dict[str, Any] = {"retry": {"max_attempts": max_attempts}}
         if discard:
             options["retry"]["on_exhaustion"] = "discard"
@@ -168,6 +184,9 @@ class Lifecycle(RuleBasedStateMachine):
 
     @rule(worker_id=workers, count=st.integers(1, 4))
     def claim(self, worker_id, count):
+        self.take(worker_id, count)
+
+    def take(self, worker_id: str, count: int) -> None:
         fetchable = {job_id for job_id, job in self.jobs.items() if job.fetchable}
 
         claimed = engine.claim(["default"], worker_id=worker_id, count=count)
@@ -186,17 +205,16 @@ class Lifecycle(RuleBasedStateMachine):
 
     # ACK and FAIL
 
-    @precondition(lambda self: self.jobs)
     @rule(data=st.data(), worker_id=workers, attempt=st.none() | st.integers(1, 3))
     def ack(self, data, worker_id, attempt):
-        job_id = self.some(data, State.ACTIVE)
+        job_id = self.an_active_job(data)
 
         (outcome,) = engine.complete([Completion(job_id, worker_id or None, attempt)])
 
         if self.expect(outcome, self.holds(job_id, worker_id, attempt)):
             self.jobs[job_id].leave(State.COMPLETED)
 
-    @precondition(lambda self: self.in_state(State.ACTIVE))
+    @precondition(lambda self: self.jobs)
     @rule(worker_id=workers)
     def ack_everything_at_once(self, worker_id):
         ids = sorted(self.jobs)
@@ -207,7 +225,6 @@ class Lifecycle(RuleBasedStateMachine):
             if self.expect(outcome, self.holds(job_id, worker_id, None)):
                 self.jobs[job_id].leave(State.COMPLETED)
 
-    @precondition(lambda self: self.jobs)
     @rule(
         data=st.data(),
         worker_id=workers,
@@ -215,7 +232,7 @@ class Lifecycle(RuleBasedStateMachine):
         code=st.sampled_from(["", "RETRY", "DISCARD", "DEAD_LETTER"]),
     )
     def fail(self, data, worker_id, attempt, code):
-        job_id = self.some(data, State.ACTIVE)
+        job_id = self.an_active_job(data)
         failure = Failure(job_id, worker_id or None, attempt, code=code)
 
         (outcome,) = engine.fail([failure])
@@ -223,17 +240,27 @@ class Lifecycle(RuleBasedStateMachine):
         if self.expect(outcome, self.holds(job_id, worker_id, attempt)):
             self.jobs[job_id].fail(code)
 
-    @precondition(lambda self: self.in_state(State.ACTIVE))
     @rule(data=st.data(), worker_id=workers)
     def release(self, data, worker_id):
-        job_id = self.some(data, State.ACTIVE)
+        job_id = self.an_active_job(data)
 
         (outcome,) = engine.fail([Failure(job_id, worker_id or None, release=True)])
 
         if self.expect(outcome, self.holds(job_id, worker_id, None)):
-            job = self.jobs[job_id]
-            job.leave(State.AVAILABLE)
-            job.counted = True
+            self.jobs[job_id].give_back()
+
+    @precondition(lambda self: self.jobs)
+    @rule(worker_id=workers, release=st.booleans())
+    def fail_everything_at_once(self, worker_id, release):
+        ids = sorted(self.jobs)
+
+        outcomes = engine.fail(
+            [Failure(job_id, worker_id or None, release=release) for job_id in ids]
+        )
+
+        for job_id, outcome in zip(ids, outcomes, strict=True):
+            if self.expect(outcome, self.holds(job_id, worker_id, None)):
+                self.jobs[job_id].give_back() if release else self.jobs[job_id].fail()
 
     # BEAT
 
@@ -253,10 +280,9 @@ class Lifecycle(RuleBasedStateMachine):
 
     # Time, and death
 
-    @precondition(lambda self: self.in_state(State.ACTIVE))
     @rule(data=st.data())
     def a_reservation_expires(self, data):
-        job_id = data.draw(st.sampled_from(sorted(self.in_state(State.ACTIVE))))
+        job_id = self.an_active_job(data)
         self.backdate(job_id, reserved_until=True)
 
         assert engine.expire() == 1
@@ -278,10 +304,9 @@ class Lifecycle(RuleBasedStateMachine):
         for job in orphans:
             job.lose_worker()
 
-    @precondition(lambda self: self.in_state(State.ACTIVE))
     @rule(data=st.data())
     def a_job_overruns(self, data):
-        job_id = data.draw(st.sampled_from(sorted(self.in_state(State.ACTIVE))))
+        job_id = self.an_active_job(data)
         self.backdate(job_id, started_at=True)
         Job.objects.filter(pk=job_id).update(timeout=timedelta(seconds=1))
 
@@ -307,10 +332,10 @@ class Lifecycle(RuleBasedStateMachine):
         for job in due:
             job.leave(State.AVAILABLE)
 
-    @precondition(lambda self: self.in_state(*WAITING))
+    @precondition(lambda self: self.jobs)
     @rule(data=st.data())
     def a_deadline_passes(self, data):
-        job_id = data.draw(st.sampled_from(sorted(self.in_state(*WAITING))))
+        job_id = self.some(data, *WAITING)
         self.backdate(job_id, expires_at=True)
         self.jobs[job_id].expired = True
 
@@ -353,6 +378,8 @@ class Lifecycle(RuleBasedStateMachine):
             job.leave(State.AVAILABLE)
             job.attempt, job.counted, job.runs = 0, False, 0
             job.dead_letter = job.expired = False
+            # At once, so that the fresh attempts are seen to be fresh.
+            self.take("worker-1", count=10)
 
     @precondition(lambda self: self.in_state(State.DISCARDED))
     @rule(data=st.data())
@@ -410,7 +437,7 @@ def test_random_operations_never_leave_the_model():
         Lifecycle,
         settings=settings(
             max_examples=15,
-            stateful_step_count=40,
+            stateful_step_count=50,
             deadline=None,
             suppress_health_check=list(HealthCheck),
         ),

@@ -243,6 +243,24 @@ def test_a_death_is_told_as_an_event_a_signal_and_a_line_in_the_log(
     assert (worker.directive, worker.active_job_ids) == ("", [])
 
 
+@pytest.mark.parametrize("state", [WorkerState.QUIET, WorkerState.TERMINATE])
+def test_a_worker_that_drained_and_fell_silent_has_left_and_nobody_is_alarmed(
+    caplog, django_capture_on_commit_callbacks, state
+):
+    """Public clients stop their heartbeats while they drain, and never deregister (CLIENTS.md)."""
+    worker = WorkerFactory(state=state, silent=True)
+
+    with django_capture_on_commit_callbacks(execute=True), caplog.at_level(logging.INFO):
+        assert reaper.sweep() == {"dead-workers": 1}
+
+    worker.refresh_from_db()
+    assert (worker.state, worker.died_at) == (WorkerState.TERMINATED, None)
+    assert worker.left_at is not None
+    assert Event.objects.get(type="worker.stopped").data["reason"] == "shutdown"
+    assert "dead" not in caplog.text
+    assert f"{worker.pk!r} left" in caplog.text
+
+
 def test_a_death_is_declared_once():
     WorkerFactory(silent=True)
 
