@@ -250,7 +250,7 @@ def test_a_worker_that_drained_and_fell_silent_has_left_and_nobody_is_alarmed(
     """Public clients stop their heartbeats while they drain, and never deregister (CLIENTS.md)."""
     worker = WorkerFactory(state=state, silent=True)
 
-    with django_capture_on_commit_callbacks(execute=True), caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO), django_capture_on_commit_callbacks(execute=True):
         assert reaper.sweep() == {"dead-workers": 1}
 
     worker.refresh_from_db()
