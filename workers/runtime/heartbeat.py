@@ -89,8 +89,9 @@ class Heart:
             Refused: it did not like it.
         """
         self._beaten_at = time.monotonic()
+        reported = self._state.now
         answer = self._client.beat(
-            self._state.now,
+            reported,
             self._active.held_ids(),
             self._options.description(),
             next(self._sequence),
@@ -101,7 +102,7 @@ class Heart:
             return
         self._lose(answer.jobs_lost)
         if answer.state is not None:
-            self._state.obey(answer.state)
+            self._state.obey(answer.state, reported)
 
     def _lose(self, job_ids: list[str]) -> None:
         """Tell handlers whose reservation is gone (§10.4). Their report is sent all the same:

@@ -71,13 +71,15 @@ class ProcessState:
         self.terminate(SIGNAL)
         self.changed()
 
-    def obey(self, desired: WorkerState) -> None:
-        """Go where a heartbeat response asks (§4.4), as far as §2.3 allows."""
+    def obey(self, desired: WorkerState, reported: WorkerState) -> None:
+        """Go where the answer to a heartbeat that said `reported` asks (§4.4), as far as §2.3
+        allows."""
         if desired in (WorkerState.TERMINATE, WorkerState.TERMINATED):
             self.terminate(SERVER)
         elif desired == WorkerState.QUIET:
-            # It repeats to a worker that quieted itself what that says of itself.
-            if self.is_running:
+            # To a worker that quieted itself the answer repeats what that says of itself. A
+            # SIGCONT may have come meanwhile: an echo of before must not undo it.
+            if reported == WorkerState.RUNNING:
                 self.quiet(SERVER)
         else:
             self.resume(SERVER)
