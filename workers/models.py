@@ -10,8 +10,11 @@ from django.utils.translation import gettext_lazy as _
 
 from jobs.conf import ojs_settings
 
+from .fleet_sample import FleetSample
 from .lifecycle import WorkerState, desired
 from .querysets import WorkerQuerySet
+
+__all__ = ["Dashboard", "FleetSample", "Reaper", "Sweep", "Worker"]
 
 
 def default_heartbeat_timeout() -> timedelta:
@@ -104,3 +107,13 @@ class Reaper(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class Dashboard(Worker):
+    """The fleet and its queues at a glance: a page, with a permission of its own."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ("view",)
+        verbose_name = _("dashboard")
+        verbose_name_plural = _("dashboard")

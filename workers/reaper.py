@@ -19,13 +19,14 @@ from django.db.models import Case, Exists, F, Max, OuterRef, Q, When
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from jobs import engine
+from jobs import engine, rollup
 from jobs.conf import ojs_settings
 from jobs.database import atomic, connection
 from jobs.events import record, worker_event
 from jobs.models import Job
 from jobs.signals import send_on_commit
 
+from . import fleet_sample
 from .lifecycle import WorkerState
 from .models import Reaper, Sweep, Worker
 from .signals import worker_left, workers_died
@@ -114,6 +115,10 @@ SWEEPS = (
     Chore("timeouts", engine.time_out, "jobs ran too long"),
     Chore("due-jobs", engine.promote_due, "jobs became due"),
     Chore("expired-jobs", engine.discard_expired, "jobs expired before they ran"),
+    # Half their period: the reaper waits two of them, to leave the first to django-q2's cluster.
+    Chore("statistics", rollup.roll_up, "minutes rolled up", timedelta(seconds=30)),
+    Chore("queue-samples", rollup.sample, "queues sampled", timedelta(seconds=30)),
+    Chore("fleet-samples", fleet_sample.sample, "workers sampled", timedelta(seconds=30)),
     Chore("finished-jobs", engine.prune_jobs, "finished jobs deleted", timedelta(minutes=1)),
     Chore("old-events", engine.prune_events, "events deleted", timedelta(minutes=1)),
     Chore("old-workers", prune_workers, "workers forgotten", timedelta(minutes=1)),

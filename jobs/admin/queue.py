@@ -56,10 +56,10 @@ class PausedFilter(admin.SimpleListFilter):
         return queryset
 
 
-def depth_column(state: State) -> Callable[[Any, Any], int]:
+def depth_column(state: State) -> Callable[[Any, Any], str]:
     @admin.display(description=state.label)
-    def column(self: Any, queue: Any) -> int:
-        return queue.depth.of(state)
+    def column(self: Any, queue: Any) -> str:
+        return queue.depth.shown(state)
 
     return column
 

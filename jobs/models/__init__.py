@@ -8,6 +8,7 @@ from .apikey import ApiKey, Scope, all_scopes
 from .event import Event
 from .job import DeadJob, Job, JobError, RefusedFinish
 from .queue import Listener, Queue
+from .rollup import QueueSample, Rollup, RollupMark
 
 __all__ = [
     "ApiKey",
@@ -17,7 +18,10 @@ __all__ = [
     "JobError",
     "Listener",
     "Queue",
+    "QueueSample",
     "RefusedFinish",
+    "Rollup",
+    "RollupMark",
     "Scope",
     "all_scopes",
 ]

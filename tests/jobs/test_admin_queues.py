@@ -8,7 +8,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 
-from jobs import dashboard
+from jobs import dashboard, rollup
 from jobs.lifecycle import State
 from jobs.models import Event, Queue
 from tests.factories import JobFactory, QueueFactory, ago
@@ -46,6 +46,18 @@ def test_the_oldest_wait_is_that_of_the_job_that_waits_longest(admin_client):
     assert "2 h 1 min" in admin_client.get(list_of(QUEUE)).content.decode()
 
 
+def test_a_queue_too_deep_to_count_is_shown_by_its_last_sample(admin_client, monkeypatch):
+    monkeypatch.setattr(dashboard, "MOST_COUNTED", 3)
+    QueueFactory(name="mail")
+    for _ in range(5):
+        JobFactory(queue="mail")
+
+    assert "≥ 3" in admin_client.get(list_of(QUEUE)).content.decode()
+    rollup.sample()
+    JobFactory(queue="mail")
+    assert "≈ 5" in admin_client.get(list_of(QUEUE)).content.decode()
+
+
 @pytest.mark.parametrize("count", [1, 100])
 def test_the_list_takes_the_same_queries_for_one_queue_and_for_a_hundred(
     admin_client, django_assert_num_queries, count
@@ -54,8 +66,8 @@ def test_the_list_takes_the_same_queries_for_one_queue_and_for_a_hundred(
         QueueFactory(name=f"queue-{number}")
         JobFactory(queue=f"queue-{number}")
 
-    # Session, user, capped count, page of queues, three depths, the reaper.
-    with django_assert_num_queries(8):
+    # Session, user, capped count, page of queues, waiting and active jobs, the reaper.
+    with django_assert_num_queries(7):
         page = admin_client.get(list_of(QUEUE))
 
     assert len(page.context["cl"].result_list) == count
