@@ -5,8 +5,10 @@ statements of `jobs.engine`.
 """
 
 from .apikey import ApiKey, Scope, all_scopes
+from .audit import OperatorAction, Source
 from .event import Event
 from .job import DeadJob, Job, JobError, RefusedFinish
+from .maintenance import Maintenance
 from .queue import Listener, Queue
 from .rollup import QueueSample, Rollup, RollupMark
 
@@ -17,11 +19,14 @@ __all__ = [
     "Job",
     "JobError",
     "Listener",
+    "Maintenance",
+    "OperatorAction",
     "Queue",
     "QueueSample",
     "RefusedFinish",
     "Rollup",
     "RollupMark",
     "Scope",
+    "Source",
     "all_scopes",
 ]
