@@ -117,6 +117,37 @@ def _moment(value: Any) -> datetime | None:
     return value
 
 
+MOST_SHOWN = 10_000
+STATE_CONDITIONS = {
+    # What follows from the state tells PostgreSQL which partial index to count in.
+    State.ACTIVE: "reserved_until IS NOT NULL AND state = 'active'",
+    **{
+        state: f"finished_at IS NOT NULL AND state = '{state}'"
+        for state in (State.COMPLETED, State.CANCELLED, State.DISCARDED)
+    },
+    **{
+        state: f"state IN ('scheduled', 'retryable') AND state = '{state}'"
+        for state in (State.SCHEDULED, State.RETRYABLE)
+    },
+}
+
+
+def state_counts() -> list[tuple[State, str]]:
+    """How many jobs are in each state, counted no further than `MOST_SHOWN`."""
+    counts = ", ".join(
+        f"(SELECT count(*) FROM (SELECT 1 FROM ojs_jobs_job WHERE {condition}"
+        f" LIMIT {MOST_SHOWN + 1}) AS first)"
+        for condition in (STATE_CONDITIONS.get(s, f"state = '{s}'") for s in State)
+    )
+    with connection().cursor() as cursor:
+        cursor.execute(f"SELECT {counts}")
+        row = cursor.fetchone()
+    return [
+        (state, f"{MOST_SHOWN:,}+" if count > MOST_SHOWN else f"{count:,}")
+        for state, count in zip(State, row, strict=True)
+    ]
+
+
 def pending(queue: str) -> int:
     return Job.objects.filter(queue=queue, state=State.PENDING).count()
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.db.models import CharField, QuerySet
 from django.db.models.functions import Cast, Left
 from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.urls import path
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
@@ -16,10 +19,14 @@ from django.utils.translation import gettext_lazy as _
 from ..envelope import ERROR_FIELDS, envelope
 from ..lifecycle import State
 from ..models import Job
+from ..redaction import may_see, redact, redact_text
 from . import display
 from .base import ReadOnlyModelAdmin
+from .export import as_csv
 from .paging import FiguresChangeList
 from .search import HELP, search
+from .timeline import timeline
+from .why import why
 
 OPTIONAL = {
     "tag_list": "tags",
@@ -48,11 +55,18 @@ class JobChangeList(FiguresChangeList):
         preview = Left(Cast("args", CharField()), PREVIEW + 1)
         return jobs.defer(*BIG).annotate(args_preview=preview)
 
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        if not may_see(request.user):
+            for job in self.result_list:
+                job.args_preview = redact_text(job.args_preview)
+
 
 class JobPages(ReadOnlyModelAdmin):
     """What the two lists of jobs have in common: a job's page, search and columns."""
 
     change_form_template = "admin/ojs/job.html"
+    change_list_template = "admin/ojs/jobs.html"
     search_fields = ("id", "type")
     search_help_text = HELP
     fieldsets = (
@@ -111,19 +125,46 @@ class JobPages(ReadOnlyModelAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        return search(queryset, search_term), False
+        return search(queryset, search_term, sees_all=may_see(request.user)), False
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
         return JobChangeList
+
+    def get_urls(self) -> Any:
+        view = self.admin_site.admin_view(self.csv_view)
+        name = f"{self.opts.app_label}_{self.opts.model_name}_csv"
+        return [path("csv/", view, name=name), *super().get_urls()]
+
+    def csv_view(self, request: HttpRequest) -> HttpResponseBase:
+        """What the list shows with these filters, all of it."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        jobs = self.get_changelist_instance(request).get_queryset(request)
+        return as_csv(jobs, str(self.opts.model_name), is_redacted=not may_see(request.user))
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
+        """The job as this user may see it; it is never saved."""
+        job = super().get_object(request, object_id, from_field)
+        if job is not None:
+            job.is_redacted = not may_see(request.user)
+            if job.is_redacted:
+                for name in ("args", "meta", "result", "attributes"):
+                    setattr(job, name, redact(getattr(job, name)))
+        return job
 
     def render_change_form(
         self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any
     ) -> Any:
         job = kwargs["obj"]
+        errors = list(job.errors.order_by("-pk"))
+        for error in errors:
+            if job.is_redacted:
+                error.details = redact(error.details)
         context["errors_of_job"] = [
-            (error, display.worker_link(self.admin_site.name, error.worker_id))
-            for error in job.errors.order_by("-pk")
+            (error, display.worker_link(self.admin_site.name, error.worker_id)) for error in errors
         ]
+        context["timeline"] = timeline(job, self.admin_site.name)
+        context["why"] = why(job)
         return super().render_change_form(request, context, *args, **kwargs)
 
     # Columns
@@ -239,4 +280,8 @@ class JobPages(ReadOnlyModelAdmin):
 
     @admin.display(description=_("envelope"))
     def raw(self, job: Job) -> str | SafeString:
-        return display.json_block(envelope(job, job.errors.values(*ERROR_FIELDS)))
+        return display.json_block(envelope(job, self._errors(job)))
+
+    def _errors(self, job: Any) -> Any:
+        rows = job.errors.values(*ERROR_FIELDS)
+        return [redact(row) for row in rows] if job.is_redacted else rows

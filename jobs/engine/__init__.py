@@ -18,6 +18,7 @@ from .outcomes import Completion, Failure, Outcome
 from .reclaim import VISIBILITY_TIMEOUT, WORKER_DEATH, Cause, expire, reclaim
 from .reservations import extend
 from .retention import prune_events, prune_jobs
+from .sets import cancel_many, run_now
 from .settle import complete
 from .timers import discard_expired, promote_due, time_out
 
@@ -32,6 +33,7 @@ __all__ = [
     "Outcome",
     "activate",
     "cancel",
+    "cancel_many",
     "claim",
     "complete",
     "delete_dead",
@@ -50,5 +52,6 @@ __all__ = [
     "resume",
     "retry",
     "retry_one",
+    "run_now",
     "time_out",
 ]

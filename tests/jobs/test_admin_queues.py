@@ -141,9 +141,9 @@ def test_the_list_can_be_narrowed_to_paused_queues(admin_client):
 def test_a_queue_page_offers_to_pause_or_to_resume(admin_client):
     running, paused = QueueFactory(name="a.b-1"), QueueFactory(paused=True)
 
-    assert buttons(admin_client.get(page_of(running))) == ["pause"]
+    assert buttons(admin_client.get(page_of(running))) == ["pause", "purge"]
     page = admin_client.get(page_of(paused))
-    assert buttons(page) == ["resume"]
+    assert buttons(page) == ["resume", "purge"]
     answer(admin_client, press(admin_client, page, "resume"))
     assert not Queue.objects.get(pk=paused.pk).is_paused
 

@@ -148,7 +148,7 @@ def test_the_fleet_is_sampled_by_state(admin_client):
 
 
 def test_a_queue_is_paused_from_here():
-    ops = staff("view_dashboard", "view_queue", "change_queue")
+    ops = staff("view_dashboard", "view_queue", "pause_queue")
     queue = QueueFactory(name="mail")
 
     page = ops.get(DASHBOARD)

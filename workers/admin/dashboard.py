@@ -45,6 +45,12 @@ class DashboardAdmin(admin.ModelAdmin):
 
     has_change_permission = has_delete_permission = has_add_permission
 
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("ojs_jobs.view_dashboard")
+
+    # Whoever may see nothing else of the fleet finds it on the index all the same.
+    has_module_permission = has_view_permission
+
     def get_urls(self) -> Any:
         view = self.admin_site.admin_view(self.changelist_view)
         return [path("", view, name="ojs_workers_dashboard_changelist")]

@@ -8,10 +8,10 @@ from .worker import Worker
 
 
 class Dashboard(Worker):
-    """The fleet and its queues at a glance: a page, with a permission of its own."""
+    """The fleet and its queues at a glance: a page (`ojs_jobs.view_dashboard`)."""
 
     class Meta:
         proxy = True
-        default_permissions = ("view",)
+        default_permissions = ()
         verbose_name = _("dashboard")
         verbose_name_plural = _("dashboard")
