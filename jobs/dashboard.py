@@ -9,12 +9,12 @@ from typing import Any
 
 from django.db.models import Count
 
-from .database import connection
+from .database import run_by_index
 from .lifecycle import State
 from .models import Job, QueueSample
 from .querysets import JobQuerySet
 
-MOST_COUNTED = 2_000
+MOST_COUNTED = 500
 """Jobs of one queue and state that are counted while somebody waits for the page."""
 
 
@@ -83,9 +83,7 @@ def depths(queues: Collection[str]) -> dict[str, Depth]:
     found = {queue: Depth() for queue in queues}
     if not found:
         return found
-    with connection().cursor() as cursor:
-        cursor.execute(_statement(len(found)), list(found))
-        rows = cursor.fetchall()
+    rows = run_by_index(_statement(len(found)), list(found))
     for name, available, since, scheduled, retryable in rows:
         depth = found[name]
         depth.waiting_since = _moment(since)
@@ -139,9 +137,7 @@ def state_counts() -> list[tuple[State, str]]:
         f" LIMIT {MOST_SHOWN + 1}) AS first)"
         for condition in (STATE_CONDITIONS.get(s, f"state = '{s}'") for s in State)
     )
-    with connection().cursor() as cursor:
-        cursor.execute(f"SELECT {counts}")
-        row = cursor.fetchone()
+    (row,) = run_by_index(f"SELECT {counts}")
     return [
         (state, f"{MOST_SHOWN:,}+" if count > MOST_SHOWN else f"{count:,}")
         for state, count in zip(State, row, strict=True)

@@ -31,6 +31,7 @@ class DeadJobAdmin(JobPages):
     list_display = ("short_id", "type", "queue", "attempts", "since", "last_error", "short_args")
     list_filter = (QueueFilter, TypeFilter, LastErrorFilter, DiscardedFilter)
     ordering = ("-finished_at", "-id")
+    is_searched_by_id = False
     sortable_by = ()
     actions = ("retry", "discard")
     buttons: ClassVar[dict[str, Any]] = {"retry": _("Retry"), "discard": _("Discard")}

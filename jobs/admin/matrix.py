@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
@@ -47,12 +48,18 @@ def matrix() -> dict[str, Any]:
 
 
 def _count(rows: list[Any], column: int, edges: list[Any]) -> Counter[tuple[str, str]]:
+    """Rows come newest first, so that a window is the beginning of them."""
     counts: Counter[tuple[str, str]] = Counter()
-    for row in rows:
-        for key, since in edges:
-            if row[column] and (since is None or row[2] >= since):
-                counts[row[column], key] += 1
+    moments = [row[2] for row in rows]
+    for key, since in edges:
+        end = len(rows) if since is None else bisect_right(moments, -since.timestamp(), key=_back)
+        found = Counter(row[column] for row in rows[:end] if row[column])
+        counts.update({(name, key): count for name, count in found.items()})
     return counts
+
+
+def _back(moment: datetime) -> float:
+    return -moment.timestamp()
 
 
 def _rows(parameter: str, counts: Counter[tuple[str, str]], edges: list[Any]) -> list[Row]:

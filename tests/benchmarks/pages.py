@@ -127,7 +127,9 @@ def measure() -> None:
             reply: Any = client.get(f"/admin/{url}")
             times.append((time.perf_counter() - started) * 1000)
             assert reply.status_code == 200, (url, reply.status_code)
-        with CaptureQueriesContext(connection, ) as captured:
+        with CaptureQueriesContext(
+            connection,
+        ) as captured:
             client.get(f"/admin/{url}")
         middle = statistics.median(times)
         print(f"{name:36}{middle:10.0f}{max(times):9.0f}{len(captured):9}")

@@ -14,6 +14,7 @@ from django.utils import timezone
 from jobs import engine
 from jobs.admin import confirm as confirming
 from jobs.admin import job as job_admin
+from jobs.admin import job_page
 from jobs.identifiers import uuid7
 from jobs.lifecycle import State
 from jobs.models import Job, OperatorAction
@@ -101,6 +102,21 @@ def test_states_are_counted_above_the_list(admin_client):
         State.DISCARDED: "1",
         State.RETRYABLE: "1",
     }
+
+
+def test_a_search_looks_through_the_newest_jobs_first_and_goes_on(admin_client, monkeypatch):
+    monkeypatch.setattr(job_page, "SEARCHED", 3)
+    ids = [f"018c2b6f-0{n}00-7000-8000-000000000000" for n in range(6)]
+    jobs = [
+        JobFactory(id=job_id, type="rare" if n < 2 else "often") for n, job_id in enumerate(ids)
+    ]
+
+    page = admin_client.get(list_of(JOB), {"q": "type:rare"})
+    assert page.context["cl"].result_list == []
+    page = admin_client.get(list_of(JOB) + page.context["cl"].older_query)
+
+    found = [str(job.pk) for job in page.context["cl"].result_list]
+    assert found == ids[1::-1]
 
 
 # Sensitive arguments
