@@ -73,12 +73,13 @@ def run_by_index(statement: str, parameters: Sequence[Any] = ()) -> list[tuple[A
         if not is_postgresql():
             cursor.execute(statement, parameters)
             return list(cursor.fetchall())
-        with atomic():
+        is_inside = connection().in_atomic_block
+        with transaction.atomic(using=alias(), savepoint=False):
             cursor.execute(PLANNER, ["off", "off"])
             cursor.execute(statement, parameters)
             rows: list[tuple[Any, ...]] = cursor.fetchall()
-            # Inside a transaction of the caller's, the choice would outlive this one.
-            cursor.execute(PLANNER, ["on", "on"])
+            if is_inside:  # the choice would last as long as the caller's transaction
+                cursor.execute(PLANNER, ["on", "on"])
     return rows
 
 

@@ -64,7 +64,8 @@ class JobChangeList(FiguresChangeList):
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
         jobs: QuerySet[Any] = super().get_queryset(request, exclude_parameters)
-        if self.model_admin.is_searched_by_id and (self._filtered() - INDEXED_PARAMETERS):
+        model_admin: Any = self.model_admin
+        if model_admin.is_searched_by_id and (self._filtered() - INDEXED_PARAMETERS):
             jobs = self._newest(jobs)
         preview = Left(Cast("args", CharField()), PREVIEW + 1)
         return jobs.defer(*BIG).annotate(args_preview=preview)

@@ -28,6 +28,7 @@ from ..errors import (
     BodyTooLarge,
     Conflict,
     DuplicateJob,
+    InMaintenance,
     InvalidPayload,
     InvalidRequest,
     InvalidRetryPolicyRequest,
@@ -59,6 +60,7 @@ STATUS: dict[type[OJSError], int] = {
     NotFound: 404,
     DuplicateJob: 409,
     Conflict: 409,
+    InMaintenance: 503,
     NotAuthenticated: 401,
     PermissionDenied: 403,
 }

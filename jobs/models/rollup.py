@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
@@ -28,8 +26,6 @@ class Rollup(models.Model):
     delayed = models.PositiveBigIntegerField(null=True)
     """Scheduled and retryable."""
 
-    objects: ClassVar[Any] = models.Manager()
-
     class Meta:
         verbose_name = _("roll-up")
         verbose_name_plural = _("roll-ups")
@@ -47,8 +43,6 @@ class RollupMark(models.Model):
 
     name = models.CharField(max_length=16, primary_key=True)
     until = models.DateTimeField()
-
-    objects: ClassVar[Any] = models.Manager()
 
     class Meta:
         verbose_name = _("roll-up mark")
@@ -69,8 +63,6 @@ class QueueSample(models.Model):
     retryable = models.PositiveBigIntegerField(default=0)
     active = models.PositiveBigIntegerField(default=0)
     waiting_since = models.DateTimeField(null=True)
-
-    objects: ClassVar[Any] = models.Manager()
 
     class Meta:
         verbose_name = _("queue sample")

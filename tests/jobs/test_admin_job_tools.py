@@ -107,9 +107,8 @@ def test_states_are_counted_above_the_list(admin_client):
 def test_a_search_looks_through_the_newest_jobs_first_and_goes_on(admin_client, monkeypatch):
     monkeypatch.setattr(job_page, "SEARCHED", 3)
     ids = [f"018c2b6f-0{n}00-7000-8000-000000000000" for n in range(6)]
-    jobs = [
-        JobFactory(id=job_id, type="rare" if n < 2 else "often") for n, job_id in enumerate(ids)
-    ]
+    for n, job_id in enumerate(ids):
+        JobFactory(id=job_id, type="rare" if n < 2 else "often")
 
     page = admin_client.get(list_of(JOB), {"q": "type:rare"})
     assert page.context["cl"].result_list == []

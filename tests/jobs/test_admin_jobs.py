@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.db import connection
 from django.urls import reverse
 
 from jobs.admin import job as job_admin
@@ -27,6 +28,9 @@ from tests.operators import (
 )
 
 pytestmark = pytest.mark.django_db
+
+PLANNER = 2 if connection.vendor == "postgresql" else 0
+"""Queries with which PostgreSQL is told to count in its indexes, and then as it likes."""
 
 JOB = "ojs_jobs_job"
 JOBS = "/admin/ojs_jobs/job/"
@@ -135,7 +139,7 @@ def test_the_list_takes_the_same_queries_for_one_job_and_for_a_hundred(
         JobFactory(active=True, queue=f"queue-{number}", reserved_by=f"worker-{number}")
 
     # Session, user, capped count, page of jobs, choices of queue and of type, the reaper.
-    with django_assert_num_queries(8):
+    with django_assert_num_queries(9 + PLANNER):
         page = admin_client.get(list_of(JOB))
 
     assert len(page.context["cl"].result_list) == count
@@ -144,7 +148,7 @@ def test_the_list_takes_the_same_queries_for_one_job_and_for_a_hundred(
 def test_the_list_counts_no_further_than_it_must(admin_client, django_assert_num_queries):
     JobFactory()
 
-    with django_assert_num_queries(8) as queries:
+    with django_assert_num_queries(9 + PLANNER) as queries:
         admin_client.get(list_of(JOB))
 
     counts = [query["sql"] for query in queries if "COUNT(" in query["sql"]]

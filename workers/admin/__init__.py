@@ -2,6 +2,7 @@
 
 from . import notices, why  # noqa: F401 (register what our pages warn of and explain)
 from .dashboard import DashboardAdmin
+from .operation import FleetOperationAdmin
 from .worker import WorkerAdmin
 
-__all__ = ["DashboardAdmin", "WorkerAdmin"]
+__all__ = ["DashboardAdmin", "FleetOperationAdmin", "WorkerAdmin"]

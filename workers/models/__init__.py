@@ -1,13 +1,33 @@
 """What is stored about workers, about what operators asked of them, and about housekeeping."""
 
 from .dashboard import Dashboard
+from .directive import Answer, Directive
 from .fleet_sample import FleetSample
-from .housekeeping import Reaper, Sweep
+from .housekeeping import EventCursor, Reaper, Sweep
+from .operation import (
+    FINAL,
+    IN_WORK,
+    UNFINISHED,
+    FleetOperation,
+    OperationState,
+    OperationStep,
+    Phase,
+)
 from .worker import Worker, default_heartbeat_timeout
 
 __all__ = [
+    "FINAL",
+    "IN_WORK",
+    "UNFINISHED",
+    "Answer",
     "Dashboard",
+    "Directive",
+    "EventCursor",
+    "FleetOperation",
     "FleetSample",
+    "OperationState",
+    "OperationStep",
+    "Phase",
     "Reaper",
     "Sweep",
     "Worker",

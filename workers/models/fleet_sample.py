@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
@@ -18,8 +16,6 @@ class FleetSample(models.Model):
     terminate = models.PositiveIntegerField(default=0)
     silent = models.PositiveIntegerField(default=0)
     capacity = models.PositiveBigIntegerField(default=0)
-
-    objects: ClassVar[Any] = models.Manager()
 
     class Meta:
         verbose_name = _("fleet sample")
