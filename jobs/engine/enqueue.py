@@ -41,7 +41,7 @@ INSERT = """
                (id, type, queue, args, meta, priority, state, attempt, attempt_counted,
                 max_attempts, retry, timeout, visibility_timeout, reserved_by, finished_by,
                 unfenced, scheduled_at, expires_at, created_at, enqueued_at, tags, attributes,
-                dead_letter, result_pruned, result_ttl, workflow_id, workflow_index, followed,
+                dead_letter, result_ttl, workflow_id, workflow_index, followed,
                 parent_results)
         SELECT id, type, queue, args, meta, priority,
                CASE WHEN pending THEN 'pending'
@@ -50,7 +50,7 @@ INSERT = """
                0, false, max_attempts, retry, make_interval(secs => timeout),
                make_interval(secs => visibility_timeout), '', '', false, scheduled_at,
                expires_at, statement_timestamp(), statement_timestamp(), tags, attributes, false,
-               false, make_interval(secs => result_ttl), workflow_id, workflow_index,
+               make_interval(secs => result_ttl), workflow_id, workflow_index,
                coalesce(followed, false), parent_results
           FROM given
    ON CONFLICT (id) DO NOTHING

@@ -83,13 +83,13 @@ class Job(models.Model):
     )
     workflow_index = models.PositiveIntegerField(null=True, blank=True)
     """Place among the workflow's nodes; null for a callback."""
-    followed = models.BooleanField(default=False)
+    followed = models.BooleanField(default=False, db_default=False)
     """Something waits for its end: a workflow, or a job that depends on it."""
     parent_results = models.JSONField(null=True, blank=True)
     """Results of the jobs before it (OJS workflows §7); null outside of workflows."""
     result_ttl = models.DurationField(null=True, blank=True)
     """How long the result is kept, where the client said so (OJS results §7.1)."""
-    result_pruned = models.BooleanField(default=False)
+    result_pruned = models.BooleanField(default=False, db_default=False)
 
     objects = JobQuerySet.as_manager()
 
