@@ -1,6 +1,7 @@
 """Jobs, dead letter, queues, API keys and the record of events in the Django admin."""
 
 from .api_key import ApiKeyAdmin
+from .cron import CronJobAdmin
 from .dead_letter import DeadJobAdmin
 from .event import EventAdmin, RefusedFinishAdmin
 from .job import JobAdmin
@@ -8,6 +9,7 @@ from .queue import QueueAdmin
 
 __all__ = [
     "ApiKeyAdmin",
+    "CronJobAdmin",
     "DeadJobAdmin",
     "EventAdmin",
     "JobAdmin",
