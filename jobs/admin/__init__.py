@@ -5,6 +5,7 @@ from .dead_letter import DeadJobAdmin
 from .event import EventAdmin, RefusedFinishAdmin
 from .job import JobAdmin
 from .queue import QueueAdmin
+from .workflow import WorkflowAdmin
 
 __all__ = [
     "ApiKeyAdmin",
@@ -13,4 +14,5 @@ __all__ = [
     "JobAdmin",
     "QueueAdmin",
     "RefusedFinishAdmin",
+    "WorkflowAdmin",
 ]
