@@ -6,6 +6,7 @@ from .dead_letter import DeadJobAdmin
 from .event import EventAdmin, RefusedFinishAdmin
 from .job import JobAdmin
 from .queue import QueueAdmin
+from .workflow import WorkflowAdmin
 
 __all__ = [
     "ApiKeyAdmin",
@@ -15,4 +16,5 @@ __all__ = [
     "JobAdmin",
     "QueueAdmin",
     "RefusedFinishAdmin",
+    "WorkflowAdmin",
 ]
