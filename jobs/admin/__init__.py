@@ -2,14 +2,17 @@
 
 from .api_key import ApiKeyAdmin
 from .audit import OperatorActionAdmin
+from .cron import CronJobAdmin
 from .dead_letter import DeadJobAdmin
 from .event import EventAdmin, RefusedFinishAdmin
 from .job import JobAdmin
 from .maintenance import MaintenanceAdmin
 from .queue import QueueAdmin
+from .workflow import WorkflowAdmin
 
 __all__ = [
     "ApiKeyAdmin",
+    "CronJobAdmin",
     "DeadJobAdmin",
     "EventAdmin",
     "JobAdmin",
@@ -17,4 +20,5 @@ __all__ = [
     "OperatorActionAdmin",
     "QueueAdmin",
     "RefusedFinishAdmin",
+    "WorkflowAdmin",
 ]

@@ -18,6 +18,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ..engine import progress_of
 from ..envelope import ERROR_FIELDS, envelope
 from ..identifiers import moment_of
 from ..lifecycle import State
@@ -33,6 +34,9 @@ from .why import why
 
 OPTIONAL = {
     "tag_list": "tags",
+    "shown_progress": "progress_report",
+    "shown_workflow": "workflow_id",
+    "pretty_parents": "parent_results",
     "pretty_meta": "meta",
     "scheduled": "scheduled_at",
     "started": "started_at",
@@ -119,10 +123,15 @@ class JobPages(ReadOnlyModelAdmin):
                     ("type", "queue"),
                     ("shown_state", "attempts", "priority"),
                     "tag_list",
+                    "shown_progress",
+                    "shown_workflow",
                 )
             },
         ),
-        (_("Arguments"), {"fields": ("pretty_args", "pretty_meta", "pretty_result")}),
+        (
+            _("Arguments"),
+            {"fields": ("pretty_args", "pretty_meta", "pretty_parents", "pretty_result")},
+        ),
         (
             _("Timeline"),
             {
@@ -156,7 +165,7 @@ class JobPages(ReadOnlyModelAdmin):
         """Leave out what there is nothing to say about."""
         if obj is None:
             return self.fieldsets
-        empty = {name for name, column in OPTIONAL.items() if not getattr(obj, column)}
+        empty = {name for name, column in OPTIONAL.items() if not getattr(obj, column, None)}
         return [
             (title, options | {"fields": [name for name in options["fields"] if name not in empty]})
             for title, options in self.fieldsets
@@ -198,9 +207,8 @@ class JobPages(ReadOnlyModelAdmin):
     ) -> Any:
         job = kwargs["obj"]
         errors = list(job.errors.order_by("-pk"))
-        for error in errors:
-            if job.is_redacted:
-                error.details = redact(error.details)
+        for error in errors if job.is_redacted else ():
+            error.details = redact(error.details)
         context["errors_of_job"] = [
             (error, display.worker_link(self.admin_site.name, error.worker_id)) for error in errors
         ]
@@ -254,6 +262,20 @@ class JobPages(ReadOnlyModelAdmin):
     @admin.display(description=_("result"))
     def pretty_result(self, job: Job) -> str | SafeString:
         return display.json_block(job.result)
+
+    @admin.display(description=_("results before it"))
+    def pretty_parents(self, job: Job) -> str | SafeString:
+        return display.json_block(job.parent_results)
+
+    @admin.display(description=_("progress"))
+    def shown_progress(self, job: Job) -> str | SafeString:
+        return display.progress(progress_of(job.pk))
+
+    @admin.display(description=_("workflow"))
+    def shown_workflow(self, job: Job) -> str | SafeString:
+        model = "ojs_jobs_workflow"
+        url = display.admin_url(self.admin_site.name, model, "change", job.workflow_id)
+        return display.link(url, str(job.workflow_id))
 
     @admin.display(description=_("retry policy"))
     def pretty_retry(self, job: Job) -> str | SafeString:

@@ -36,7 +36,10 @@ from ..errors import (
     NotFound,
     OJSError,
     PermissionDenied,
+    ResultPruned,
+    ResultTooLarge,
     Unsupported,
+    WaitTimeout,
 )
 from ..identifiers import uuid7
 from . import dialects
@@ -58,6 +61,9 @@ STATUS: dict[type[OJSError], int] = {
     BodyTooLarge: 413,
     Unsupported: 422,
     NotFound: 404,
+    ResultPruned: 410,
+    ResultTooLarge: 413,
+    WaitTimeout: 408,
     DuplicateJob: 409,
     Conflict: 409,
     InMaintenance: 503,

@@ -14,11 +14,12 @@ from ..events import job_event, record
 from ..lifecycle import Event, State, sources
 from ..models import Job
 from ..signals import jobs_cancelled, send_on_commit
+from .following import follow
 
 
 def _locked(job_ids: Collection[UUID], states: Collection[State]) -> list[Job]:
     jobs = Job.objects.filter(pk__in=job_ids, state__in=states).order_by("pk")
-    columns = ("type", "queue", "attempt", "state", "reserved_by")
+    columns = ("type", "queue", "attempt", "state", "reserved_by", "followed")
     return list(jobs.select_for_update().only(*columns))
 
 
@@ -37,6 +38,9 @@ def cancel_many(
             job_event("job.cancelled", job, time=now, worker_id=job.reserved_by, data=data)
             for job in jobs
         )
+        followed = [job.pk for job in jobs if job.followed]
+        if followed:
+            follow(followed)
     if ids:
         send_on_commit(jobs_cancelled, Job, job_ids=ids)
     return ids

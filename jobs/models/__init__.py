@@ -6,21 +6,28 @@ statements of `jobs.engine`.
 
 from .apikey import ApiKey, Scope, all_scopes
 from .audit import OperatorAction, Source
+from .cron import CronJob, CronRun, OverlapPolicy
 from .event import Event
 from .job import DeadJob, Job, JobError, RefusedFinish
 from .maintenance import Maintenance
 from .queue import Listener, Queue
 from .rollup import QueueSample, Rollup, RollupMark
+from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, WorkflowType
 
 __all__ = [
     "ApiKey",
+    "CronJob",
+    "CronRun",
     "DeadJob",
+    "Dependency",
     "Event",
     "Job",
     "JobError",
     "Listener",
     "Maintenance",
     "OperatorAction",
+    "OverlapPolicy",
+    "ProgressReport",
     "Queue",
     "QueueSample",
     "RefusedFinish",
@@ -28,5 +35,8 @@ __all__ = [
     "RollupMark",
     "Scope",
     "Source",
+    "Workflow",
+    "WorkflowState",
+    "WorkflowType",
     "all_scopes",
 ]
