@@ -1,6 +1,7 @@
 """Jobs, dead letter, queues, API keys and the record of events in the Django admin."""
 
 from .api_key import ApiKeyAdmin
+from .audit import OperatorActionAdmin
 from .dead_letter import DeadJobAdmin
 from .event import EventAdmin, RefusedFinishAdmin
 from .job import JobAdmin
@@ -11,6 +12,7 @@ __all__ = [
     "DeadJobAdmin",
     "EventAdmin",
     "JobAdmin",
+    "OperatorActionAdmin",
     "QueueAdmin",
     "RefusedFinishAdmin",
 ]

@@ -5,8 +5,10 @@ statements of `jobs.engine`.
 """
 
 from .apikey import ApiKey, Scope, all_scopes
+from .audit import OperatorAction, Source
 from .event import Event
 from .job import DeadJob, Job, JobError, RefusedFinish
+from .maintenance import Maintenance
 from .queue import Listener, Queue
 from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, WorkflowType
 
@@ -18,10 +20,13 @@ __all__ = [
     "Job",
     "JobError",
     "Listener",
+    "Maintenance",
+    "OperatorAction",
     "ProgressReport",
     "Queue",
     "RefusedFinish",
     "Scope",
+    "Source",
     "Workflow",
     "WorkflowState",
     "WorkflowType",

@@ -11,7 +11,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from jobs import dashboard
-from jobs.admin.confirm import Answer, Question, ask, back, write_history
+from jobs.admin.confirm import Answer, Question, ask, back, trace
 from jobs.database import atomic
 
 from ..lifecycle import WorkerState
@@ -40,7 +40,13 @@ def direct(model_admin: Any, request: HttpRequest, workers: Any, directive: Work
     if not isinstance(answer, Answer):
         return answer
     said = gettext("Directed to “%(state)s”.") % {"state": directive}
-    count = _order(request, answer, said, lambda chosen: chosen.direct(directive))
+    count = _order(
+        request,
+        answer,
+        f"{directive}_worker",
+        said,
+        lambda chosen: chosen.direct(directive),
+    )
     text = ngettext(
         "%(count)d worker will hear “%(directive)s” at its next heartbeat.",
         "%(count)d workers will hear “%(directive)s” at their next heartbeat.",
@@ -54,7 +60,9 @@ def resume(model_admin: Any, request: HttpRequest, workers: Any) -> Any:
     answer = ask(model_admin, request, workers, QUESTIONS[WorkerState.RUNNING])
     if not isinstance(answer, Answer):
         return answer
-    count = _order(request, answer, gettext("Resumed."), lambda chosen: chosen.resume())
+    count = _order(
+        request, answer, "resume_worker", gettext("Resumed."), lambda chosen: chosen.resume()
+    )
     text = ngettext(
         "%(count)d worker is given jobs again, from its next heartbeat on.",
         "%(count)d workers are given jobs again, from their next heartbeat on.",
@@ -64,12 +72,17 @@ def resume(model_admin: Any, request: HttpRequest, workers: Any) -> Any:
 
 
 def _order(
-    request: HttpRequest, answer: Answer, said: str, verb: Callable[[WorkerQuerySet], int]
+    request: HttpRequest,
+    answer: Answer,
+    permission: str,
+    said: str,
+    verb: Callable[[WorkerQuerySet], int],
 ) -> int:
     """Order it and write it into the history of each worker, or neither."""
     with atomic():
-        write_history(request, answer.objects, said, answer.reason)
-        return verb(Worker.objects.filter(pk__in=answer.ids))
+        count = verb(Worker.objects.filter(pk__in=answer.ids))
+        trace(request, permission, answer.objects, answer, message=said, count=count)
+        return count
 
 
 def _tell(model_admin: Any, request: HttpRequest, text: str, count: int, asked: int) -> Any:

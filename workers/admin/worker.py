@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from jobs import dashboard
 from jobs.admin import display
-from jobs.admin.base import ReadOnlyModelAdmin
+from jobs.admin.base import ReadOnlyModelAdmin, may
 from jobs.models import RefusedFinish
 
 from ..condition import Condition, condition, in_hand
@@ -245,14 +245,18 @@ class WorkerAdmin(ReadOnlyModelAdmin):
 
     # Actions
 
-    @admin.action(description=_("Quiet selected workers"), permissions=["change"])
+    has_quiet_permission = may("ojs_workers.quiet_worker")
+    has_terminate_permission = may("ojs_workers.terminate_worker")
+    has_resume_permission = may("ojs_workers.resume_worker")
+
+    @admin.action(description=_("Quiet selected workers"), permissions=["quiet"])
     def quiet(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
         return actions.direct(self, request, queryset, WorkerState.QUIET)
 
-    @admin.action(description=_("Terminate selected workers"), permissions=["change"])
+    @admin.action(description=_("Terminate selected workers"), permissions=["terminate"])
     def terminate(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
         return actions.direct(self, request, queryset, WorkerState.TERMINATE)
 
-    @admin.action(description=_("Resume selected workers"), permissions=["change"])
+    @admin.action(description=_("Resume selected workers"), permissions=["resume"])
     def resume(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
         return actions.resume(self, request, queryset)
