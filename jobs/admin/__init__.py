@@ -5,6 +5,7 @@ from .audit import OperatorActionAdmin
 from .dead_letter import DeadJobAdmin
 from .event import EventAdmin, RefusedFinishAdmin
 from .job import JobAdmin
+from .maintenance import MaintenanceAdmin
 from .queue import QueueAdmin
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "DeadJobAdmin",
     "EventAdmin",
     "JobAdmin",
+    "MaintenanceAdmin",
     "OperatorActionAdmin",
     "QueueAdmin",
     "RefusedFinishAdmin",

@@ -144,7 +144,7 @@ def _back_url(request: HttpRequest) -> str:
     return request.get_full_path()
 
 
-def back(request: HttpRequest) -> HttpResponse:
+def back(request: HttpRequest) -> HttpResponseRedirect:
     return HttpResponseRedirect(_back_url(request))
 
 

@@ -20,6 +20,21 @@ class Sweep(models.Model):
         return self.name
 
 
+class EventCursor(models.Model):
+    """Up to where the record of events was counted."""
+
+    name = models.CharField(max_length=64, primary_key=True)
+    txid = models.BigIntegerField(default=0)
+    event_id = models.BigIntegerField(default=0)
+
+    class Meta:
+        verbose_name = _("event cursor")
+        verbose_name_plural = _("event cursors")
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class Reaper(models.Model):
     """A reaper process that has been seen."""
 

@@ -55,6 +55,10 @@ class Worker(models.Model):
     """When it was last declared dead; it may have come back since (§10.4)."""
     incarnation = models.PositiveIntegerField(default=1)
     """How many processes have registered under this id."""
+    jobs_done = models.BigIntegerField(default=0)
+    """Jobs it completed, counted from the events by and by."""
+    jobs_failed = models.BigIntegerField(default=0)
+    """Attempts of it that failed."""
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
     objects = WorkerQuerySet.as_manager()
