@@ -94,6 +94,7 @@ def test_every_chore_of_the_documented_list_is_there():
         "orphaned-jobs",
         "expired-reservations",
         "timeouts",
+        "schedules",
         "due-jobs",
         "expired-jobs",
         "finished-jobs",
