@@ -97,7 +97,10 @@ def test_every_chore_of_the_documented_list_is_there():
         "schedules",
         "due-jobs",
         "expired-jobs",
+        "workflows",
         "finished-jobs",
+        "old-results",
+        "old-workflows",
         "old-events",
         "old-workers",
     ]
