@@ -10,16 +10,15 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from django.db.models import (
-    F,
-)
+import orjson
+from django.db.models import F
 from django.utils import timezone
 
 from jobs import engine
 from jobs.conf import ojs_settings
 from jobs.database import atomic, run
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
-from jobs.errors import InvalidRequest
+from jobs.errors import Conflict, InvalidRequest
 from jobs.events import record, worker_event
 from jobs.models import Job
 from jobs.signals import send_on_commit
@@ -43,15 +42,25 @@ class Reply:
     """An older heartbeat that arrived late: nothing was changed (§10.3)."""
 
 
-def register(worker_id: str, description: Description) -> Worker:
+def register(
+    worker_id: str, description: Description, *, claim: SessionClaim | None = None
+) -> Worker:
     """Store a worker, or meet it again (§3).
 
     Another process under a known id is a new incarnation: what the old one left behind is
     forgotten, a directive too, and the jobs it held are recovered like those of a dead worker.
+
+    Args:
+        claim: the right to the id, where it must be unique among active workers (AGQ §2.2).
+
+    Raises:
+        WorkerExists: an active worker has the id, and the claim is not to it.
     """
     now = timezone.now()
     with atomic():
         known = Worker.objects.filter(pk=worker_id).select_for_update().first()
+        if claim is not None:
+            known = _claimed(worker_id, known, claim)
         fresh = description.given() | {
             "last_heartbeat_at": now,
             "registered_at": now,
@@ -79,6 +88,40 @@ def register(worker_id: str, description: Description) -> Worker:
         record([_started(worker)])
     send_on_commit(worker_registered, Worker, worker_id=worker_id, incarnation=worker.incarnation)
     return worker
+
+
+@dataclass(frozen=True, slots=True)
+class SessionClaim:
+    """Why somebody may register under an id that may be in use."""
+
+    session: str
+    """Hash of the key used; empty without one."""
+    may_resume: bool
+    """Whether it may be the same worker that comes back, if the keys are the same."""
+
+
+class WorkerExists(Conflict):
+    """The worker id belongs to another worker that is active (AGQ §2.2)."""
+
+
+def _claimed(worker_id: str, known: Worker | None, claim: SessionClaim) -> Worker:
+    """Return the locked row of `worker_id` with the claim written into it."""
+    created = False
+    if known is None:
+        # Two that come at once: one of them makes the row, and the other finds it made.
+        known, created = Worker.objects.get_or_create(
+            pk=worker_id,
+            defaults={"last_heartbeat_at": timezone.now(), "session": claim.session},
+        )
+    active = Worker.objects.live().exclude(pk__in=Worker.objects.silent().values("pk"))
+    if (
+        not created
+        and not (claim.may_resume and known.session == claim.session)
+        and active.filter(pk=worker_id).exists()
+    ):
+        raise WorkerExists("Worker ID already registered", worker_id=worker_id)
+    Worker.objects.filter(pk=worker_id).update(session=claim.session)
+    return known
 
 
 def _same_process(known: Worker, description: Description) -> bool:
@@ -146,6 +189,7 @@ def beat(
     description: Description | None = None,
     requested: timedelta | None = None,
     sequence: int | None = None,
+    discover: bool = True,
 ) -> Reply:
     """Record a heartbeat, extend the jobs it names, and answer what the worker shall be (§4).
 
@@ -156,9 +200,13 @@ def beat(
         active_job_ids: the jobs it runs, as it spelled them; None if it did not say.
         requested: the visibility extension it asks for; None means each job's own.
         sequence: number of this heartbeat; a lower one than seen before changes nothing (§10.3).
+        discover: False where a worker that is not live must register first (AGQ §3.3); it is
+            answered `terminated`.
     """
     heartbeat = Heartbeat(worker_id, state, active_job_ids, description, requested, sequence)
     written = heartbeats.write(heartbeat)
+    if written is None and not discover:
+        return Reply(WorkerState.TERMINATED)
     if written is None and _meet(heartbeat):
         written = heartbeats.write(replace(heartbeat, sequence=None))
     elif written is None:
@@ -259,9 +307,14 @@ def fetch(
         worker_id=worker_id,
         count=count,
         types=types,
+        able=standing.able(worker_id),
         visibility_timeout=visibility_timeout,
         limited=bool(standing.limited),
     )
+
+
+ITSELF = "worker:"
+"""`worker:<id>` in what a job needs keeps it for one worker."""
 
 
 class _Standing(NamedTuple):
@@ -272,6 +325,15 @@ class _Standing(NamedTuple):
     concurrency: int | None
     in_hand: int
     limited: bool
+    labels: str
+    capabilities: str
+
+    def able(self, worker_id: str) -> list[str]:
+        """What jobs may ask of the worker: capabilities, labels, and to be itself."""
+        if not worker_id:
+            return []
+        said = [*orjson.loads(self.labels), *orjson.loads(self.capabilities)]
+        return [*(word for word in said if not word.startswith(ITSELF)), f"{ITSELF}{worker_id}"]
 
 
 # The worker, its load and the queues' limits in one look. There is a row for an unknown worker
@@ -284,7 +346,9 @@ STANDING = """
                  WHERE reserved_by = me.id AND reserved_until IS NOT NULL) END,
            EXISTS (SELECT 1
                      FROM ojs_jobs_queue
-                    WHERE concurrency IS NOT NULL AND name IN ({queues}))
+                    WHERE concurrency IS NOT NULL AND name IN ({queues})),
+           coalesce(cast(worker.labels AS text), '[]'),
+           coalesce(cast(worker.capabilities AS text), '[]')
       FROM (SELECT cast(%s AS varchar(255)) AS id) AS me
  LEFT JOIN ojs_workers_worker AS worker ON worker.worker_id = me.id
 """
@@ -311,6 +375,8 @@ __all__ = [
     "Failure",
     "Outcome",
     "Reply",
+    "SessionClaim",
+    "WorkerExists",
     "ack",
     "beat",
     "deregister",
