@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from django.db.models import BooleanField, Func, Value
 

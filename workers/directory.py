@@ -51,10 +51,13 @@ def is_active(worker: Any) -> bool:
     return not gone and timezone.now() - worker.last_heartbeat_at < worker.heartbeat_timeout
 
 
-def may_fetch(worker_id: str) -> bool | None:
-    """Whether the worker shall be given jobs; None if it is not there (any more)."""
-    worker = Worker.objects.live().filter(pk=worker_id).only("state", "directive").first()
-    return None if worker is None else worker.may_fetch
+def standing(worker_id: str) -> tuple[bool, frozenset[str]] | None:
+    """Whether the worker shall be given jobs, and what it can do; None if it is not there."""
+    columns = ("state", "directive", "labels", "capabilities")
+    worker = Worker.objects.live().filter(pk=worker_id).only(*columns).first()
+    if worker is None:
+        return None
+    return worker.may_fetch, frozenset(worker.labels) | frozenset(worker.capabilities)
 
 
 def keep_stats(worker_id: str, stats: dict[str, Any]) -> None:

@@ -17,8 +17,8 @@ from django.utils import timezone
 
 from ..database import atomic, connection
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN
-from ..expressions import JSONArrayWithin
 from ..events import job_event, record
+from ..expressions import JSONArrayWithin
 from ..lifecycle import Event, State
 from ..models import Job, JobError, Queue
 from .claimed import ClaimedJob, from_row
