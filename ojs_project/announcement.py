@@ -39,6 +39,9 @@ class Announcement:
         yield f"  Admin     {url}/admin/"
         yield f"            {self._login()}"
         yield f"  Health    {url}/ojs/v1/health    server, database and reaper"
+        if ojs_settings.AGQ.PORT:
+            agq = ojs_settings.AGQ
+            yield f"  AGQ       {agq.HOST}:{agq.PORT}    workers with any Redis client"
         yield f"  Manifest  {url}/ojs/manifest     what the API under {url}/ojs/v1 can do"
         yield ""
         yield from self._exposure()

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from jobs.conf import ojs_settings
+
 from .first_look import Address
 from .supervisor import Service
 
@@ -31,6 +33,8 @@ def services(
         Service("reaper", [*manage, "runreaper"], logs / "reaper.log", environment),
         Service("cluster", [*manage, "qcluster"], logs / "cluster.log", environment),
     ]
+    if ojs_settings.AGQ.PORT:
+        found.append(Service("AGQ server", [*manage, "runagq"], logs / "agq.log", environment))
     if demo:
         access = {"OJS_URL": address.url, "OJS_AUTH_TOKEN": token}
         command = [sys.executable, "-m", "ojs_project.demo_worker", "--grace", str(WORKER_GRACE)]

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-import orjson
 from django.db.models import F
 from django.utils import timezone
 
@@ -18,12 +17,14 @@ from jobs import engine
 from jobs.conf import ojs_settings
 from jobs.database import atomic, run
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
-from jobs.errors import Conflict, InvalidRequest
+from jobs.errors import InvalidRequest
 from jobs.events import record, worker_event
 from jobs.models import Job
 from jobs.signals import send_on_commit
 
 from . import heartbeats
+from .abilities import able
+from .claims import SessionClaim, WorkerExists, claimed
 from .heartbeats import Description, Heartbeat
 from .lifecycle import WorkerState, desired
 from .models import Worker
@@ -60,7 +61,7 @@ def register(
     with atomic():
         known = Worker.objects.filter(pk=worker_id).select_for_update().first()
         if claim is not None:
-            known = _claimed(worker_id, known, claim)
+            known = claimed(worker_id, known, claim)
         fresh = description.given() | {
             "last_heartbeat_at": now,
             "registered_at": now,
@@ -88,40 +89,6 @@ def register(
         record([_started(worker)])
     send_on_commit(worker_registered, Worker, worker_id=worker_id, incarnation=worker.incarnation)
     return worker
-
-
-@dataclass(frozen=True, slots=True)
-class SessionClaim:
-    """Why somebody may register under an id that may be in use."""
-
-    session: str
-    """Hash of the key used; empty without one."""
-    may_resume: bool
-    """Whether it may be the same worker that comes back, if the keys are the same."""
-
-
-class WorkerExists(Conflict):
-    """The worker id belongs to another worker that is active (AGQ §2.2)."""
-
-
-def _claimed(worker_id: str, known: Worker | None, claim: SessionClaim) -> Worker:
-    """Return the locked row of `worker_id` with the claim written into it."""
-    created = False
-    if known is None:
-        # Two that come at once: one of them makes the row, and the other finds it made.
-        known, created = Worker.objects.get_or_create(
-            pk=worker_id,
-            defaults={"last_heartbeat_at": timezone.now(), "session": claim.session},
-        )
-    active = Worker.objects.live().exclude(pk__in=Worker.objects.silent().values("pk"))
-    if (
-        not created
-        and not (claim.may_resume and known.session == claim.session)
-        and active.filter(pk=worker_id).exists()
-    ):
-        raise WorkerExists("Worker ID already registered", worker_id=worker_id)
-    Worker.objects.filter(pk=worker_id).update(session=claim.session)
-    return known
 
 
 def _same_process(known: Worker, description: Description) -> bool:
@@ -307,14 +274,10 @@ def fetch(
         worker_id=worker_id,
         count=count,
         types=types,
-        able=standing.able(worker_id),
+        able=able(worker_id, standing.labels, standing.capabilities),
         visibility_timeout=visibility_timeout,
         limited=bool(standing.limited),
     )
-
-
-ITSELF = "worker:"
-"""`worker:<id>` in what a job needs keeps it for one worker."""
 
 
 class _Standing(NamedTuple):
@@ -327,13 +290,6 @@ class _Standing(NamedTuple):
     limited: bool
     labels: str
     capabilities: str
-
-    def able(self, worker_id: str) -> list[str]:
-        """What jobs may ask of the worker: capabilities, labels, and to be itself."""
-        if not worker_id:
-            return []
-        said = [*orjson.loads(self.labels), *orjson.loads(self.capabilities)]
-        return [*(word for word in said if not word.startswith(ITSELF)), f"{ITSELF}{worker_id}"]
 
 
 # The worker, its load and the queues' limits in one look. There is a row for an unknown worker

@@ -373,11 +373,12 @@ def test_a_tag_makes_a_pool(connect, worker):
 
 def test_workers_of_other_protocols_do_not_get_what_they_cannot_do(api):
     push("default", meta={"capabilities": ["jq"]})
-    api.post("workers/heartbeat", {"worker_id": "plain", "labels": []})
-    api.post("workers/heartbeat", {"worker_id": "able", "labels": ["jq"]})
-    asked = {"queues": ["default"]}
-    assert api.post("workers/fetch", asked | {"worker_id": "plain"}).json()["jobs"] == []
-    assert len(api.post("workers/fetch", asked | {"worker_id": "able"}).json()["jobs"]) == 1
+    for name, labels in (("plain", []), ("able", ["jq"])):
+        api.send("workers/heartbeat", {"worker_id": name, "labels": labels})
+
+    assert api.fetch("default", worker_id="plain") == []
+    assert api.fetch("default") == []
+    assert len(api.fetch("default", worker_id="able")) == 1
 
 
 def test_a_worker_proves_what_it_can_do(connect, worker):
@@ -475,7 +476,7 @@ def test_a_client_that_went_while_it_waited_takes_no_job_with_it(connect, worker
 
 
 def test_without_a_key_nothing_is_answered(guarded):
-    client = Client(guarded.port)
+    client = Client(guarded.port, protocol=2)
     for words in (("PING",), ("KEYS", "*"), ("GET", "x"), ("WORKER.REGISTER", "{}"), ("NOPE",)):
         assert "Authentication required" in client.refused(*words)
     assert "Authentication required" in client.refused("BRPOP", "queue:ready", 1)

@@ -173,5 +173,9 @@ def _one_line(text: str) -> bytes:
     return " ".join(text.split()).encode(errors="replace")
 
 
-NO_ITEMS = b"*-1\r\n"
+class Encoded(bytes):
+    """Bytes that are a reply already; any others are a value, whatever they look like."""
+
+
+NO_ITEMS = Encoded(b"*-1\r\n")
 """What BRPOP answers when its time is over, in RESP2: an array that is not there."""

@@ -19,7 +19,7 @@ from jobs.errors import OJSError
 from jobs.lifecycle import TERMINAL
 from jobs.validation import new_jobs
 from workers import directory
-from workers.protocol import ITSELF
+from workers.abilities import ITSELF
 
 from .resp import Failed, Status
 
