@@ -80,6 +80,7 @@ def register(
                 fresh |= {
                     "directive": "",
                     "active_job_ids": [],
+                    "flagged_at": None,
                     "incarnation": F("incarnation") + 1,
                 }
                 while engine.reclaim(Job.objects.held_by(worker_id), engine.WORKER_DEATH):

@@ -28,6 +28,8 @@ from workers.lifecycle import WorkerState
 from workers.models import Worker
 
 redis = pytest.importorskip("redis")
+Retry = redis.retry.Retry
+NoBackoff = redis.backoff.NoBackoff
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 
@@ -71,6 +73,8 @@ class Client:
     """A worker's connection."""
 
     def __init__(self, port: int, **options) -> None:
+        # What is refused is refused: no second try.
+        options = {"retry": Retry(NoBackoff(), 0)} | options
         options = {"decode_responses": True, "socket_timeout": processes.PATIENCE} | options
         self.redis = redis.Redis(port=port, single_connection_client=True, **options)
 
