@@ -84,6 +84,11 @@ def extend(job_id: UUID, worker_id: str) -> bool:
     return bool(engine.extend([job_id], worker_id=worker_id))
 
 
-def report_progress(job_id: UUID, worker_id: str, share: float) -> bool:
-    """Note how far the job is, 0 to 1; False if the worker does not hold it."""
-    return bool(Job.objects.held_by(worker_id).filter(pk=job_id).update(progress=share))
+def report_progress(job_id: UUID, worker_id: str, share: float | None, task: Any) -> bool:
+    """Note how far the job is, 0 to 1, and at which task; False if the worker does not hold it.
+
+    A report is a sign of life of the job: its reservation starts again.
+    """
+    data = None if task is None else {"current_task": task}
+    engine.report_progress(job_id, value=share, data=data, worker_id=worker_id)
+    return Job.objects.held_by(worker_id).filter(pk=job_id).exists()

@@ -35,7 +35,10 @@ from ..errors import (
     NotFound,
     OJSError,
     PermissionDenied,
+    ResultPruned,
+    ResultTooLarge,
     Unsupported,
+    WaitTimeout,
 )
 from ..identifiers import uuid7
 from . import dialects
@@ -57,6 +60,9 @@ STATUS: dict[type[OJSError], int] = {
     BodyTooLarge: 413,
     Unsupported: 422,
     NotFound: 404,
+    ResultPruned: 410,
+    ResultTooLarge: 413,
+    WaitTimeout: 408,
     DuplicateJob: 409,
     Conflict: 409,
     NotAuthenticated: 401,

@@ -13,7 +13,16 @@ from .. import __version__, engine
 from ..conf import ojs_settings
 from ..database import connection
 from ..errors import NotFound
-from ..models import Event, Job, JobError, Queue, RefusedFinish
+from ..models import (
+    Dependency,
+    Event,
+    Job,
+    JobError,
+    ProgressReport,
+    Queue,
+    RefusedFinish,
+    Workflow,
+)
 from .base import SPEC_VERSION, OJSViewSet
 
 STARTED = time.monotonic()
@@ -28,7 +37,7 @@ CAPABILITIES = {
     "rate_limiting": False,
     "schema_validation": False,
     "unique_jobs": False,
-    "workflows": False,
+    "workflows": True,
     "pause_resume": False,
     "events": True,
 }
@@ -96,7 +105,16 @@ class ConformanceViewSet(OJSViewSet):
     def reset(self, request: HttpRequest) -> Response:
         if not ojs_settings.CONFORMANCE_MODE:
             raise NotFound("There is nothing here.")
-        for model in (JobError, Job, Event, RefusedFinish, Queue):
+        for model in (
+            Dependency,
+            ProgressReport,
+            JobError,
+            Job,
+            Workflow,
+            Event,
+            RefusedFinish,
+            Queue,
+        ):
             model._default_manager.all().delete()
         engine.forget_queues()
         return Response({"reset": True})

@@ -12,14 +12,19 @@ from .control import (
     retry,
     retry_one,
 )
+from .dependencies import enqueue_after
 from .enqueue import enqueue, forget_queues
 from .failure import fail
+from .following import follow, repair
+from .inheritance import results_of_workflow
 from .outcomes import Completion, Failure, Outcome
+from .progress import Standing, progress_of, report_progress
 from .reclaim import VISIBILITY_TIMEOUT, WORKER_DEATH, Cause, expire, reclaim
 from .reservations import extend
-from .retention import prune_events, prune_jobs
+from .retention import prune_events, prune_jobs, prune_results, prune_workflows
 from .settle import complete
 from .timers import discard_expired, promote_due, time_out
+from .workflows import cancel_workflow, create_workflow
 
 __all__ = [
     "VISIBILITY_TIMEOUT",
@@ -30,23 +35,34 @@ __all__ = [
     "Completion",
     "Failure",
     "Outcome",
+    "Standing",
     "activate",
     "cancel",
+    "cancel_workflow",
     "claim",
     "complete",
+    "create_workflow",
     "delete_dead",
     "discard_expired",
     "enqueue",
+    "enqueue_after",
     "expire",
     "extend",
     "fail",
+    "follow",
     "forget_queues",
     "not_dead",
     "pause",
+    "progress_of",
     "promote_due",
     "prune_events",
     "prune_jobs",
+    "prune_results",
+    "prune_workflows",
     "reclaim",
+    "repair",
+    "report_progress",
+    "results_of_workflow",
     "resume",
     "retry",
     "retry_one",

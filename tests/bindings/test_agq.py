@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 
 import pytest
 from django.core.management import call_command
@@ -263,7 +264,7 @@ def test_a_job_is_pulled_reported_on_and_completed(worker):
 
     assert worker.update(job["job_id"], status="running", worker_id="worker-001") == "OK"
     assert worker.update(job["job_id"], current_task=2, progress_percent=40) == "OK"
-    assert Job.objects.get().progress == pytest.approx(0.4)
+    assert engine.progress_of(uuid.UUID(job["job_id"])).value == pytest.approx(0.4)
     assert worker.update(job["job_id"], status="completed", task_results=[1, 2]) == "OK"
 
     done = Job.objects.get()
@@ -296,7 +297,8 @@ def test_only_the_worker_that_claimed_a_job_may_update_it(connect, worker):
             "Worker worker-002 cannot update job claimed by worker-001"
         )
     job.refresh_from_db()
-    assert (job.state, job.progress) == (State.ACTIVE, None)
+    assert job.state == State.ACTIVE
+    assert engine.progress_of(job.pk).value is None
 
 
 @pytest.mark.parametrize(

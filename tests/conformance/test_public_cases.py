@@ -15,6 +15,7 @@ from tests import processes
 
 SUITES = processes.ROOT.parent / "shared" / "conformance"
 LEVELS = {0: "level-0-core", 1: "level-1-reliable"}
+CAPABLE = {"workflows": "level-3-workflows", "progress": "ext-progress"}
 UNPASSABLE = {"L1-RTR-014"}
 """It wants error types that were never sent: passable in no reading (see the suite's README)."""
 
@@ -68,3 +69,10 @@ def test_every_case_of_the_levels_the_manifest_claims_passes(api, folder):
     assert set(failed) <= UNPASSABLE, json.dumps(failed, indent=1)
     _, manifest = api.call("GET", "/ojs/manifest")
     assert manifest["conformance_level"] <= max(LEVELS), "a level is claimed that nothing checks"
+
+
+@pytest.mark.parametrize("suite", CAPABLE.values(), ids=CAPABLE)
+def test_every_case_of_a_suite_we_claim_by_capability_passes(api, folder, suite):
+    failed = verdicts(api, folder, suite)
+
+    assert not failed, json.dumps(failed, indent=1)

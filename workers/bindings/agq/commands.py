@@ -170,24 +170,18 @@ def update(session: Session, job: bytes, document: bytes) -> Status:
             done = directory.extend(job_id, worker_id)
             share = documents.progress(said)
             if done and share is not None:
-                directory.report_progress(job_id, worker_id, share)
+                directory.report_progress(job_id, worker_id, share, said.get("current_task"))
         case None:
             share = documents.progress(said)
-            if share is None and said.get("current_task") is None:
+            task = said.get("current_task")
+            if share is None and task is None:
                 raise Failed("ERR Invalid update: neither status nor progress")
-            done = _progress(job_id, worker_id, share)
+            done = directory.report_progress(job_id, worker_id, share, task)
         case other:
             raise Failed(f"ERR Invalid status: {str(other)[:40]}")
     if not done:
         raise _refusal(job_id, worker_id)
     return OK
-
-
-def _progress(job_id: Any, worker_id: str, share: float | None) -> bool:
-    if share is not None:
-        return directory.report_progress(job_id, worker_id, share)
-    job = directory.job(job_id)
-    return job is not None and job.reserved_by == worker_id
 
 
 def _refusal(job_id: Any, worker_id: str) -> Failed:
