@@ -14,6 +14,8 @@ from ..conf import ojs_settings
 from ..database import connection
 from ..errors import NotFound
 from ..models import (
+    CronJob,
+    CronRun,
     Dependency,
     Event,
     Job,
@@ -29,14 +31,14 @@ STARTED = time.monotonic()
 BACKENDS = {"postgresql": "postgres"}
 CAPABILITIES = {
     "batch_enqueue": True,
-    "cron_jobs": False,
+    "cron_jobs": True,
     "dead_letter": True,
     "delayed_jobs": True,
     "job_ttl": True,
     "priority_queues": True,
     "rate_limiting": False,
     "schema_validation": False,
-    "unique_jobs": False,
+    "unique_jobs": True,
     "workflows": True,
     "pause_resume": False,
     "events": True,
@@ -68,6 +70,7 @@ class ManifestViewSet(OJSViewSet):
                 "protocols": ["http"],
                 "backend": backend(),
                 "capabilities": CAPABILITIES,
+                "unique_job_strength": "strong",
                 "extensions": EXTENSIONS,
                 "endpoints": {
                     "base_url": request.build_absolute_uri(f"{base}/v1"),
@@ -106,6 +109,8 @@ class ConformanceViewSet(OJSViewSet):
         if not ojs_settings.CONFORMANCE_MODE:
             raise NotFound("There is nothing here.")
         for model in (
+            CronRun,
+            CronJob,
             Dependency,
             ProgressReport,
             JobError,

@@ -53,7 +53,7 @@ def create_workflow(plan: Plan) -> Workflow:
     return workflow
 
 
-def mark_started(workflow_ids: Collection[UUID]) -> None:
+def mark_started(workflow_ids: Collection[UUID | None]) -> None:
     """Note that the first job of these workflows began to execute (OJS events §3.5)."""
     fresh = list(
         Workflow.objects.filter(pk__in=workflow_ids, started_at__isnull=True).only("root_id")
@@ -63,8 +63,8 @@ def mark_started(workflow_ids: Collection[UUID]) -> None:
     now = timezone.now()
     with atomic():
         ids = {item.pk for item in fresh} | {item.root_id for item in fresh}
-        begun = Workflow.objects.filter(pk__in=ids, started_at__isnull=True)
-        begun = list(begun.order_by("-depth", "pk").select_for_update())
+        waiting = Workflow.objects.filter(pk__in=ids, started_at__isnull=True)
+        begun = list(waiting.order_by("-depth", "pk").select_for_update())
         Workflow.objects.filter(pk__in=[item.pk for item in begun]).update(started_at=now)
         record(
             workflow_event("workflow.started", item, time=now, total_steps=item.size)

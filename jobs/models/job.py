@@ -70,6 +70,8 @@ class Job(models.Model):
     """Fields of the envelope that no column holds, returned as they came (OJS core §5.5.4)."""
     needs = models.JSONField(null=True, blank=True)
     """What a worker must be able to do to get it, from `meta.capabilities`; null for nearly all."""
+    unique_key = models.CharField(max_length=64, null=True, blank=True)  # noqa: DJ001 (see index)
+    """What the job's unique policy compares, and null for most (OJS unique jobs §4)."""
     dead_letter = models.BooleanField(default=False)
     """Discarded, and kept for an operator to look at (OJS dead letter §4.2)."""
 
@@ -146,6 +148,14 @@ class Job(models.Model):
                 condition=Q(
                     result_ttl__isnull=False, finished_at__isnull=False, result_pruned=False
                 ),
+            ),
+            # Null, not empty, for jobs that are not unique: those are in no index.
+            models.Index(
+                "unique_key",
+                "state",
+                "created_at",
+                name="ojs_job_unique",
+                condition=Q(unique_key__isnull=False),
             ),
         ]
         constraints = [
