@@ -11,13 +11,14 @@ from typing import Any
 from uuid import UUID
 
 from django.db import models
-from django.db.models import Case, F, Value, When
+from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Cast, Coalesce, Now
 from django.utils import timezone
 
 from ..database import atomic, connection
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN
 from ..events import job_event, record
+from ..expressions import JSONArrayWithin
 from ..lifecycle import Event, State
 from ..models import Job, JobError, Maintenance, Queue
 from .claimed import ClaimedJob, from_row
@@ -55,6 +56,7 @@ def take(
     count: int,
     types: Sequence[str] | None,
     period: timedelta,
+    able: Sequence[str],
 ) -> list[ClaimedJob]:
     """The tidy version, for databases where one statement cannot do it all."""
     with atomic():
@@ -64,6 +66,8 @@ def take(
         paused = set(Queue.objects.paused().filter(pk__in=queues).values_list("pk", flat=True))
         open_queues = [queue for queue in queues if queue not in paused]
         fetchable = Job.objects.unexpired().filter(**({"type__in": types} if types else {}))
+        unable = Q(needs__isnull=True)
+        fetchable = fetchable.filter(unable | Q(JSONArrayWithin("needs", able)) if able else unable)
         fetchable = fetchable.select_for_update(
             skip_locked=connection().features.has_select_for_update_skip_locked
         )

@@ -41,6 +41,8 @@ from .filters import (
 )
 from .groups import grouped
 
+DEAF = frozenset({"agq"})
+"""Protocols in which a worker cannot be told anything."""
 SHOWN = 50
 """Rows of each table on a worker's page."""
 
@@ -101,6 +103,10 @@ class WorkerAdmin(ReadOnlyModelAdmin):
         (
             _("Process"),
             {"fields": (("hostname", "pid"), ("protocol", "version"), ("started", "incarnation"))},
+        ),
+        (
+            _("What it can do"),
+            {"fields": ("capability_list", "hears", "measured", "flagged")},
         ),
         (
             _("Signs of life"),
@@ -177,7 +183,10 @@ class WorkerAdmin(ReadOnlyModelAdmin):
     @admin.display(description=_("state"), ordering="condition")
     def condition(self, worker: Any) -> SafeString:
         found = Condition(worker.condition)
-        return display.chip(found.value, str(found.label))
+        chip = display.chip(found.value, str(found.label))
+        if worker.flagged_at is None:
+            return chip
+        return format_html("{} {}", chip, display.chip("silent", gettext("flagged")))
 
     @admin.display(description=_("reported state"))
     def reported(self, worker: Worker) -> str:
@@ -210,6 +219,31 @@ class WorkerAdmin(ReadOnlyModelAdmin):
     @admin.display(description=_("queues"))
     def queue_list(self, worker: Worker) -> str | SafeString:
         return display.chips(worker.queues)
+
+    @admin.display(description=_("capabilities"))
+    def capability_list(self, worker: Worker) -> str | SafeString:
+        return display.chips(worker.capabilities)
+
+    @admin.display(description=_("hears of quiet"))
+    def hears(self, worker: Worker) -> str:
+        if worker.protocol in DEAF:
+            return gettext("no: its protocol has no word for it; quiet is enforced at fetch")
+        return gettext("at its next heartbeat")
+
+    @admin.display(description=_("measured by itself"))
+    def measured(self, worker: Worker) -> str | SafeString:
+        if worker.stats is None:
+            return display.NOTHING
+        return format_html(
+            "{} {}", display.moment(worker.stats_at), display.json_block(worker.stats)
+        )
+
+    @admin.display(description=_("to be looked at"))
+    def flagged(self, worker: Worker) -> str | SafeString:
+        if worker.flagged_at is None:
+            return display.NOTHING
+        note = gettext("it let a job run past its time, and may hang")
+        return format_html("{}: {}", display.moment(worker.flagged_at), note)
 
     @admin.display(description=_("busy"), ordering="in_hand")
     def busy(self, worker: Any) -> SafeString:
