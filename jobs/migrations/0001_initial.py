@@ -308,6 +308,7 @@ class Migration(migrations.Migration):
                 'verbose_name': 'workflow',
                 'verbose_name_plural': 'workflows',
                 'ordering': ('-id',),
+                'permissions': [('cancel_workflow', 'Can cancel workflows')],
             },
         ),
         migrations.AddField(
