@@ -82,6 +82,8 @@ def envelope(job: Any, errors: Errors = (), *, for_worker: bool = False) -> dict
         document["started_at"] = wire_time(job.started_at)
     if job.result is not None:
         document["result"] = job.result
+    if for_worker and getattr(job, "checkpoint", None) is not None:
+        document["checkpoint"] = job.checkpoint
     _add_times(document, job)
     _add_errors(document, job, errors)
     for name, value in (job.attributes or {}).items():

@@ -13,7 +13,7 @@ from .. import __version__, engine
 from ..conf import ojs_settings
 from ..database import connection
 from ..errors import NotFound
-from ..models import Event, Job, JobError, Queue, RefusedFinish
+from ..models import Checkpoint, Event, Job, JobError, Queue, RefusedFinish
 from .base import SPEC_VERSION, OJSViewSet
 
 STARTED = time.monotonic()
@@ -96,7 +96,7 @@ class ConformanceViewSet(OJSViewSet):
     def reset(self, request: HttpRequest) -> Response:
         if not ojs_settings.CONFORMANCE_MODE:
             raise NotFound("There is nothing here.")
-        for model in (JobError, Job, Event, RefusedFinish, Queue):
+        for model in (Checkpoint, JobError, Job, Event, RefusedFinish, Queue):
             model._default_manager.all().delete()
         engine.forget_queues()
         return Response({"reset": True})

@@ -1,5 +1,6 @@
 """Every way a job may change: `from jobs import engine; engine.claim(...)`."""
 
+from .checkpoints import Saved, clear_checkpoint, find_checkpoint, save_checkpoint
 from .claim import ClaimedJob, claim
 from .control import (
     Change,
@@ -30,9 +31,11 @@ __all__ = [
     "Completion",
     "Failure",
     "Outcome",
+    "Saved",
     "activate",
     "cancel",
     "claim",
+    "clear_checkpoint",
     "complete",
     "delete_dead",
     "discard_expired",
@@ -40,6 +43,7 @@ __all__ = [
     "expire",
     "extend",
     "fail",
+    "find_checkpoint",
     "forget_queues",
     "not_dead",
     "pause",
@@ -50,5 +54,6 @@ __all__ = [
     "resume",
     "retry",
     "retry_one",
+    "save_checkpoint",
     "time_out",
 ]

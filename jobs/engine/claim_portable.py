@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import orjson
 from django.db import models
 from django.db.models import Case, F, Value, When
 from django.db.models.functions import Cast, Coalesce, Now
@@ -19,7 +20,7 @@ from ..database import atomic, connection
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN
 from ..events import job_event, record
 from ..lifecycle import Event, State
-from ..models import Job, JobError, Queue
+from ..models import Checkpoint, Job, JobError, Queue
 from .claimed import ClaimedJob, from_row
 
 ROW = (
@@ -44,6 +45,7 @@ ROW = (
     Cast("attributes", models.TextField()),
     Value(None, output_field=models.TextField()),
     "reserved_until",
+    Value(None, output_field=models.TextField()),
 )
 
 
@@ -107,6 +109,9 @@ def _read(chosen: models.QuerySet[Job], ids: Sequence[UUID]) -> list[ClaimedJob]
     if retried:
         for error in JobError.objects.filter(job__in=retried).values("job_id", *ERROR_FIELDS):
             history.setdefault(error["job_id"], []).append(error)
+    kept = Checkpoint.objects.filter(pk__in=rows, is_cleared=False)
+    for job_id, state, sequence in kept.values_list("pk", "state", "sequence"):
+        rows[job_id][21] = orjson.dumps({"state": state, "sequence": sequence})
     for row in rows.values():
         row[19] = None
         row[18] = None if row[18] == "{}" else row[18]

@@ -40,6 +40,8 @@ class ClaimedJob(NamedTuple):
     attributes: dict[str, Any] | None
     errors: list[Mapping[str, Any]]
     reserved_until: datetime
+    checkpoint: Any = None
+    """What the attempt before left, as the envelope says it (OJS durable execution §6.1)."""
     state: State = State.ACTIVE
     finished_at: None = None
     result: None = None
@@ -54,5 +56,6 @@ def from_row(row: Sequence[Any]) -> ClaimedJob:
     for index in (3, 4, 8, 17):  # args, meta, retry, tags
         fields[index] = _fragment(fields[index])
     fields[18] = None if fields[18] is None else orjson.loads(fields[18])
+    fields[21] = _fragment(fields[21])
     fields[19] = [] if fields[19] is None else orjson.loads(fields[19])
     return ClaimedJob._make([*fields, State.ACTIVE, None, None])

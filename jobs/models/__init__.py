@@ -5,12 +5,14 @@ statements of `jobs.engine`.
 """
 
 from .apikey import ApiKey, Scope, all_scopes
+from .checkpoint import Checkpoint
 from .event import Event
 from .job import DeadJob, Job, JobError, RefusedFinish
 from .queue import Listener, Queue
 
 __all__ = [
     "ApiKey",
+    "Checkpoint",
     "DeadJob",
     "Event",
     "Job",

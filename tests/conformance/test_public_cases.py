@@ -15,6 +15,7 @@ from tests import processes
 
 SUITES = processes.ROOT.parent / "shared" / "conformance"
 LEVELS = {0: "level-0-core", 1: "level-1-reliable"}
+EXTENSIONS = ("ext-durable-execution",)
 UNPASSABLE = {"L1-RTR-014"}
 """It wants error types that were never sent: passable in no reading (see the suite's README)."""
 
@@ -68,3 +69,8 @@ def test_every_case_of_the_levels_the_manifest_claims_passes(api, folder):
     assert set(failed) <= UNPASSABLE, json.dumps(failed, indent=1)
     _, manifest = api.call("GET", "/ojs/manifest")
     assert manifest["conformance_level"] <= max(LEVELS), "a level is claimed that nothing checks"
+
+
+@pytest.mark.parametrize("suite", EXTENSIONS)
+def test_every_case_of_an_extension_passes(api, folder, suite):
+    assert verdicts(api, folder, suite) == {}

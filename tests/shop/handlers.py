@@ -57,6 +57,27 @@ def work(context: Any, name: str) -> str:
     return name
 
 
+@handler("shop.resume")
+def resume(context: Any, name: str) -> list[Any]:
+    """Save how far it has come, crash once, and go on from there."""
+    before = [context.has_checkpoint, context.last_checkpoint]
+    context.checkpoint({"done": 1 if context.last_checkpoint is None else 2})
+    if context.attempt == 1:
+        raise Retry(0, "crashed half way")
+    return [*before, context.last_checkpoint]
+
+
+@handler("shop.resume_when_told")
+def resume_when_told(context: Any, name: str) -> None:
+    """Save a checkpoint that may come too late."""
+    mark(f"{name}.began")
+    wait_for(f"{name}.go")
+    try:
+        context.checkpoint({"late": True})
+    finally:
+        mark(f"{name}.ended", context.cancelled_because)
+
+
 @handler("shop.work_async")
 async def work_async(context: Any, name: str) -> str:
     mark(f"{name}.began")

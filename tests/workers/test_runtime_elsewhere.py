@@ -34,6 +34,8 @@ class Elsewhere(ThreadingHTTPServer):
         self.settled: list[str] = []
         self.directive = "running"
         self.fails = False
+        self.forgets = False
+        """The next heartbeat is answered 404: the registration is gone."""
         self.lock = threading.Lock()
 
     def enqueue(self, type: str, *args: Any) -> str:
@@ -47,6 +49,9 @@ class Elsewhere(ThreadingHTTPServer):
             self.asked.append((path, body))
             if self.fails:
                 return 503, {}
+            if path == "heartbeat" and self.forgets:
+                self.forgets = False
+                return 404, {}
             if path == "heartbeat":
                 return 200, {"state": self.directive}
             if path == "fetch":
@@ -223,3 +228,15 @@ def test_a_server_without_registration_is_registered_with_at_every_chance(shop, 
     with shop.worker(*POLL):
         elsewhere.beats(1, state="running")
     assert elsewhere.heard("register")[0]["hostname"]
+
+
+def test_a_worker_whose_registration_is_gone_registers_again_and_goes_on(shop, elsewhere):
+    with shop.worker(*POLL, "--labels", "blue") as started:
+        elsewhere.forgets = True
+        tell(started, signal.SIGTSTP)
+        eventually(lambda: len(elsewhere.heard("register")) == 2)
+        tell(started, signal.SIGCONT)
+        after = elsewhere.enqueue("shop.echo")
+        eventually(lambda: elsewhere.was_told_of(after))
+    first, second = elsewhere.heard("register")
+    assert second == first, "the same worker, with all it said"

@@ -89,6 +89,24 @@ def test_what_a_handler_raises_decides_what_follows(either_shop):
     assert "tests/shop/handlers.py" in crash.backtrace[1]
 
 
+def test_an_attempt_goes_on_where_the_last_one_stopped(either_shop):
+    made = jobs.enqueue("shop.resume", ["resume"])
+    with either_shop.worker():
+        becomes(made, "completed")
+    assert Job.objects.get(pk=made.id).result == [True, {"done": 1}, {"done": 2}]
+
+
+def test_a_checkpoint_of_a_lost_job_is_refused_and_its_handler_is_told(either_shop):
+    made = jobs.enqueue("shop.resume_when_told", ["late"])
+    with either_shop.worker(HEARTBEAT_INTERVAL=60, HEARTBEAT_TIMEOUT=600):
+        either_shop.wait_for("late.began")
+        Job.objects.update(queue="elsewhere")
+        engine.reclaim(Job.objects.all(), engine.WORKER_DEATH)
+        either_shop.go("late")
+        assert either_shop.wait_for("late.ended") == "lost"
+    assert engine.find_checkpoint(made.id) is None
+
+
 @pytest.mark.parametrize("kind", ["shop.hurried", "shop.hurried_async"])
 def test_a_handler_that_takes_too_long_is_interrupted_and_its_place_is_free(either_shop, kind):
     made = jobs.enqueue(kind, ["late"])

@@ -11,6 +11,8 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
+from jobs.jsonable import jsonable
+
 logger = logging.getLogger("workers.job")
 
 
@@ -30,6 +32,7 @@ class JobContext:
         worker_id: str = "",
         timeout: timedelta | None = None,
         document: Callable[[], dict[str, Any]] = dict,
+        checkpoint: dict[str, Any] | None = None,
     ) -> None:
         self.id = id
         self.type = type
@@ -44,6 +47,12 @@ class JobContext:
         self.metadata: dict[str, Any] = {}
         """Whatever middleware and handler of this execution want to tell each other."""
         self._document = document
+        self.has_checkpoint = checkpoint is not None
+        """Whether an earlier attempt, or this one, has saved its state."""
+        self.last_checkpoint: Any = checkpoint.get("state") if checkpoint else None
+        """What `checkpoint()` saved last; None if nothing was."""
+        self.keep: Callable[[Any], None] = lambda state: None
+        """Sends a checkpoint to the server."""
         self.beat: Callable[[], None] = lambda: None
         """Sends a heartbeat of the worker."""
         self._cancelled = threading.Event()
@@ -84,6 +93,25 @@ class JobContext:
 
     async def aheartbeat(self) -> bool:
         return await sync_to_async(self.heartbeat, thread_sensitive=False)()
+
+    def checkpoint(self, state: Any) -> None:
+        """Keep `state` for the next attempt, should this one fail (OJS durable execution §4).
+
+        Inside a transaction of the jobs' database it is part of that: what the transaction did
+        and how far it came are known together, or neither.
+
+        Raises:
+            InvalidRequest: the state is not JSON.
+            Refused: it exceeds 1 MB, or the job is not this worker's any more; then `cancelled`
+                says so (§10.4).
+            Unavailable: over HTTP, the server could not be reached; nothing was saved.
+        """
+        state = jsonable(state, "checkpoint")
+        self.keep(state)
+        self.has_checkpoint, self.last_checkpoint = True, state
+
+    async def acheckpoint(self, state: Any) -> None:
+        await sync_to_async(self.checkpoint, thread_sensitive=False)(state)
 
     def log(self, message: str, *args: Any, level: int = logging.INFO) -> None:
         """Log a line that says which job it is about."""

@@ -114,6 +114,10 @@ class HttpClient:
         self._settle(acks, nacks, done)
         return done
 
+    def save_checkpoint(self, job_id: UUID, attempt: int, state: Any) -> None:
+        body = {"state": state, "worker_id": self.worker_id, "attempt": attempt}
+        self._post(f"jobs/{job_id}/checkpoint", body)
+
     def deregister(self) -> None:
         try:
             self._post("workers/deregister", {"worker_id": self.worker_id})

@@ -57,7 +57,11 @@ class WorkerProcess:
         self.active = ActiveJobs(options.concurrency)
         self.heart = Heart(client, self.state, self.active, options, self._look_around)
         self.dispatcher = Dispatcher(
-            self.active, self._ended, self.heart.extend, is_local=client.is_local
+            self.active,
+            self._ended,
+            self.heart.extend,
+            client.save_checkpoint,
+            is_local=client.is_local,
         )
         self._reports: deque[ActiveJob] = deque()
         self._backoff = Backoff()

@@ -42,6 +42,7 @@ def context(job: dict[str, Any], worker_id: str) -> JobContext:
         worker_id=worker_id,
         timeout=timedelta(milliseconds=limit) if isinstance(limit, int) else None,
         document=lambda: job,
+        checkpoint=job.get("checkpoint") if isinstance(job.get("checkpoint"), dict) else None,
     )
 
 

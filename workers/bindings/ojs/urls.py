@@ -2,6 +2,7 @@
 
 from django.urls import path
 
+from .checkpoints import CheckpointViewSet
 from .views import HealthViewSet, WorkerViewSet
 
 register = WorkerViewSet.as_view({"post": "register"})
@@ -29,6 +30,13 @@ urlpatterns = [
     path("ojs/v1/jobs/<str:job_id>/ack", ack),
     path("ojs/v1/jobs/<str:job_id>/nack", nack),
     path("ojs/v1/jobs/<str:job_id>/fail", nack),
+    path(
+        "ojs/v1/jobs/<str:job_id>/checkpoint",
+        CheckpointViewSet.as_view(
+            {"post": "save", "put": "save", "get": "retrieve", "delete": "destroy"}
+        ),
+        name="checkpoint",
+    ),
     path(
         "ojs/v1/workers/<path:worker_id>",
         WorkerViewSet.as_view({"delete": "deregister"}),
