@@ -163,6 +163,19 @@ def charge(context: Any, name: str, how: str = "") -> str:
     return name
 
 
+@handler("shop.effect", atomic_ack=True)
+def effect(context: Any, seconds: float) -> None:
+    """Its effects can be counted: nothing in the table keeps a second one out."""
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO shop_effect VALUES (%s, %s)", [context.id, context.attempt])
+    time.sleep(seconds)
+
+
+@handler("shop.nap")
+def nap(context: Any, seconds: float) -> None:
+    time.sleep(seconds)
+
+
 @handler("shop.die")
 def die(context: Any, name: str) -> None:
     """Crash the process, once."""
