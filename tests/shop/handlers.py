@@ -178,6 +178,20 @@ def tick(context: Any) -> None:
     peer_jobs.tick()
 
 
+@handler("shop.advance")
+def advance(context: Any, name: str) -> None:
+    """Say a hundred times at once how far it has come."""
+    for page in range(1, 101):
+        context.progress(page / 100, f"page {page}", {"pages": 100})
+    mark(f"{name}.told")
+    wait_for(f"{name}.go")
+
+
+@handler("shop.parents")
+def parents(context: Any) -> Any:
+    return context.parent_results
+
+
 @handler("shop.nap")
 def nap(context: Any, seconds: float) -> None:
     time.sleep(seconds)

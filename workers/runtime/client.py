@@ -26,7 +26,7 @@ from workers.lifecycle import WorkerState
 from workers.protocol import Description
 
 from .bell import Bell
-from .context import JobContext
+from .context import JobContext, Progress
 
 
 class Unavailable(Exception):
@@ -114,6 +114,9 @@ class Client(Protocol):
 
     def save_checkpoint(self, job_id: UUID, attempt: int, state: Any) -> None:
         """Keep a state for the job's next attempt (OJS durable execution §4.1)."""
+
+    def report_progress(self, progress: Progress) -> None:
+        """Tell how far a job has come (OJS progress §6.1)."""
 
     def deregister(self) -> None: ...
 
@@ -236,6 +239,20 @@ class LocalClient:
             state = refusal.details.get("current_state", "")
             status = 409 if isinstance(refusal, Conflict) else 400
             raise Refused(refusal.message, status, state) from refusal
+
+    def report_progress(self, progress: Progress) -> None:
+        # Not every engine keeps progress; it is for looking at, and its absence is no trouble.
+        report = getattr(engine, "report_progress", None)
+        if report is None:
+            return
+        with database_trouble():
+            report(
+                progress.job_id,
+                value=progress.value,
+                data=progress.data,
+                worker_id=self.worker_id,
+                attempt=progress.attempt,
+            )
 
     def deregister(self) -> None:
         with database_trouble():

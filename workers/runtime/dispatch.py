@@ -13,7 +13,7 @@ from jobs.engine import Failure
 from . import handlers
 from .active import ActiveJob, ActiveJobs
 from .client import Refused
-from .context import JobContext
+from .context import JobContext, Progress
 from .execution import failed
 from .handlers import Handler
 from .outcomes import JobTimeout, needs_database, not_found
@@ -32,6 +32,7 @@ class Dispatcher:
         ended: Callable[[ActiveJob, Any], None],
         extend: Callable[[], None],
         keep: Callable[[UUID, int, Any], None],
+        tell: Callable[[Progress], None],
         *,
         is_local: bool,
     ) -> None:
@@ -39,6 +40,7 @@ class Dispatcher:
         self._ended = ended
         self._extend = extend
         self._keep = keep
+        self._tell = tell
         self._is_local = is_local
         self._threads = Threads(active.concurrency, ended)
         self._loop = EventLoop(ended)
@@ -58,6 +60,9 @@ class Dispatcher:
         timeout = _shortest(handler.timeout, context.timeout)
         deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
         context.beat = self._extend
+        context.tell = lambda value, data: self._tell(
+            Progress(context.id, context.attempt, value, data)
+        )
         context.keep = lambda state: self._save(context, state)
         job = ActiveJob(context, handler, deadline)
         self._active.add(job)

@@ -46,6 +46,11 @@ def context(job: dict[str, Any], worker_id: str) -> JobContext:
     )
 
 
+def progress(report: Any) -> dict[str, Any]:
+    said = {"progress": report.value, "data": report.data}
+    return {name: value for name, value in said.items() if value is not None}
+
+
 def document(body: bytes) -> dict[str, Any]:
     try:
         found = orjson.loads(body) if body else {}
