@@ -1,7 +1,8 @@
 """A worker of a server that is not ours, and does nothing to keep the worker to its rules.
 
 It knows fetch, ack, nack and heartbeat and little more, as public servers may: no waiting, no
-reports in a fetch, and registration only as long as `registers` says so. It always has work, and writes down what it is asked.
+reports in a fetch, and registration only as long as `registers` says so. It always has work, and
+writes down what it is asked.
 """
 
 from __future__ import annotations
