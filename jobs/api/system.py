@@ -13,22 +13,34 @@ from .. import __version__, engine
 from ..conf import ojs_settings
 from ..database import connection
 from ..errors import NotFound
-from ..models import Checkpoint, Event, Job, JobError, Queue, RefusedFinish
+from ..models import (
+    Checkpoint,
+    CronJob,
+    CronRun,
+    Dependency,
+    Event,
+    Job,
+    JobError,
+    ProgressReport,
+    Queue,
+    RefusedFinish,
+    Workflow,
+)
 from .base import SPEC_VERSION, OJSViewSet
 
 STARTED = time.monotonic()
 BACKENDS = {"postgresql": "postgres"}
 CAPABILITIES = {
     "batch_enqueue": True,
-    "cron_jobs": False,
+    "cron_jobs": True,
     "dead_letter": True,
     "delayed_jobs": True,
     "job_ttl": True,
     "priority_queues": True,
     "rate_limiting": False,
     "schema_validation": False,
-    "unique_jobs": False,
-    "workflows": False,
+    "unique_jobs": True,
+    "workflows": True,
     "pause_resume": False,
     "events": True,
 }
@@ -59,6 +71,7 @@ class ManifestViewSet(OJSViewSet):
                 "protocols": ["http"],
                 "backend": backend(),
                 "capabilities": CAPABILITIES,
+                "unique_job_strength": "strong",
                 "extensions": EXTENSIONS,
                 "endpoints": {
                     "base_url": request.build_absolute_uri(f"{base}/v1"),
@@ -96,7 +109,19 @@ class ConformanceViewSet(OJSViewSet):
     def reset(self, request: HttpRequest) -> Response:
         if not ojs_settings.CONFORMANCE_MODE:
             raise NotFound("There is nothing here.")
-        for model in (Checkpoint, JobError, Job, Event, RefusedFinish, Queue):
+        for model in (
+            Checkpoint,
+            CronRun,
+            CronJob,
+            Dependency,
+            ProgressReport,
+            JobError,
+            Job,
+            Workflow,
+            Event,
+            RefusedFinish,
+            Queue,
+        ):
             model._default_manager.all().delete()
         engine.forget_queues()
         return Response({"reset": True})

@@ -6,6 +6,7 @@ from .control import (
     Change,
     activate,
     cancel,
+    cancel_jobs,
     delete_dead,
     not_dead,
     pause,
@@ -13,14 +14,27 @@ from .control import (
     retry,
     retry_one,
 )
+from .cron import (
+    NewCronJob,
+    delete_cron,
+    enqueue_due_schedules,
+    run_cron_now,
+    set_cron_enabled,
+    upsert_cron,
+)
+from .dependencies import enqueue_after
 from .enqueue import enqueue, forget_queues
 from .failure import fail
+from .following import follow, repair
+from .inheritance import results_of_workflow
 from .outcomes import Completion, Failure, Outcome
+from .progress import Standing, progress_of, report_progress
 from .reclaim import VISIBILITY_TIMEOUT, WORKER_DEATH, Cause, expire, reclaim
 from .reservations import extend
-from .retention import prune_events, prune_jobs
+from .retention import prune_events, prune_jobs, prune_results, prune_workflows
 from .settle import complete
 from .timers import discard_expired, promote_due, time_out
+from .workflows import cancel_workflow, create_workflow
 
 __all__ = [
     "VISIBILITY_TIMEOUT",
@@ -30,30 +44,48 @@ __all__ = [
     "ClaimedJob",
     "Completion",
     "Failure",
+    "NewCronJob",
     "Outcome",
     "Saved",
+    "Standing",
     "activate",
     "cancel",
+    "cancel_jobs",
+    "cancel_workflow",
     "claim",
     "clear_checkpoint",
     "complete",
+    "create_workflow",
+    "delete_cron",
     "delete_dead",
     "discard_expired",
     "enqueue",
+    "enqueue_after",
+    "enqueue_due_schedules",
     "expire",
     "extend",
     "fail",
     "find_checkpoint",
+    "follow",
     "forget_queues",
     "not_dead",
     "pause",
+    "progress_of",
     "promote_due",
     "prune_events",
     "prune_jobs",
+    "prune_results",
+    "prune_workflows",
     "reclaim",
+    "repair",
+    "report_progress",
+    "results_of_workflow",
     "resume",
     "retry",
     "retry_one",
+    "run_cron_now",
     "save_checkpoint",
+    "set_cron_enabled",
     "time_out",
+    "upsert_cron",
 ]

@@ -23,11 +23,13 @@ from ..models import Job, Queue
 from ..signals import jobs_claimed, send_on_commit
 from . import claim_portable
 from .claimed import ClaimedJob, from_row
+from .workflows import mark_started
 
 # The lateral join visits queues in the order given and stops at the limit, so only rows about to
 # be claimed are ever locked. MATERIALIZED keeps the planner from running it again for each
 # updated row. The limits are literals: bound as parameters, or with a number of queues that the
 # planner must guess, the statement is planned anew each time, which costs as much as running it.
+# Whether there is maintenance is asked once, of an empty table.
 # Due jobs are only looked at for the places that available ones leave.
 CLAIM = """
     WITH wanted AS MATERIALIZED (
@@ -38,6 +40,9 @@ CLAIM = """
                       AND coalesce(paused_until > statement_timestamp(), true)
                  FROM ojs_jobs_queue AS queue
                 WHERE queue.name = named.name), false)
+           AND NOT EXISTS (SELECT 1
+                             FROM ojs_jobs_maintenance
+                            WHERE coalesce(until > statement_timestamp(), true))
     ), available AS MATERIALIZED (
         SELECT job.id
           FROM wanted
@@ -96,7 +101,7 @@ CLAIM = """
                          WHERE error.job_id = claimed.id
                       ORDER BY id DESC
                          LIMIT {shown}) AS newest) END,
-           reserved_until,
+           reserved_until, workflow_id, parent_results::text,
            (SELECT jsonb_build_object('state', kept.state, 'sequence', kept.sequence)::text
               FROM ojs_jobs_checkpoint AS kept
              WHERE kept.job_id = claimed.id AND NOT kept.is_cleared)
@@ -157,6 +162,9 @@ def claim(
         claimed = _claim_within_limits(take, queues, worker_id, count, types, period)
     else:
         claimed = take(queues, worker_id, count, types, period)
+    belonging = {job.workflow_id for job in claimed if job.workflow_id is not None}
+    if belonging:
+        mark_started(belonging)
     if claimed and jobs_claimed.has_listeners():
         send_on_commit(jobs_claimed, Job, jobs=claimed, worker_id=worker_id)
     return claimed

@@ -20,7 +20,7 @@ from ..database import atomic, connection
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN
 from ..events import job_event, record
 from ..lifecycle import Event, State
-from ..models import Checkpoint, Job, JobError, Queue
+from ..models import Checkpoint, Job, JobError, Maintenance, Queue
 from .claimed import ClaimedJob, from_row
 
 ROW = (
@@ -45,6 +45,8 @@ ROW = (
     Cast("attributes", models.TextField()),
     Value(None, output_field=models.TextField()),
     "reserved_until",
+    "workflow_id",
+    Cast("parent_results", models.TextField()),
     Value(None, output_field=models.TextField()),
 )
 
@@ -58,6 +60,8 @@ def take(
 ) -> list[ClaimedJob]:
     """The tidy version, for databases where one statement cannot do it all."""
     with atomic():
+        if Maintenance.objects.on().exists():
+            return []
         ids: list[UUID] = []
         paused = set(Queue.objects.paused().filter(pk__in=queues).values_list("pk", flat=True))
         open_queues = [queue for queue in queues if queue not in paused]
@@ -111,7 +115,7 @@ def _read(chosen: models.QuerySet[Job], ids: Sequence[UUID]) -> list[ClaimedJob]
             history.setdefault(error["job_id"], []).append(error)
     kept = Checkpoint.objects.filter(pk__in=rows, is_cleared=False)
     for job_id, state, sequence in kept.values_list("pk", "state", "sequence"):
-        rows[job_id][21] = orjson.dumps({"state": state, "sequence": sequence})
+        rows[job_id][23] = orjson.dumps({"state": state, "sequence": sequence})
     for row in rows.values():
         row[19] = None
         row[18] = None if row[18] == "{}" else row[18]

@@ -15,9 +15,11 @@ from .. import wakeup
 from ..database import atomic
 from ..errors import InvalidTransition, JobNotFound, NotFound
 from ..events import job_event, queue_event, record
-from ..lifecycle import Event, State
+from ..lifecycle import Event, State, sources
 from ..models import Checkpoint, Job, Queue
 from ..signals import jobs_cancelled, send_on_commit
+from .dependencies import is_waiting
+from .following import follow
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ def cancel(job_id: UUID, *, cancelled_by: str = "", reason: str = "") -> Change:
         who = {"cancelled_by": cancelled_by, "reason": reason}
         data: dict[str, Any] = {name: value for name, value in who.items() if value}
         record([job_event("job.cancelled", job, time=timezone.now(), worker_id=holder, data=data)])
+        if job.followed:
+            follow([job_id])
     send_on_commit(jobs_cancelled, Job, job_ids=[job_id])
     return Change(job, previous)
 
@@ -70,9 +74,14 @@ def activate(job_id: UUID) -> Change:
     with atomic():
         job = _locked(job_id)
         previous = State(job.state)
-        moved = Job.objects.filter(pk=job_id).transition(
-            Event.ACTIVATE, State.AVAILABLE, enqueued_at=Now()
-        )
+        pending = Job.objects.filter(pk=job_id)
+        if job.followed and pending.filter(is_waiting()).exists():
+            raise InvalidTransition(
+                "Cannot activate a job that waits for other jobs: it starts by itself.",
+                job_id=str(job_id),
+                current_state=str(job.state),
+            )
+        moved = pending.transition(Event.ACTIVATE, State.AVAILABLE, enqueued_at=Now())
         if not moved:
             raise InvalidTransition(
                 f"Cannot activate job in state '{job.state}'. "
@@ -182,3 +191,22 @@ def resume(queue: str, *, resumed_by: str = "") -> Queue:
         record([queue_event("queue.resumed", queue, resumed_by=resumed_by)])
         wakeup.notify([queue])
     return Queue.objects.get(pk=queue)
+
+
+def cancel_jobs(job_ids: Collection[UUID], *, reason: str = "") -> list[UUID]:
+    """Cancel those of the jobs that have not finished; return their ids."""
+    if not job_ids:
+        return []
+    now = timezone.now()
+    with atomic():
+        rows = Job.objects.filter(pk__in=job_ids, state__in=sources(Event.CANCEL, State.CANCELLED))
+        jobs = list(rows.select_for_update().order_by("pk").defer("args", "meta", "result"))
+        ids = [job.pk for job in jobs]
+        Job.objects.filter(pk__in=ids).transition(Event.CANCEL, State.CANCELLED)
+        record(job_event("job.cancelled", job, time=now, data={"reason": reason}) for job in jobs)
+        followed = [job.pk for job in jobs if job.followed]
+        if followed:
+            follow(followed)
+    if ids:
+        send_on_commit(jobs_cancelled, Job, job_ids=ids)
+    return ids

@@ -91,6 +91,8 @@ def test_what_a_round_did_is_said_in_words():
 def test_every_chore_of_the_documented_list_is_there():
     assert [chore.name for chore in reaper.SWEEPS] == [
         "dead-workers",
+        "fleet-operations",
+        "directives",
         "orphaned-jobs",
         "expired-reservations",
         "timeouts",
@@ -98,6 +100,8 @@ def test_every_chore_of_the_documented_list_is_there():
         "expired-jobs",
         "finished-jobs",
         "old-events",
+        "tallies",
+        "old-directives",
         "old-workers",
     ]
 

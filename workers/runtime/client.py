@@ -241,12 +241,8 @@ class LocalClient:
             raise Refused(refusal.message, status, state) from refusal
 
     def report_progress(self, progress: Progress) -> None:
-        # Not every engine keeps progress; it is for looking at, and its absence is no trouble.
-        report = getattr(engine, "report_progress", None)
-        if report is None:
-            return
         with database_trouble():
-            report(
+            engine.report_progress(
                 progress.job_id,
                 value=progress.value,
                 data=progress.data,
