@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Group
 from django.core.management import CommandError, call_command
+from django.utils import timezone
 
 import jobs
 from jobs import engine
 from jobs.lifecycle import State
 from jobs.models import Job
+from jobs.validation import new_job
 from tests import shop as shop_app
 from tests.processes import eventually, free_port, running
 from tests.workers.site import Shop, becomes, ends_with, state_of, tell, worker_becomes
@@ -96,6 +98,25 @@ def test_an_attempt_goes_on_where_the_last_one_stopped(either_shop):
     with either_shop.worker():
         becomes(made, "completed")
     assert Job.objects.get(pk=made.id).result == [True, {"done": 1}, {"done": 2}]
+
+
+def test_progress_is_there_to_be_seen_while_the_job_runs(either_shop):
+    made = jobs.enqueue("shop.advance", ["advance"])
+    with either_shop.worker():
+        eventually(lambda: engine.progress_of(made.id).value == 1.0)
+        assert state_of(made) == "active"
+        either_shop.go("advance")
+        becomes(made, "completed")
+
+
+def test_a_job_is_given_the_results_of_the_jobs_it_waited_for(shop):
+    first = jobs.enqueue("shop.echo", [1])
+    now = timezone.now()
+    waiter = new_job({"type": "shop.parents", "args": []}, now)
+    engine.enqueue_after([waiter], {waiter.id: [first.id]})
+    with shop.worker():
+        becomes(waiter, "completed")
+    assert Job.objects.get(pk=waiter.id).result == [Job.objects.get(pk=first.id).result]
 
 
 def test_a_checkpoint_of_a_lost_job_is_refused_and_its_handler_is_told(either_shop):
