@@ -38,6 +38,21 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='Checkpoint',
+            fields=[
+                ('job_id', models.UUIDField(primary_key=True, serialize=False)),
+                ('state', models.JSONField(null=True)),
+                ('sequence', models.PositiveIntegerField(default=1)),
+                ('attempt', models.PositiveIntegerField(default=0)),
+                ('is_cleared', models.BooleanField(default=False)),
+                ('saved_at', models.DateTimeField(default=django.utils.timezone.now)),
+            ],
+            options={
+                'verbose_name': 'checkpoint',
+                'verbose_name_plural': 'checkpoints',
+            },
+        ),
+        migrations.CreateModel(
             name='Job',
             fields=[
                 ('id', models.UUIDField(default=jobs.identifiers.uuid7, editable=False, primary_key=True, serialize=False)),
