@@ -67,7 +67,7 @@ class ManifestViewSet(OJSViewSet):
                     "version": __version__,
                     "language": "python",
                 },
-                "conformance_level": 1,
+                "conformance_level": 3,
                 "protocols": ["http"],
                 "backend": backend(),
                 "capabilities": CAPABILITIES,
