@@ -258,7 +258,7 @@ def test_the_manifest_says_what_works(api):
     assert body["implementation"]["language"] == "python"
     assert "http" in body["protocols"]
     assert body["backend"] in ("postgres", "sqlite")
-    assert body["conformance_level"] == 1
+    assert body["conformance_level"] == 3
     assert all(type(value) is bool for value in body["capabilities"].values())
     assert body["endpoints"]["base_url"] == "http://testserver/ojs/v1"
 
