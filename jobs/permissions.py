@@ -22,6 +22,7 @@ OPERATES = frozenset(
         "discard_job",
         "run_job",
         "enqueue_job",
+        "operate_cron",
         "pause_queue",
         "maintenance",
     }
