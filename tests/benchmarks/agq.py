@@ -91,6 +91,12 @@ def delays(port: int, samples: int) -> list[float]:
     return sorted(1000 * (came - went) for went, came in zip(sent, arrived, strict=True))
 
 
+def all_wait(count: int) -> bool:
+    from workers.models import Worker
+
+    return Worker.objects.filter(queues=["empty"]).count() >= count
+
+
 def main() -> None:
     options = arguments()
     url = options.url or postgres.start()
@@ -121,7 +127,8 @@ def main() -> None:
         idle = [worker(port, f"idle-{number}") for number in range(options.idle)]
         for client in idle:
             client.connection.send_command("BRPOP", "queue:empty", 0)
-        worker(port, "last").brpop(["queue:empty"], 0.5)
+        # Until each has looked for the first time.
+        processes.eventually(lambda: all_wait(options.idle), lambda: "they do not all wait")
         grown = (memory().rss - before) / 2**20
         print(f"{options.idle} workers that wait    {grown:.1f} MiB, of {memory().rss / 2**20:.0f}")
         took = delays(port, options.samples)
