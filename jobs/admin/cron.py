@@ -19,7 +19,7 @@ from ..models import CronJob, CronRun
 from ..schedules import InvalidSchedule, read_schedule, upcoming
 from . import display
 from .base import ReadOnlyModelAdmin
-from .confirm import Answer, Question, ask, say, write_history
+from .confirm import Answer, Question, ask, say, trace
 
 RUNS = 10
 
@@ -161,7 +161,7 @@ class CronJobAdmin(ReadOnlyModelAdmin):
         with atomic():
             for cron in answer.objects:
                 verb(cron.pk)
-            write_history(request, answer.objects, text, answer.reason)
+            trace(request, f"{question.action}_cron", answer.objects, answer, message=text)
         return answer
 
     @admin.action(description=_("Run selected cron jobs now"), permissions=["change"])

@@ -20,7 +20,7 @@ from ..models import Workflow
 from ..workflow_document import summaries, workflow_document
 from . import display
 from .base import ReadOnlyModelAdmin
-from .confirm import Answer, Question, ask, say, write_history
+from .confirm import Answer, Question, ask, say, trace
 from .graph import draw
 
 
@@ -143,17 +143,17 @@ class WorkflowAdmin(ReadOnlyModelAdmin):
         answer = ask(self, request, queryset, CANCEL)
         if not isinstance(answer, Answer):
             return answer
-        done = sum(self._cancel(request, item, answer.reason) for item in answer.objects)
+        done = sum(self._cancel(request, item, answer) for item in answer.objects)
         text = ngettext(
             "%(count)d workflow was cancelled.", "%(count)d workflows were cancelled.", done
         )
         return say(self, request, done, text % {"count": done}, len(answer.objects))
 
-    def _cancel(self, request: HttpRequest, workflow: Workflow, reason: str) -> bool:
+    def _cancel(self, request: HttpRequest, workflow: Workflow, answer: Answer) -> bool:
         try:
             with atomic():
                 engine.cancel_workflow(workflow.pk)
-                write_history(request, [workflow], gettext("Cancelled."), reason)
+                trace(request, "cancel_workflow", [workflow], answer, message=gettext("Cancelled."))
         except (Conflict, NotFound):
             return False  # it ended, or was deleted, while the operator was asked
         return True

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from django.utils import timezone
 
-from .. import wakeup
+from .. import maintenance, wakeup
 from ..conf import ojs_settings
 from ..database import atomic, is_postgresql, on_commit, run
 from ..errors import DuplicateJob
@@ -56,6 +56,10 @@ INSERT = """
                make_interval(secs => result_ttl), workflow_id, workflow_index,
                coalesce(followed, false), parent_results, unique_key
           FROM given
+         WHERE NOT EXISTS (SELECT 1
+                             FROM ojs_jobs_maintenance
+                            WHERE refuses_jobs
+                              AND coalesce(until > statement_timestamp(), true))
    ON CONFLICT (id) DO NOTHING
      RETURNING id, type, queue, priority, state, scheduled_at
     ), rung AS (
@@ -184,6 +188,7 @@ def _record(job: NewJob) -> dict[str, Any]:
 
 
 def _insert_portable(new: Sequence[NewJob]) -> int:
+    maintenance.refuse_jobs()
     now = timezone.now()
     _stamp(new, now)
     rows = [
@@ -245,7 +250,12 @@ def _duplicate_of(job: NewJob) -> DuplicateJob:
 
 
 def _duplicate(batch: Sequence[NewJob]) -> DuplicateJob:
-    """Find out which id was taken. On PostgreSQL the others of the batch are there, ours."""
+    """Find out which id was taken. On PostgreSQL the others of the batch are there, ours.
+
+    Raises:
+        InMaintenance: it was none; nothing is enqueued now.
+    """
+    maintenance.refuse_jobs()
     ids = [job.id for job in batch if job.client_id]
     stamp = batch[0].created_at
     taken = Job.objects.filter(pk__in=ids).exclude(created_at=stamp).values_list("pk", flat=True)

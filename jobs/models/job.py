@@ -100,6 +100,14 @@ class Job(models.Model):
     class Meta:
         verbose_name = _("job")
         verbose_name_plural = _("jobs")
+        permissions = [
+            ("cancel_job", _("Can cancel jobs")),
+            ("retry_job", _("Can retry discarded jobs")),
+            ("discard_job", _("Can delete jobs from the dead letter")),
+            ("run_job", _("Can run waiting jobs now")),
+            ("enqueue_job", _("Can enqueue jobs by hand")),
+            ("view_job_args", _("Can see arguments that are redacted for others")),
+        ]
         indexes = [
             # FETCH: one range scan a queue, already in order.
             models.Index(
