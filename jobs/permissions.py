@@ -17,6 +17,7 @@ OPERATES = frozenset(
         "terminate_worker",
         "drain_fleet",
         "cancel_job",
+        "cancel_workflow",
         "retry_job",
         "discard_job",
         "run_job",

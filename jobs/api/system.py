@@ -14,6 +14,7 @@ from ..conf import ojs_settings
 from ..database import connection
 from ..errors import NotFound
 from ..models import (
+    Checkpoint,
     CronJob,
     CronRun,
     Dependency,
@@ -109,6 +110,7 @@ class ConformanceViewSet(OJSViewSet):
         if not ojs_settings.CONFORMANCE_MODE:
             raise NotFound("There is nothing here.")
         for model in (
+            Checkpoint,
             CronRun,
             CronJob,
             Dependency,

@@ -103,7 +103,10 @@ CLAIM = """
                          WHERE error.job_id = claimed.id
                       ORDER BY id DESC
                          LIMIT {shown}) AS newest) END,
-           reserved_until, workflow_id, parent_results::text
+           reserved_until, workflow_id, parent_results::text,
+           (SELECT jsonb_build_object('state', kept.state, 'sequence', kept.sequence)::text
+              FROM ojs_jobs_checkpoint AS kept
+             WHERE kept.job_id = claimed.id AND NOT kept.is_cleared)
       FROM claimed
   ORDER BY array_position(%(queues)s::text[], queue::text), priority DESC, enqueued_at, id
 """

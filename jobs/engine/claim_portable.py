@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import orjson
 from django.db import models
 from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Cast, Coalesce, Now
@@ -20,7 +21,7 @@ from ..envelope import ERROR_FIELDS, ERRORS_SHOWN
 from ..events import job_event, record
 from ..expressions import JSONArrayWithin
 from ..lifecycle import Event, State
-from ..models import Job, JobError, Maintenance, Queue
+from ..models import Checkpoint, Job, JobError, Maintenance, Queue
 from .claimed import ClaimedJob, from_row
 
 ROW = (
@@ -47,6 +48,7 @@ ROW = (
     "reserved_until",
     "workflow_id",
     Cast("parent_results", models.TextField()),
+    Value(None, output_field=models.TextField()),
 )
 
 
@@ -115,6 +117,9 @@ def _read(chosen: models.QuerySet[Job], ids: Sequence[UUID]) -> list[ClaimedJob]
     if retried:
         for error in JobError.objects.filter(job__in=retried).values("job_id", *ERROR_FIELDS):
             history.setdefault(error["job_id"], []).append(error)
+    kept = Checkpoint.objects.filter(pk__in=rows, is_cleared=False)
+    for job_id, state, sequence in kept.values_list("pk", "state", "sequence"):
+        rows[job_id][23] = orjson.dumps({"state": state, "sequence": sequence})
     for row in rows.values():
         row[19] = None
         row[18] = None if row[18] == "{}" else row[18]

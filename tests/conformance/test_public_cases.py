@@ -16,7 +16,7 @@ from tests import processes
 SUITES = processes.ROOT.parent / "shared" / "conformance"
 LEVELS = {0: "level-0-core", 1: "level-1-reliable"}
 CAPABLE = {"workflows": "level-3-workflows", "progress": "ext-progress"}
-PARTS = ("level-2-scheduled", "level-4-advanced/unique")
+PARTS = ("ext-durable-execution", "level-2-scheduled", "level-4-advanced/unique")
 """Suites of levels that are not claimed as a whole."""
 UNPASSABLE = {"L1-RTR-014"}
 """It wants error types that were never sent: passable in no reading (see the suite's README)."""
