@@ -28,6 +28,7 @@ from ..heartbeats import Description
 from ..lifecycle import WorkerState
 from ..models import Directive, Worker
 from . import actions, convergence, operation
+from .abilities import AbilityFields
 from .filters import (
     ConditionFilter,
     DesiredFilter,
@@ -42,15 +43,13 @@ from .filters import (
 )
 from .groups import whole_list
 
-DEAF = frozenset({"agq"})
-"""Protocols in which a worker cannot be told anything."""
 TOLD = ("worker_id", *Description.__slots__, "state", "sequence", "active_job_ids")
 SHOWN = 50
 """Rows of each table on a worker's page."""
 
 
 @admin.register(Worker)
-class WorkerAdmin(ReadOnlyModelAdmin):
+class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
     """The fleet, whoever was heard last first."""
 
     change_form_template = "admin/ojs/worker.html"
@@ -215,31 +214,6 @@ class WorkerAdmin(ReadOnlyModelAdmin):
     @admin.display(description=_("queues"))
     def queue_list(self, worker: Worker) -> str | SafeString:
         return display.chips(worker.queues)
-
-    @admin.display(description=_("capabilities"))
-    def capability_list(self, worker: Worker) -> str | SafeString:
-        return display.chips(worker.capabilities)
-
-    @admin.display(description=_("hears of quiet"))
-    def hears(self, worker: Worker) -> str:
-        if worker.protocol in DEAF:
-            return gettext("no: its protocol has no word for it; quiet is enforced at fetch")
-        return gettext("at its next heartbeat")
-
-    @admin.display(description=_("measured by itself"))
-    def measured(self, worker: Worker) -> str | SafeString:
-        if worker.stats is None:
-            return display.NOTHING
-        return format_html(
-            "{} {}", display.moment(worker.stats_at), display.json_block(worker.stats)
-        )
-
-    @admin.display(description=_("to be looked at"))
-    def flagged(self, worker: Worker) -> str | SafeString:
-        if worker.flagged_at is None:
-            return display.NOTHING
-        note = gettext("it let a job run past its time, and may hang")
-        return format_html("{}: {}", display.moment(worker.flagged_at), note)
 
     @admin.display(description=_("busy"), ordering="in_hand")
     def busy(self, worker: Any) -> SafeString:

@@ -262,19 +262,15 @@ class Connection(asyncio.Protocol):
         hub = self.server.hub
         deadline = time.monotonic() + seconds if seconds else math.inf
         await self.server.in_thread(hub.listen)
-        while True:
-            rings = hub.rings
-            found = await self._look(queues)
-            if found.jobs:
-                return found
-            # Rung meanwhile: there may be work that this look came too early for.
-            if hub.rings == rings or time.monotonic() >= deadline:
-                break
+        since = hub.heard(queues)
+        found = await self._look(queues)
+        if found.jobs:
+            return found
         left = min(deadline - time.monotonic(), LONGEST_BLOCK)
         if left <= 0 or self._ends or self.server.is_ending:
             return None
         waiter = Waiter(self.session.worker_id, lambda: self._look(queues), self._give_back)
-        return await hub.wait(waiter, queues, found.able, left)
+        return await hub.wait(waiter, queues, found.able, since, left)
 
     async def _look(self, queues: list[str]) -> Look:
         """Look once, to the end: a job that was claimed is handed over or given back."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
@@ -91,8 +91,8 @@ class Hub:
         self._bell = contextlib.ExitStack()
         self._listens = False
         self._loop = asyncio.get_running_loop()
-        self.rings = 0
-        """Grows with each ring: work that came while somebody looked is not missed."""
+        self._heard: Counter[str] = Counter()
+        """Rings for each queue: work that came while somebody looked is not missed."""
 
     def listen(self) -> None:
         """Hear of work from now on; called in a thread, for it may have to connect."""
@@ -107,10 +107,14 @@ class Hub:
 
     def ring(self, queues: frozenset[str] | None = None) -> None:
         """There may be work in `queues`; None means any."""
-        self.rings += 1
+        self._heard.update(queues or ())
         for group in list(self._groups.values()):
             if queues is None or not queues.isdisjoint(group.queues):
                 group.ring()
+
+    def heard(self, queues: Sequence[str]) -> int:
+        """A number that grows with each ring for one of `queues`."""
+        return sum(self._heard[queue] for queue in queues)
 
     async def ring_for(self, worker_id: str) -> None:
         """There is work for one worker."""
@@ -119,13 +123,25 @@ class Hub:
                 await group.look_for(waiter)
 
     async def wait(
-        self, waiter: Waiter, queues: Sequence[str], able: frozenset[str], seconds: float
+        self,
+        waiter: Waiter,
+        queues: Sequence[str],
+        able: frozenset[str],
+        since: int,
+        seconds: float,
     ) -> Look | None:
-        """Return what the waiter finds, or None when the time is over."""
+        """Return what the waiter finds, or None when the time is over.
+
+        Args:
+            since: what was heard before the waiter looked by itself. Rung since, it is its group
+                that looks again: were each to, a busy queue would keep thousands looking.
+        """
         key = (tuple(queues), able)
         group = self._groups.setdefault(key, Group(queues))
         group.members += 1
         group.waiters.append(waiter)
+        if self.heard(queues) != since:
+            group.ring()
         try:
             # Leaves the future alone when the time is over: what it holds by then still counts.
             await asyncio.wait([waiter.found], timeout=seconds)
