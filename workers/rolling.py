@@ -73,7 +73,7 @@ class _Round:
         if self.operation.state == OperationState.RUNNING:
             self._terminate_drained()
             self._quiet_more()
-        state = {"waits_for": self.waits_for[:255]}
+        state: dict[str, Any] = {"waits_for": self.waits_for[:255]}
         if not any(step.is_open for step in self.steps):
             state |= {"state": OperationState.COMPLETED, "finished_at": self.now, "waits_for": ""}
         if any(getattr(self.operation, name) != value for name, value in state.items()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any, ClassVar
 
 from django.contrib import admin
@@ -14,10 +14,10 @@ from .display import NOTHING
 from .paging import CappedPaginator, FiguresChangeList
 
 
-def may(permission: str) -> Callable[[Any, HttpRequest], bool]:
+def may(permission: str) -> Any:
     """What Django asks before it offers or runs an action: `has_quiet_permission = may("…")`."""
 
-    def has_permission(self: Any, request: HttpRequest) -> bool:
+    def has_permission(self: Any, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm(permission)
 
     return has_permission

@@ -67,6 +67,8 @@ class CronJobAdmin(ReadOnlyModelAdmin):
         "shown_template",
     )
 
+    has_operate_permission = may("ojs_jobs.operate_cron")
+
     def add_figures(self, crons: Sequence[Any]) -> None:
         names = [cron.pk for cron in crons]
         newest = (
@@ -161,10 +163,8 @@ class CronJobAdmin(ReadOnlyModelAdmin):
         with atomic():
             for cron in answer.objects:
                 verb(cron.pk)
-            trace(request, "change_cronjob", answer.objects, answer, message=text)
+            trace(request, f"{question.action}_cron", answer.objects, answer, message=text)
         return answer
-
-    has_operate_permission = may("ojs_jobs.change_cronjob")
 
     @admin.action(description=_("Run selected cron jobs now"), permissions=["operate"])
     def run_now(self, request: HttpRequest, queryset: Any) -> Any:

@@ -88,7 +88,7 @@ class JobAdmin(JobPages):
             request,
             "cancel_job",
             answer,
-            lambda ids: engine.cancel_many(ids, **who),
+            lambda ids: engine.cancel_jobs(ids, **who),
             message=gettext("Cancelled."),
         )
         text = ngettext("%(count)d job was cancelled.", "%(count)d jobs were cancelled.", done)

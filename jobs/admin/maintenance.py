@@ -32,10 +32,8 @@ class MaintenanceForm(PauseForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["minutes"].choices = [
-            ("", _("until it is ended")),
-            *list(self.fields["minutes"].choices)[1:],
-        ]
+        minutes: Any = self.fields["minutes"]
+        minutes.choices = [("", _("until it is ended")), *list(minutes.choices)[1:]]
 
 
 @admin.register(Maintenance)
@@ -72,7 +70,7 @@ class MaintenanceAdmin(OJSModelAdmin):
             "form": form,
             "switch": maintenance.current(),
         }
-        request.current_app = self.admin_site.name  # type: ignore[attr-defined]
+        request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/ojs/maintenance.html", context)
 
     def change_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:

@@ -263,7 +263,7 @@ class QueueAdmin(OJSModelAdmin):
         done = 0
         for _batch in range(PURGE_BATCHES):
             ids = list(waiting.values_list("pk", flat=True)[:PURGE_BATCH])
-            done += len(engine.cancel_many(ids, **who))
+            done += len(engine.cancel_jobs(ids, **who))
             if len(ids) < PURGE_BATCH:
                 break
         text = ngettext("%(count)s job was cancelled.", "%(count)s jobs were cancelled.", done)

@@ -35,6 +35,7 @@ class WorkflowAdmin(ReadOnlyModelAdmin):
     sortable_by = ()
     actions = ("cancel",)
     buttons: ClassVar[dict[str, Any]] = {"cancel": _("Cancel")}
+    has_cancel_permission = may("ojs_jobs.cancel_workflow")
     fieldsets = (
         (None, {"fields": ("identity", "name", "type", "shown_state", "done", "around")}),
         (_("Jobs"), {"fields": ("picture", "jobs")}),
@@ -138,26 +139,22 @@ class WorkflowAdmin(ReadOnlyModelAdmin):
             return gettext("Too large to be shown here; ask the API for it.")
         return display.json_block(workflow_document(workflow))
 
-    has_operate_permission = may("ojs_jobs.change_workflow")
-
-    @admin.action(description=_("Cancel selected workflows"), permissions=["operate"])
+    @admin.action(description=_("Cancel selected workflows"), permissions=["cancel"])
     def cancel(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> Any:
         answer = ask(self, request, queryset, CANCEL)
         if not isinstance(answer, Answer):
             return answer
-        done = sum(self._cancel(request, item, answer.reason) for item in answer.objects)
+        done = sum(self._cancel(request, item, answer) for item in answer.objects)
         text = ngettext(
             "%(count)d workflow was cancelled.", "%(count)d workflows were cancelled.", done
         )
         return say(self, request, done, text % {"count": done}, len(answer.objects))
 
-    def _cancel(self, request: HttpRequest, workflow: Workflow, reason: str) -> bool:
+    def _cancel(self, request: HttpRequest, workflow: Workflow, answer: Answer) -> bool:
         try:
             with atomic():
                 engine.cancel_workflow(workflow.pk)
-                chosen = Answer([workflow], reason)
-                said = gettext("Cancelled.")
-                trace(request, "cancel_workflow", [workflow], chosen, message=said)
+                trace(request, "cancel_workflow", [workflow], answer, message=gettext("Cancelled."))
         except (Conflict, NotFound):
             return False  # it ended, or was deleted, while the operator was asked
         return True

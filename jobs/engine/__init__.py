@@ -1,5 +1,6 @@
 """Every way a job may change: `from jobs import engine; engine.claim(...)`."""
 
+from .checkpoints import Saved, clear_checkpoint, find_checkpoint, save_checkpoint
 from .claim import ClaimedJob, claim
 from .control import (
     Change,
@@ -12,6 +13,7 @@ from .control import (
     resume,
     retry,
     retry_one,
+    run_now,
 )
 from .cron import (
     NewCronJob,
@@ -31,7 +33,6 @@ from .progress import Standing, progress_of, report_progress
 from .reclaim import VISIBILITY_TIMEOUT, WORKER_DEATH, Cause, expire, reclaim
 from .reservations import extend
 from .retention import prune_events, prune_jobs, prune_results, prune_workflows
-from .sets import cancel_many, run_now
 from .settle import complete
 from .timers import discard_expired, promote_due, time_out
 from .workflows import cancel_workflow, create_workflow
@@ -46,13 +47,14 @@ __all__ = [
     "Failure",
     "NewCronJob",
     "Outcome",
+    "Saved",
     "Standing",
     "activate",
     "cancel",
     "cancel_jobs",
-    "cancel_many",
     "cancel_workflow",
     "claim",
+    "clear_checkpoint",
     "complete",
     "create_workflow",
     "delete_cron",
@@ -64,6 +66,7 @@ __all__ = [
     "expire",
     "extend",
     "fail",
+    "find_checkpoint",
     "follow",
     "forget_queues",
     "not_dead",
@@ -83,6 +86,7 @@ __all__ = [
     "retry_one",
     "run_cron_now",
     "run_now",
+    "save_checkpoint",
     "set_cron_enabled",
     "time_out",
     "upsert_cron",

@@ -401,5 +401,5 @@ def test_a_job_finished_meanwhile_is_left_alone_by_every_verb():
     job = JobFactory(completed=True)
     gone = uuid7()
 
-    assert engine.cancel_many([job.pk, gone]) == []
+    assert engine.cancel_jobs([job.pk, gone]) == []
     assert engine.run_now([job.pk, gone]) == []

@@ -44,7 +44,7 @@ def test_an_order_to_several_leads_to_a_page_that_says_how_far_they_are(api):
 def _rows(fleet):
     from workers.models import Worker
 
-    return list(Worker.objects.filter(pk__in=fleet.names))
+    return list(Worker.objects.filter(pk__in=fleet.names).order_by("pk"))
 
 
 def test_the_page_of_an_order_is_for_those_who_may_see_workers(api):

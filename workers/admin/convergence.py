@@ -40,7 +40,7 @@ def page(model_admin: Any, request: HttpRequest, action_id: int) -> HttpResponse
         "refresh": 0 if found.is_over else EVERY,
         "back": _back(request),
     }
-    request.current_app = model_admin.admin_site.name  # type: ignore[attr-defined]
+    request.current_app = model_admin.admin_site.name
     return TemplateResponse(request, "admin/ojs/convergence.html", context)
 
 

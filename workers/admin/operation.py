@@ -22,7 +22,7 @@ from jobs.errors import Conflict, InvalidRequest
 from .. import drain
 from ..condition import in_hand
 from ..fleet import capacity, serving
-from ..models import IN_WORK, FleetOperation, OperationState, Phase, Worker
+from ..models import IN_WORK, FleetOperation, OperationState, OperationStep, Phase, Worker
 from .actions import jobs_in_hand
 
 EVERY = 2
@@ -146,7 +146,7 @@ class FleetOperationAdmin(ReadOnlyModelAdmin):
 
     def add_figures(self, operations: Any) -> None:
         found: dict[int, list[str]] = {operation.pk: [] for operation in operations}
-        steps = FleetOperation.steps.rel.related_model.objects.filter(operation__in=found)
+        steps = OperationStep.objects.filter(operation__in=found)
         for pk, phase in steps.values_list("operation_id", "phase"):
             found[pk].append(phase)
         for operation in operations:

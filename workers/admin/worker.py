@@ -24,9 +24,11 @@ from jobs.admin.base import ReadOnlyModelAdmin, may
 from jobs.models import RefusedFinish
 
 from ..condition import Condition, condition, in_hand
+from ..heartbeats import Description
 from ..lifecycle import WorkerState
 from ..models import Directive, Worker
 from . import actions, convergence, operation
+from .abilities import AbilityFields
 from .filters import (
     ConditionFilter,
     DesiredFilter,
@@ -39,14 +41,15 @@ from .filters import (
     StaleFilter,
     VersionFilter,
 )
-from .groups import grouped
+from .groups import whole_list
 
+TOLD = ("worker_id", *Description.__slots__, "state", "sequence", "active_job_ids")
 SHOWN = 50
 """Rows of each table on a worker's page."""
 
 
 @admin.register(Worker)
-class WorkerAdmin(ReadOnlyModelAdmin):
+class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
     """The fleet, whoever was heard last first."""
 
     change_form_template = "admin/ojs/worker.html"
@@ -103,6 +106,10 @@ class WorkerAdmin(ReadOnlyModelAdmin):
             {"fields": (("hostname", "pid"), ("protocol", "version"), ("started", "incarnation"))},
         ),
         (
+            _("What it can do"),
+            {"fields": ("capability_list", "hears", "measured", "flagged")},
+        ),
+        (
             _("Signs of life"),
             {"fields": ("exact_heartbeat", "silence_allowed", "registered", "left", "died")},
         ),
@@ -156,13 +163,7 @@ class WorkerAdmin(ReadOnlyModelAdmin):
         answer = super().changelist_view(request, extra_context)
         context = getattr(answer, "context_data", None) or {}
         if "cl" in context:
-            changes = context["cl"]
-            context["groups"] = grouped(changes, request.GET.get(GroupFilter.parameter_name, ""))
-            may = self.get_actions(request)
-            context["verbs"] = [(name, self.buttons[name]) for name in self.buttons if name in may]
-            # An order without any selection is not one click away.
-            narrowing = set(changes.get_filters_params()) - {GroupFilter.parameter_name}
-            context["is_narrowed"] = changes.result_count and (changes.query or narrowing)
+            context |= whole_list(context["cl"], request, self)
         return answer
 
     # Columns and fields
@@ -177,7 +178,10 @@ class WorkerAdmin(ReadOnlyModelAdmin):
     @admin.display(description=_("state"), ordering="condition")
     def condition(self, worker: Any) -> SafeString:
         found = Condition(worker.condition)
-        return display.chip(found.value, str(found.label))
+        chip = display.chip(found.value, str(found.label))
+        if worker.flagged_at is None:
+            return chip
+        return format_html("{} {}", chip, display.chip("silent", gettext("flagged")))
 
     @admin.display(description=_("reported state"))
     def reported(self, worker: Worker) -> str:
@@ -279,21 +283,7 @@ class WorkerAdmin(ReadOnlyModelAdmin):
 
     @admin.display(description=_("registration"))
     def raw(self, worker: Worker) -> str | SafeString:
-        told = (
-            "worker_id",
-            "hostname",
-            "pid",
-            "queues",
-            "concurrency",
-            "labels",
-            "started_at",
-            "protocol",
-            "version",
-            "state",
-            "sequence",
-            "active_job_ids",
-        )
-        return display.json_block({name: getattr(worker, name) for name in told})
+        return display.json_block({name: getattr(worker, name) for name in TOLD})
 
     # Actions
 

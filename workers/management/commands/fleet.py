@@ -112,7 +112,12 @@ class Command(BaseCommand):
             reason=self.options["reason"],
             selection=selector.document() or {"all": True},
         )
-        progress = {"asked": len(given.heard), "reported": 0, "waiting": [], "gone": []}
+        progress: dict[str, Any] = {
+            "asked": len(given.heard),
+            "reported": 0,
+            "waiting": [],
+            "gone": [],
+        }
         is_over = True
         if given.action_id is not None and given.heard:
             action_id = given.action_id
