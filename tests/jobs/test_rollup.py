@@ -22,7 +22,7 @@ def catch_up():
 
 def settled(seconds_ago, *, wait=1.0, run=0.1, **traits):
     """A completed job that finished so long ago."""
-    finished = ago(seconds_ago)
+    finished = traits.pop("finished_at", None) or ago(seconds_ago)
     started = finished - timedelta(seconds=run)
     return JobFactory(
         completed=True,
@@ -99,9 +99,10 @@ def test_the_minute_that_is_not_over_is_left_to_the_next_round():
     [("waits", 0.5, 2), ("waits", 0.95, 60), ("runs", 0.5, 0.1), ("runs", 0.95, 8)],
 )
 def test_percentiles_are_right_to_a_fifth(name, share, seconds):
+    minute = rollup.floor(ago(200), rollup.MINUTE)
     for _ in range(9):
-        settled(200, wait=2, run=0.1)
-    settled(200, wait=60, run=8)
+        settled(0, finished_at=minute, wait=2, run=0.1)
+    settled(0, finished_at=minute, wait=60, run=8)
     catch_up()
 
     points = Points(RANGES["1h"])
