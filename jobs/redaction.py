@@ -44,6 +44,49 @@ def redact_text(text: str) -> str:
     return "".join([*kept, text[position:]])
 
 
+# Bounded on purpose: a key is a word, and nothing here is looked at twice.
+PROSE = re.compile(
+    r"""(?P<key>[\w.\-]{1,80})(?P<sign>["']?\s{0,3}(?:=>|[:=])\s{0,3})"""
+    r"""(?P<value>"(?:[^"\\]|\\.)*"?|'(?:[^'\\]|\\.)*'?|(?:(?:Bearer|Basic)\s+)?[^\s,;&)}\]]+)""",
+    re.IGNORECASE,
+)
+
+
+def redact_prose(text: str) -> str:
+    """A text for people, such as an error's message, without `key=value` of a sensitive key."""
+
+    def hidden(found: re.Match[str]) -> str:
+        if not is_sensitive(found["key"]):
+            return found[0]
+        return f"{found['key']}{found['sign']}{HIDDEN}"
+
+    return PROSE.sub(hidden, text)
+
+
+TOLD = frozenset({"message", "backtrace"})
+
+
+def redact_told(value: Any) -> Any:
+    """`redact()` for what quotes: envelopes with their errors, events, whole workflows.
+
+    The messages and backtraces of errors, written for people, lose what they quote as well.
+    """
+    if isinstance(value, dict):
+        return {
+            k: HIDDEN if is_sensitive(k) else _quoted(v) if k in TOLD else redact_told(v)
+            for k, v in value.items()
+        }
+    if isinstance(value, list):
+        return [redact_told(element) for element in value]
+    return value
+
+
+def _quoted(value: Any) -> Any:
+    if isinstance(value, str):
+        return redact_prose(value)
+    return [_quoted(line) for line in value] if isinstance(value, list) else redact_told(value)
+
+
 def _unescaped(text: str) -> str:
     try:
         return str(json.loads(f'"{text}"'))

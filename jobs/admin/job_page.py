@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from datetime import timedelta
+from dataclasses import replace
 from typing import Any
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
-from django.db.models import CharField, QuerySet
-from django.db.models.functions import Cast, Left
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import path
@@ -20,14 +18,14 @@ from django.utils.translation import gettext_lazy as _
 
 from ..engine import progress_of
 from ..envelope import ERROR_FIELDS, envelope
-from ..identifiers import moment_of
 from ..lifecycle import State
 from ..models import Job
-from ..redaction import may_see, redact, redact_text
+from ..redaction import may_see, redact_told
 from . import display
 from .base import ReadOnlyModelAdmin
+from .copying import copy_view, may_copy
 from .export import as_csv
-from .paging import FiguresChangeList
+from .job_list import PREVIEW, JobChangeList, NewestJobs
 from .search import HELP, search
 from .timeline import timeline
 from .why import why
@@ -49,60 +47,6 @@ OPTIONAL = {
     "pretty_retry": "retry",
 }
 """Fields of the page that are shown only where this attribute of the job has a value."""
-PREVIEW = 80
-BIG = ("args", "meta", "result", "attributes", "retry")
-"""Columns that may hold a megabyte each: not for lists."""
-
-
-SEARCHED = 100_000
-"""Newest jobs that are looked through for what no index finds."""
-INDEXED_PARAMETERS = frozenset({"state", "since"})
-BEFORE = re.compile(r"(?:^|\s)before:\S+")
-
-
-class JobChangeList(FiguresChangeList):
-    """Reads only the beginning of the arguments, and looks through no more than it must."""
-
-    searched_since: Any = None
-    """Jobs made earlier were not looked through; None if all were."""
-
-    def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
-        jobs: QuerySet[Any] = super().get_queryset(request, exclude_parameters)
-        model_admin: Any = self.model_admin
-        if model_admin.is_searched_by_id and (self._filtered() - INDEXED_PARAMETERS):
-            jobs = self._newest(jobs)
-        preview = Left(Cast("args", CharField()), PREVIEW + 1)
-        return jobs.defer(*BIG).annotate(args_preview=preview)
-
-    def _filtered(self) -> set[str]:
-        if self.params.get("state") not in (None, "completed", "available"):
-            return set()  # few enough, and an index finds them
-        return {name for name, value in self.params.items() if value}
-
-    def _newest(self, jobs: QuerySet[Any]) -> QuerySet[Any]:
-        """Of the jobs before the moment that the search names, if any, the newest `SEARCHED`."""
-        before = " ".join(BEFORE.findall(self.query))
-        newest = search(Job.objects.all(), before).order_by("-pk").values_list("pk", flat=True)
-        oldest = next(iter(newest[SEARCHED : SEARCHED + 1]), None)
-        if oldest is None:
-            return jobs
-        self.searched_since = moment_of(oldest)
-        return jobs.filter(pk__gte=oldest)
-
-    @property
-    def older_query(self) -> str:
-        """The address of the same search among older jobs."""
-        text = BEFORE.sub("", self.query).strip()
-        # Jobs of the same millisecond may be on either side of the edge.
-        edge = self.searched_since + timedelta(milliseconds=1)
-        before = f"before:{edge:%Y-%m-%dT%H:%M:%S.%f+00:00}"
-        return self.get_query_string({"q": f"{text} {before}".strip()}, ["p"])
-
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        if not may_see(request.user):
-            for job in self.result_list:
-                job.args_preview = redact_text(job.args_preview)
 
 
 class JobPages(ReadOnlyModelAdmin):
@@ -110,6 +54,7 @@ class JobPages(ReadOnlyModelAdmin):
 
     change_form_template = "admin/ojs/job.html"
     change_list_template = "admin/ojs/jobs.html"
+    sensitive = ("args", "meta", "result", "attributes", "parent_results")
     is_searched_by_id = True
     """The list is in the order of ids, so that the newest can be looked through first."""
     search_fields = ("id", "type")
@@ -178,12 +123,21 @@ class JobPages(ReadOnlyModelAdmin):
         return search(queryset, search_term, sees_all=may_see(request.user)), False
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
-        return JobChangeList
+        return NewestJobs if self.is_searched_by_id else JobChangeList
 
     def get_urls(self) -> Any:
-        view = self.admin_site.admin_view(self.csv_view)
-        name = f"{self.opts.app_label}_{self.opts.model_name}_csv"
-        return [path("csv/", view, name=name), *super().get_urls()]
+        views = {"csv": ("csv/", self.csv_view), "copy": ("<str:object_id>/copy/", self.copy_view)}
+        return [
+            path(
+                route,
+                self.admin_site.admin_view(view),
+                name=f"{self.opts.app_label}_{self.opts.model_name}_{page}",
+            )
+            for page, (route, view) in views.items()
+        ] + super().get_urls()
+
+    def copy_view(self, request: HttpRequest, object_id: str) -> HttpResponseBase:
+        return copy_view(self, request, object_id)
 
     def csv_view(self, request: HttpRequest) -> HttpResponseBase:
         """What the list shows with these filters, all of it."""
@@ -192,28 +146,23 @@ class JobPages(ReadOnlyModelAdmin):
         jobs = self.get_changelist_instance(request).get_queryset(request)
         return as_csv(jobs, str(self.opts.model_name), is_redacted=not may_see(request.user))
 
-    def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
-        """The job as this user may see it; it is never saved."""
-        job = super().get_object(request, object_id, from_field)
-        if job is not None:
-            job.is_redacted = not may_see(request.user)
-            if job.is_redacted:
-                for name in ("args", "meta", "result", "attributes"):
-                    setattr(job, name, redact(getattr(job, name)))
-        return job
-
     def render_change_form(
         self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any
     ) -> Any:
         job = kwargs["obj"]
         errors = list(job.errors.order_by("-pk"))
         for error in errors if job.is_redacted else ():
-            error.details = redact(error.details)
+            for name, shown in redact_told(_quoting(error)).items():
+                setattr(error, name, shown)
         context["errors_of_job"] = [
             (error, display.worker_link(self.admin_site.name, error.worker_id)) for error in errors
         ]
         context["timeline"] = timeline(job, self.admin_site.name)
         context["why"] = why(job)
+        if may_copy(request, job):
+            context["copy_url"] = display.admin_url(
+                self.admin_site.name, "ojs_jobs_job", "copy", job.pk
+            )
         return super().render_change_form(request, context, *args, **kwargs)
 
     # Columns
@@ -268,8 +217,12 @@ class JobPages(ReadOnlyModelAdmin):
         return display.json_block(job.parent_results)
 
     @admin.display(description=_("progress"))
-    def shown_progress(self, job: Job) -> str | SafeString:
-        return display.progress(progress_of(job.pk))
+    def shown_progress(self, job: Any) -> str | SafeString:
+        standing = progress_of(job.pk)
+        if job.is_redacted:
+            said = redact_told({"message": standing.message, "data": standing.data})
+            standing = replace(standing, **said)
+        return display.progress(standing)
 
     @admin.display(description=_("workflow"))
     def shown_workflow(self, job: Job) -> str | SafeString:
@@ -342,9 +295,11 @@ class JobPages(ReadOnlyModelAdmin):
         return gettext("The request that settled it did not say which worker sent it.")
 
     @admin.display(description=_("envelope"))
-    def raw(self, job: Job) -> str | SafeString:
-        return display.json_block(envelope(job, self._errors(job)))
+    def raw(self, job: Any) -> str | SafeString:
+        document = envelope(job, job.errors.values(*ERROR_FIELDS))
+        return display.json_block(redact_told(document) if job.is_redacted else document)
 
-    def _errors(self, job: Any) -> Any:
-        rows = job.errors.values(*ERROR_FIELDS)
-        return [redact(row) for row in rows] if job.is_redacted else rows
+
+def _quoting(error: Any) -> dict[str, Any]:
+    """What of an error may quote what is hidden."""
+    return {name: getattr(error, name) for name in ("message", "backtrace", "details")}
