@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import types
 import typing
-from dataclasses import Field, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -31,7 +32,23 @@ def _seconds(amount: float, help_text: str) -> Any:
     return _option(timedelta(seconds=amount), help_text)
 
 
+def _group(options: type[Any]) -> Any:
+    return field(default_factory=options, metadata={"help": options.__doc__})
+
+
 DAY = 86_400
+
+
+@dataclass(frozen=True)
+class Flare:
+    """Options of the Zeridion Flare binding: `OJS["FLARE"]`, `OJS_FLARE_<NAME>`."""
+
+    ENABLED: bool = _option(False, "Serve the Zeridion Flare protocol under `/flare/v1`.")
+    MINIMUM_GRACE: timedelta = _seconds(
+        60,
+        "Shortest silence after a job's heartbeat before the job is taken for stuck; beyond it "
+        "two thirds of the job's `timeout_seconds` count.",
+    )
 
 
 @dataclass(frozen=True)
@@ -110,46 +127,71 @@ class Settings:
         False, "Test hooks of the public conformance suite (reset, test directives). Never in use."
     )
 
-
-NESTED: frozenset[str] = frozenset()
-"""Names of options that hold a dictionary of their own, one for each optional binding."""
-
-
-def option_names() -> list[str]:
-    return [option.name for option in fields(Settings)]
+    # The optional bindings
+    FLARE: Flare = _group(Flare)
 
 
-def _coerce(option: Field[Any], value: Any, wanted: Any) -> Any:
-    """Return `value` as the type the option declares.
+GROUPS: dict[str, type[Any]] = {"FLARE": Flare}
+"""Options that hold a dictionary of their own, one for each optional binding."""
+
+
+def option_names(group: type[Any] = Settings) -> list[str]:
+    return [option.name for option in fields(group)]
+
+
+def unknown_options(given: Mapping[str, Any]) -> list[tuple[str, Any, list[str]]]:
+    """Return each option that is none: where it stands, its name, and the names there are."""
+    found: list[tuple[str, Any, list[str]]] = []
+    for place, group, options in [
+        ("OJS", Settings, given),
+        *((f"OJS[{name!r}]", group, given.get(name)) for name, group in GROUPS.items()),
+    ]:
+        known = option_names(group)
+        if isinstance(options, Mapping):
+            found += [(place, name, known) for name in options if name not in known]
+    return found
+
+
+def _read(group: type[Any], given: Any, place: str = "OJS") -> Any:
+    """Return the options of `group` that are given, each as the type it declares.
 
     Raises:
-        ImproperlyConfigured: it is not of that type.
+        ImproperlyConfigured: one is not of that type.
     """
+    if not isinstance(given, Mapping):
+        raise ImproperlyConfigured(f"{place} must be a dictionary, not {given!r}.")
+    wanted = typing.get_type_hints(group)
+    return group(
+        **{
+            option.name: _coerce(f'{place}["{option.name}"]', given[option.name], wanted[option.name])
+            for option in fields(group)
+            if option.name in given
+        }
+    )
+
+
+def _coerce(place: str, value: Any, wanted: Any) -> Any:
+    if wanted in GROUPS.values():
+        return _read(wanted, value, place)
     if wanted is timedelta:
         seconds = value.total_seconds() if isinstance(value, timedelta) else value
         if type(seconds) in (int, float) and 0 <= seconds <= LONGEST.total_seconds():
             return timedelta(seconds=seconds)
         raise ImproperlyConfigured(
-            f'OJS["{option.name}"] must be a number of seconds, a century at most, not {value!r}.'
+            f"{place} must be a number of seconds, a century at most, not {value!r}."
         )
     if wanted is bool and value in (0, 1):
         return bool(value)
     if isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool)):
         return value
     name = getattr(wanted, "__name__", str(wanted))
-    raise ImproperlyConfigured(f'OJS["{option.name}"] must be of type {name}, not {value!r}.')
+    raise ImproperlyConfigured(f"{place} must be of type {name}, not {value!r}.")
 
 
 @cache
 def _load() -> Settings:
     given: dict[str, Any] = getattr(django_settings, "OJS", {}) or {}
-    wanted = typing.get_type_hints(Settings)
-    values = {
-        option.name: _coerce(option, given[option.name], wanted[option.name])
-        for option in fields(Settings)
-        if option.name in given
-    }
-    return Settings(**values)
+    return typing.cast(Settings, _read(Settings, given))
 
 
 def configured() -> Settings:
