@@ -163,7 +163,9 @@ def _read(group: type[Any], given: Any, place: str = "OJS") -> Any:
     wanted = typing.get_type_hints(group)
     return group(
         **{
-            option.name: _coerce(f'{place}["{option.name}"]', given[option.name], wanted[option.name])
+            option.name: _coerce(
+                f'{place}["{option.name}"]', given[option.name], wanted[option.name]
+            )
             for option in fields(group)
             if option.name in given
         }

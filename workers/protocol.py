@@ -15,12 +15,13 @@ from django.db.models import (
 )
 from django.utils import timezone
 
-from jobs import engine
+from jobs import engine, projects
 from jobs.conf import ojs_settings
 from jobs.database import atomic, run
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
-from jobs.errors import InvalidRequest
+from jobs.errors import InvalidRequest, JobNotFound
 from jobs.events import record, worker_event
+from jobs.identifiers import parse_uuid
 from jobs.models import Job
 from jobs.signals import send_on_commit
 
@@ -105,11 +106,6 @@ def _started(worker: Worker) -> Any:
     )
 
 
-def labels_of(worker_id: str) -> list[str] | None:
-    """What a worker is labelled with; None if nobody knows it."""
-    return Worker.objects.filter(pk=worker_id).values_list("labels", flat=True).first()
-
-
 def deregister(worker_id: str) -> bool:
     """Record that a worker leaves (§3.4); return whether it was there.
 
@@ -146,6 +142,7 @@ def beat(
     description: Description | None = None,
     requested: timedelta | None = None,
     sequence: int | None = None,
+    project: str = "",
 ) -> Reply:
     """Record a heartbeat, extend the jobs it names, and answer what the worker shall be (§4).
 
@@ -156,7 +153,10 @@ def beat(
         active_job_ids: the jobs it runs, as it spelled them; None if it did not say.
         requested: the visibility extension it asks for; None means each job's own.
         sequence: number of this heartbeat; a lower one than seen before changes nothing (§10.3).
+        project: whose jobs it may extend; empty means anybody's.
     """
+    if project and active_job_ids:
+        active_job_ids = _own_jobs(active_job_ids, project)
     heartbeat = Heartbeat(worker_id, state, active_job_ids, description, requested, sequence)
     written = heartbeats.write(heartbeat)
     if written is None and _meet(heartbeat):
@@ -174,6 +174,13 @@ def beat(
     if ojs_settings.CONFORMANCE_MODE and reply.jobs_extended:
         _obey_test_directive(reply)
     return reply
+
+
+def _own_jobs(active_job_ids: Collection[str], project: str) -> list[str]:
+    """Those that are `project`'s. The others are none of its business, lost or not."""
+    ids = {text: parse_uuid(text) for text in active_job_ids}
+    foreign = projects.foreign((job_id for job_id in ids.values() if job_id), project)
+    return [text for text, job_id in ids.items() if job_id not in foreign]
 
 
 def _meet(heartbeat: Heartbeat) -> bool:
@@ -234,6 +241,7 @@ def fetch(
     count: int = 1,
     types: Sequence[str] | None = None,
     visibility_timeout: timedelta | None = None,
+    project: str = "",
 ) -> list[ClaimedJob]:
     """Claim jobs for a worker (§6); see `engine.claim`.
 
@@ -261,6 +269,7 @@ def fetch(
         types=types,
         visibility_timeout=visibility_timeout,
         limited=bool(standing.limited),
+        project=project,
     )
 
 
@@ -295,14 +304,26 @@ def _standing(worker_id: str, queues: Sequence[str]) -> _Standing:
     return _Standing._make(run(statement, [*queues, worker_id])[0])
 
 
-def ack(completions: Sequence[Completion]) -> list[Outcome]:
+def ack(completions: Sequence[Completion], *, project: str = "") -> list[Outcome]:
     """Settle jobs as completed (§5.6); one outcome for each, a refused one carries its error."""
-    return engine.complete(completions)
+    return _settle(engine.complete, completions, project)
 
 
-def fail(failures: Sequence[Failure]) -> list[Outcome]:
+def fail(failures: Sequence[Failure], *, project: str = "") -> list[Outcome]:
     """Settle jobs as failed (§5.6, §7.2); one outcome for each."""
-    return engine.fail(failures)
+    return _settle(engine.fail, failures, project)
+
+
+def _settle(settle: Any, items: Sequence[Any], project: str) -> list[Outcome]:
+    """Settle what is `project`'s; another project's jobs do not exist for it."""
+    foreign = projects.foreign((item.job_id for item in items), project)
+    settled = iter(settle([item for item in items if item.job_id not in foreign]))
+    return [
+        Outcome(item.job_id, error=JobNotFound(item.job_id))
+        if item.job_id in foreign
+        else next(settled)
+        for item in items
+    ]
 
 
 __all__ = [
@@ -316,6 +337,5 @@ __all__ = [
     "deregister",
     "fail",
     "fetch",
-    "labels_of",
     "register",
 ]

@@ -52,7 +52,9 @@ class JobViewSet(OJSViewSet):
 
     def create(self, request: Any) -> Response:
         """PUSH: enqueue one job (OJS HTTP §9.1)."""
-        (job,) = engine.enqueue([new_job(self.read(required=True), timezone.now())])
+        asked = new_job(self.read(required=True), timezone.now())
+        asked.project = self.caller.project
+        (job,) = engine.enqueue([asked])
         response = self._answer(envelope(job), status=201)
         response["Location"] = f"{request.path.rstrip('/')}/{job.id}"
         return response
@@ -71,7 +73,10 @@ class JobViewSet(OJSViewSet):
                 f"A batch must hold 1 to {ojs_settings.MAX_BATCH} jobs, not {len(documents)}.",
                 validation="size",
             )
-        jobs = engine.enqueue(new_jobs(documents, timezone.now()))
+        asked = new_jobs(documents, timezone.now())
+        for job in asked:
+            job.project = self.caller.project
+        jobs = engine.enqueue(asked)
         count = len(jobs)
         return Response(
             {

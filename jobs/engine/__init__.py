@@ -16,7 +16,7 @@ from .enqueue import enqueue, forget_queues
 from .failure import fail
 from .outcomes import Completion, Failure, Outcome
 from .reclaim import VISIBILITY_TIMEOUT, WORKER_DEATH, Cause, expire, reclaim
-from .reservations import extend
+from .reservations import extend, keep_alive, last_reservation, reserve
 from .retention import prune_events, prune_jobs
 from .settle import complete
 from .timers import discard_expired, promote_due, time_out
@@ -41,12 +41,15 @@ __all__ = [
     "extend",
     "fail",
     "forget_queues",
+    "keep_alive",
+    "last_reservation",
     "not_dead",
     "pause",
     "promote_due",
     "prune_events",
     "prune_jobs",
     "reclaim",
+    "reserve",
     "resume",
     "retry",
     "retry_one",

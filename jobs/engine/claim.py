@@ -45,7 +45,7 @@ CLAIM = """
             SELECT id
               FROM ojs_jobs_job
              WHERE state = 'available'
-               AND queue = wanted.name{types}
+               AND queue = wanted.name{types}{project}
                AND (expires_at IS NULL OR expires_at > statement_timestamp())
           ORDER BY priority DESC, enqueued_at, id
              LIMIT {limit}
@@ -59,7 +59,7 @@ CLAIM = """
             SELECT id
               FROM ojs_jobs_job
              WHERE state IN ('scheduled', 'retryable')
-               AND queue = wanted.name{types}
+               AND queue = wanted.name{types}{project}
                AND scheduled_at <= statement_timestamp()
                AND (expires_at IS NULL OR expires_at > statement_timestamp())
           ORDER BY scheduled_at
@@ -74,6 +74,7 @@ CLAIM = """
            SET state = 'active',
                attempt = job.attempt + CASE WHEN job.attempt_counted THEN 0 ELSE 1 END,
                attempt_counted = false,
+               progress = NULL,
                enqueued_at = CASE WHEN next.was_due THEN statement_timestamp()
                                   ELSE job.enqueued_at END,
                started_at = statement_timestamp(),
@@ -103,6 +104,8 @@ CLAIM = """
 # Written by the database: reading a timestamp and writing it again costs ten times as much.
 TIME = """to_char({0} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')"""
 TYPES = "\n               AND type = ANY(%(types)s::text[])"
+# The second condition is what the partial index says: a parameter could be empty.
+PROJECT = "\n               AND project = %(project)s AND project <> ''"
 TOLD = """, told AS (
         INSERT INTO ojs_jobs_event (type, subject, queue, job_type, worker_id, attempt, time)
         SELECT 'job.enqueued', id::text, queue, type, '', NULL, started_at
@@ -115,13 +118,14 @@ TOLD = """, told AS (
 
 
 @cache
-def _statement(limit: int, queues: int, typed: bool, told: bool) -> str:
+def _statement(limit: int, queues: int, typed: bool, told: bool, owned: bool) -> str:
     times = {name: TIME.format(name) for name in ("created_at", "enqueued_at", "started_at")}
     return CLAIM.format(
         limit=limit,
         queues=queues,
         shown=ERRORS_SHOWN,
         types=TYPES if typed else "",
+        project=PROJECT if owned else "",
         told=TOLD if told else "",
         **times,
     )
@@ -135,6 +139,7 @@ def claim(
     types: Sequence[str] | None = None,
     visibility_timeout: timedelta | None = None,
     limited: bool = True,
+    project: str = "",
 ) -> list[ClaimedJob]:
     """Reserve up to `count` jobs, queues in the order given, priority then age inside each (§6.3).
 
@@ -142,6 +147,7 @@ def claim(
         types: job types the worker can run; None means any.
         visibility_timeout: for jobs that name none of their own.
         limited: some of the queues may cap their active jobs; False spares the look.
+        project: whose jobs; empty means everybody's.
 
     Paused queues give nothing. Never blocks; an empty list is a normal answer (§6.5).
     """
@@ -151,9 +157,9 @@ def claim(
     period = visibility_timeout or ojs_settings.VISIBILITY_TIMEOUT
     take = _claim_postgresql if is_postgresql() else claim_portable.take
     if limited and Queue.objects.limited().filter(pk__in=queues).exists():
-        claimed = _claim_within_limits(take, queues, worker_id, count, types, period)
+        claimed = _claim_within_limits(take, queues, worker_id, count, types, period, project)
     else:
-        claimed = take(queues, worker_id, count, types, period)
+        claimed = take(queues, worker_id, count, types, period, project)
     if claimed and jobs_claimed.has_listeners():
         send_on_commit(jobs_claimed, Job, jobs=claimed, worker_id=worker_id)
     return claimed
@@ -166,6 +172,7 @@ def _claim_within_limits(
     count: int,
     types: Sequence[str] | None,
     period: timedelta,
+    project: str,
 ) -> list[ClaimedJob]:
     """Claim queue by queue, never over a queue's concurrency limit (§8.3).
 
@@ -187,7 +194,7 @@ def _claim_within_limits(
                 active = Job.objects.active().filter(queue=queue, reserved_until__isnull=False)
                 room = min(room, (limits[queue] or 0) - active.count())
             if room > 0:
-                claimed += take([queue], worker_id, room, types, period)
+                claimed += take([queue], worker_id, room, types, period, project)
     return claimed
 
 
@@ -197,13 +204,17 @@ def _claim_postgresql(
     count: int,
     types: Sequence[str] | None,
     period: timedelta,
+    project: str,
 ) -> list[ClaimedJob]:
-    statement = _statement(count, len(queues), types is not None, ojs_settings.RECORD_EVENTS)
+    statement = _statement(
+        count, len(queues), types is not None, ojs_settings.RECORD_EVENTS, bool(project)
+    )
     parameters = {
         "queues": list(queues),
         "worker_id": worker_id,
         "visibility_timeout": period,
         "types": list(types or ()),
+        "project": project,
     }
     return [from_row(row) for row in run(statement, parameters)]
 

@@ -20,6 +20,7 @@ from ..envelope import ERROR_FIELDS, ERRORS_SHOWN
 from ..events import job_event, record
 from ..lifecycle import Event, State
 from ..models import Job, JobError, Queue
+from ..projects import own
 from .claimed import ClaimedJob, from_row
 
 ROW = (
@@ -53,6 +54,7 @@ def take(
     count: int,
     types: Sequence[str] | None,
     period: timedelta,
+    project: str,
 ) -> list[ClaimedJob]:
     """The tidy version, for databases where one statement cannot do it all."""
     with atomic():
@@ -60,6 +62,7 @@ def take(
         paused = set(Queue.objects.paused().filter(pk__in=queues).values_list("pk", flat=True))
         open_queues = [queue for queue in queues if queue not in paused]
         fetchable = Job.objects.unexpired().filter(**({"type__in": types} if types else {}))
+        fetchable = own(fetchable, project)
         fetchable = fetchable.select_for_update(
             skip_locked=connection().features.has_select_for_update_skip_locked
         )
@@ -91,6 +94,7 @@ def _reservation(worker_id: str, period: timedelta) -> dict[str, Any]:
     return {
         "attempt": F("attempt") + Case(When(attempt_counted=True, then=0), default=1),
         "attempt_counted": False,
+        "progress": None,
         "started_at": Now(),
         "reserved_by": worker_id,
         "reserved_for": length,

@@ -32,20 +32,21 @@ INSERT = """
                id uuid, type text, queue text, args jsonb, meta jsonb, priority smallint,
                pending boolean, max_attempts integer, retry jsonb, timeout double precision,
                visibility_timeout double precision, scheduled_at timestamptz,
-               expires_at timestamptz, tags jsonb, attributes jsonb)
+               expires_at timestamptz, tags jsonb, attributes jsonb, project text)
     ), inserted AS (
         INSERT INTO ojs_jobs_job
                (id, type, queue, args, meta, priority, state, attempt, attempt_counted,
                 max_attempts, retry, timeout, visibility_timeout, reserved_by, finished_by,
                 unfenced, scheduled_at, expires_at, created_at, enqueued_at, tags, attributes,
-                dead_letter)
+                dead_letter, project)
         SELECT id, type, queue, args, meta, priority,
                CASE WHEN pending THEN 'pending'
                     WHEN scheduled_at > statement_timestamp() THEN 'scheduled'
                     ELSE 'available' END,
                0, false, max_attempts, retry, make_interval(secs => timeout),
                make_interval(secs => visibility_timeout), '', '', false, scheduled_at,
-               expires_at, statement_timestamp(), statement_timestamp(), tags, attributes, false
+               expires_at, statement_timestamp(), statement_timestamp(), tags, attributes, false,
+               coalesce(project, '')
           FROM given
    ON CONFLICT (id) DO NOTHING
      RETURNING id, type, queue, priority, state, scheduled_at
@@ -122,7 +123,7 @@ def _insert_postgresql(new: Sequence[NewJob]) -> int:
 
 
 def _record(job: NewJob) -> dict[str, Any]:
-    return {
+    record = {
         "id": job.id,
         "type": job.type,
         "queue": job.queue,
@@ -141,6 +142,9 @@ def _record(job: NewJob) -> dict[str, Any]:
         "tags": job.tags,
         "attributes": job.attributes,
     }
+    if job.project:
+        record["project"] = job.project
+    return record
 
 
 def _insert_portable(new: Sequence[NewJob]) -> int:
@@ -165,6 +169,7 @@ def _insert_portable(new: Sequence[NewJob]) -> int:
             enqueued_at=now,
             tags=job.tags,
             attributes=job.attributes,
+            project=job.project,
         )
         for job in new
     ]

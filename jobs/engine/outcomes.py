@@ -57,6 +57,8 @@ class Outcome:
     """When the job was completed, discarded or released."""
     retry_at: datetime | None = None
     retry_delay: timedelta | None = None
+    dead_letter: bool = False
+    """Discarded, and kept for an operator to look at."""
     error: OJSError | None = None
     """Why it was refused; nothing changed then."""
     events: list[Any] = field(default_factory=list, repr=False)
