@@ -82,6 +82,9 @@ class Settings:
     # Limits
     MAX_BODY_SIZE: int = _option(16 * 1024 * 1024, "Largest request body, in bytes.")
     MAX_BATCH: int = _option(10_000, "Most jobs or outcomes in one request.")
+    MAX_RESULT_SIZE: int = _option(
+        1024 * 1024, "Largest result of a job, in bytes of JSON; references have no such limit."
+    )
     MAX_FETCH: int = _option(1_000, "Most jobs handed out by one fetch.")
     MAX_WAIT: timedelta = _seconds(30, "Longest wait a fetch may ask for with `wait_ms`.")
     MAX_WAITING: int = _option(

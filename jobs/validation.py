@@ -43,6 +43,12 @@ SYSTEM_MANAGED = frozenset(
         "error",
         "errors",
         "result",
+        "result_stored_at",
+        "result_expires_at",
+        "result_size_bytes",
+        "workflow_id",
+        "parent_results",
+        "progress",
         "retry_delay_ms",
         "next_attempt_at",
         "next_retry_at",
@@ -66,6 +72,7 @@ OPTION_NAMES = frozenset(
         "visibility_timeout_ms",
         "visibility_timeout",
         "pending",
+        "result_ttl",
     }
 )
 ENVELOPE_NAMES = frozenset({"specversion", "id", "type", "args", "meta", "options"})
@@ -97,6 +104,12 @@ class NewJob:
     """Whose it will be: never the client's to say, but its key's."""
     client_id: bool = False
     """The id is the client's, so it may exist already."""
+    result_ttl: timedelta | None = None
+    workflow_id: UUID | None = None
+    workflow_index: int | None = None
+    followed: bool = False
+    """Something waits for its end."""
+    parent_results: list[Any] | None = None
 
     # Filled in when the job is stored.
     state: State = State.AVAILABLE
@@ -146,6 +159,7 @@ def new_job(document: Document, now: datetime) -> NewJob:
     _take_times(job, options, now)
     _take_retry(job, options)
     fields.mapping(options, "unique")
+    _take_result_ttl(job, options)
     _keep_the_rest(job, document, options)
     return job
 
@@ -223,6 +237,15 @@ def _keep_timestamp(job: NewJob, name: str, sent: str) -> None:
     """Keep the client's own spelling, so that its time zone survives (OJS JSON format §5.3)."""
     if not sent.startswith("+"):
         job.attributes[name] = sent
+
+
+def _take_result_ttl(job: NewJob, options: Document) -> None:
+    """How long to keep the result, in seconds; -1 for ever (OJS results §7.1)."""
+    longest = int(fields.LONGEST.total_seconds())
+    seconds = fields.integer(options, "result_ttl", least=-1, most=longest)
+    if seconds is not None:
+        job.result_ttl = fields.LONGEST if seconds == -1 else timedelta(seconds=seconds)
+        job.attributes["result_ttl"] = seconds
 
 
 def _take_retry(job: NewJob, options: Document) -> None:

@@ -114,6 +114,7 @@ SWEEPS = (
     Chore("timeouts", engine.time_out, "jobs ran too long"),
     Chore("due-jobs", engine.promote_due, "jobs became due"),
     Chore("expired-jobs", engine.discard_expired, "jobs expired before they ran"),
+    Chore("workflows", engine.repair, "workflows set going again", timedelta(minutes=1)),
     Chore("finished-jobs", engine.prune_jobs, "finished jobs deleted", timedelta(minutes=1)),
     Chore("old-events", engine.prune_events, "events deleted", timedelta(minutes=1)),
     Chore("old-workers", prune_workers, "workers forgotten", timedelta(minutes=1)),

@@ -12,14 +12,18 @@ from .control import (
     retry,
     retry_one,
 )
+from .dependencies import enqueue_after
 from .enqueue import enqueue, forget_queues
 from .failure import fail
+from .following import follow, repair
+from .inheritance import results_of_workflow
 from .outcomes import Completion, Failure, Outcome
 from .reclaim import VISIBILITY_TIMEOUT, WORKER_DEATH, Cause, expire, reclaim
 from .reservations import extend, keep_alive, last_reservation, reserve
 from .retention import prune_events, prune_jobs
 from .settle import complete
 from .timers import discard_expired, promote_due, time_out
+from .workflows import cancel_workflow, create_workflow
 
 __all__ = [
     "VISIBILITY_TIMEOUT",
@@ -32,14 +36,18 @@ __all__ = [
     "Outcome",
     "activate",
     "cancel",
+    "cancel_workflow",
     "claim",
     "complete",
+    "create_workflow",
     "delete_dead",
     "discard_expired",
     "enqueue",
+    "enqueue_after",
     "expire",
     "extend",
     "fail",
+    "follow",
     "forget_queues",
     "keep_alive",
     "last_reservation",
@@ -49,7 +57,9 @@ __all__ = [
     "prune_events",
     "prune_jobs",
     "reclaim",
+    "repair",
     "reserve",
+    "results_of_workflow",
     "resume",
     "retry",
     "retry_one",

@@ -23,6 +23,7 @@ from ..models import Job, Queue
 from ..signals import jobs_claimed, send_on_commit
 from . import claim_portable
 from .claimed import ClaimedJob, from_row
+from .workflows import mark_started
 
 # The lateral join visits queues in the order given and stops at the limit, so only rows about to
 # be claimed are ever locked. MATERIALIZED keeps the planner from running it again for each
@@ -97,7 +98,7 @@ CLAIM = """
                          WHERE error.job_id = claimed.id
                       ORDER BY id DESC
                          LIMIT {shown}) AS newest) END,
-           reserved_until
+           reserved_until, workflow_id, parent_results::text
       FROM claimed
   ORDER BY array_position(%(queues)s::text[], queue::text), priority DESC, enqueued_at, id
 """
@@ -160,6 +161,9 @@ def claim(
         claimed = _claim_within_limits(take, queues, worker_id, count, types, period, project)
     else:
         claimed = take(queues, worker_id, count, types, period, project)
+    belonging = {job.workflow_id for job in claimed if job.workflow_id is not None}
+    if belonging:
+        mark_started(belonging)
     if claimed and jobs_claimed.has_listeners():
         send_on_commit(jobs_claimed, Job, jobs=claimed, worker_id=worker_id)
     return claimed

@@ -45,6 +45,8 @@ ROW = (
     Cast("attributes", models.TextField()),
     Value(None, output_field=models.TextField()),
     "reserved_until",
+    "workflow_id",
+    Cast("parent_results", models.TextField()),
 )
 
 

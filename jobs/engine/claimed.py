@@ -40,6 +40,8 @@ class ClaimedJob(NamedTuple):
     attributes: dict[str, Any] | None
     errors: list[Mapping[str, Any]]
     reserved_until: datetime
+    workflow_id: UUID | None = None
+    parent_results: orjson.Fragment | None = None
     state: State = State.ACTIVE
     finished_at: None = None
     result: None = None
@@ -51,7 +53,7 @@ def _fragment(text: str | None) -> orjson.Fragment | None:
 
 def from_row(row: Sequence[Any]) -> ClaimedJob:
     fields = list(row)
-    for index in (3, 4, 8, 17):  # args, meta, retry, tags
+    for index in (3, 4, 8, 17, 22):  # args, meta, retry, tags, parent_results
         fields[index] = _fragment(fields[index])
     fields[18] = None if fields[18] is None else orjson.loads(fields[18])
     fields[19] = [] if fields[19] is None else orjson.loads(fields[19])

@@ -18,6 +18,8 @@ from ..events import job_event, queue_event, record
 from ..lifecycle import Event, State
 from ..models import Job, Queue
 from ..signals import jobs_cancelled, send_on_commit
+from .dependencies import is_waiting
+from .following import follow
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ def cancel(job_id: UUID, *, cancelled_by: str = "", reason: str = "") -> Change:
         who = {"cancelled_by": cancelled_by, "reason": reason}
         data: dict[str, Any] = {name: value for name, value in who.items() if value}
         record([job_event("job.cancelled", job, time=timezone.now(), worker_id=holder, data=data)])
+        if job.followed:
+            follow([job_id])
     send_on_commit(jobs_cancelled, Job, job_ids=[job_id])
     return Change(job, previous)
 
@@ -70,9 +74,14 @@ def activate(job_id: UUID) -> Change:
     with atomic():
         job = _locked(job_id)
         previous = State(job.state)
-        moved = Job.objects.filter(pk=job_id).transition(
-            Event.ACTIVATE, State.AVAILABLE, enqueued_at=Now()
-        )
+        pending = Job.objects.filter(pk=job_id)
+        if job.followed and pending.filter(is_waiting()).exists():
+            raise InvalidTransition(
+                "Cannot activate a job that waits for other jobs: it starts by itself.",
+                job_id=str(job_id),
+                current_state=str(job.state),
+            )
+        moved = pending.transition(Event.ACTIVATE, State.AVAILABLE, enqueued_at=Now())
         if not moved:
             raise InvalidTransition(
                 f"Cannot activate job in state '{job.state}'. "

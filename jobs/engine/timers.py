@@ -17,6 +17,7 @@ from ..models import Job
 from ..querysets import JobQuerySet
 from ..signals import jobs_discarded, jobs_failed, jobs_promoted, send_on_commit
 from .failure import fail_locked
+from .following import follow
 from .outcomes import Failure
 
 BATCH_SIZE = 1000
@@ -91,6 +92,7 @@ def discard_expired() -> int:
             "attempt",
             "created_at",
             "expires_at",
+            "followed",
         )
         if not stale:
             return 0
@@ -98,6 +100,7 @@ def discard_expired() -> int:
             Event.EXPIRE, State.DISCARDED
         )
         record(job_event("job.expired", job, time=now, data=_expiry(job, now)) for job in stale)
+        follow([job.pk for job in stale if job.followed])
     send_on_commit(jobs_discarded, Job, count=len(stale), reason="expired")
     return len(stale)
 

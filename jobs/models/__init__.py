@@ -8,16 +8,22 @@ from .apikey import ApiKey, Scope, all_scopes
 from .event import Event
 from .job import DeadJob, Job, JobError, RefusedFinish
 from .queue import Listener, Queue
+from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, WorkflowType
 
 __all__ = [
     "ApiKey",
     "DeadJob",
+    "Dependency",
     "Event",
     "Job",
     "JobError",
     "Listener",
+    "ProgressReport",
     "Queue",
     "RefusedFinish",
     "Scope",
+    "Workflow",
+    "WorkflowState",
+    "WorkflowType",
     "all_scopes",
 ]

@@ -75,6 +75,26 @@ class Job(models.Model):
     dead_letter = models.BooleanField(default=False)
     """Discarded, and kept for an operator to look at (OJS dead letter §4.2)."""
 
+    # Neither constraint nor plain index: a job outside of workflows pays for neither.
+    workflow = models.ForeignKey(
+        "Workflow",
+        null=True,
+        blank=True,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name="jobs",
+    )
+    workflow_index = models.PositiveIntegerField(null=True, blank=True)
+    """Place among the workflow's nodes; null for a callback."""
+    followed = models.BooleanField(default=False)
+    """Something waits for its end: a workflow, or a job that depends on it."""
+    parent_results = models.JSONField(null=True, blank=True)
+    """Results of the jobs before it (OJS workflows §7); null outside of workflows."""
+    result_ttl = models.DurationField(null=True, blank=True)
+    """How long the result is kept, where the client said so (OJS results §7.1)."""
+    result_pruned = models.BooleanField(default=False)
+
     objects = JobQuerySet.as_manager()
 
     class Meta:
@@ -128,6 +148,24 @@ class Job(models.Model):
                 "expires_at",
                 name="ojs_job_expires",
                 condition=Q(expires_at__isnull=False, state__in=sorted(WAITING)),
+            ),
+            models.Index(
+                "workflow",
+                "workflow_index",
+                name="ojs_job_workflow",
+                condition=Q(workflow__isnull=False),
+            ),
+            models.Index(
+                "workflow",
+                name="ojs_job_workflow_open",
+                condition=Q(workflow__isnull=False, finished_at__isnull=True),
+            ),
+            models.Index(
+                "finished_at",
+                name="ojs_job_result_ttl",
+                condition=Q(
+                    result_ttl__isnull=False, finished_at__isnull=False, result_pruned=False
+                ),
             ),
         ]
         constraints = [
