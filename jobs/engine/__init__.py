@@ -12,7 +12,7 @@ from .control import (
     retry,
     retry_one,
 )
-from .dependencies import enqueue_after
+from .dependencies import enqueue_after, freed_by
 from .enqueue import enqueue, forget_queues
 from .failure import fail
 from .following import follow, repair
@@ -49,6 +49,7 @@ __all__ = [
     "fail",
     "follow",
     "forget_queues",
+    "freed_by",
     "keep_alive",
     "last_reservation",
     "not_dead",

@@ -12,7 +12,7 @@ from jobs.api.authentication import make_key
 from jobs.lifecycle import State
 from jobs.models import Job, RefusedFinish
 from jobs.timestamps import parse_timestamp
-from tests.factories import JobFactory, ago
+from tests.factories import ago
 from tests.flare_client import WORKER, FlareClient, refusal
 from tests.ojs_client import OJSClient
 from workers import reaper
@@ -543,6 +543,7 @@ def test_a_job_may_be_scheduled(flare):
         {"scheduled_at": "tomorrow"},
         {"tags": "a"},
         {"parent_id": 7},
+        {"parent_id": "job_01HYX3K7M8N9P2Q4R5S6T7U8V9", "scheduled_at": "2999-01-01T00:00:00Z"},
     ],
     ids=str,
 )
@@ -576,6 +577,59 @@ def test_every_job_has_one_flare_id_and_it_leads_back(number):
     job_id = UUID(int=number)
 
     assert ids.read(ids.write(job_id)) == ids.read(str(job_id)) == job_id
+
+
+# Continuations
+
+
+def test_continuations_wait_for_their_parent_and_are_counted_when_it_succeeds(flare, job):
+    children = {flare.enqueued(parent_id=job["id"], payload={"child": n}) for n in range(2)}
+    for child in children:
+        assert flare.job(child)["status"] == "awaiting"
+    assert flare.poll() == []
+
+    assert flare.ack(job["id"]).json()["children_activated"] == 2
+    assert {polled["id"] for polled in flare.poll(capacity=5)} == children
+
+
+def test_a_failure_that_is_retried_activates_nothing(flare, job):
+    child = flare.enqueued(parent_id=job["id"])
+
+    assert flare.fail(job["id"]).json()["children_activated"] is None
+    assert flare.job(child)["status"] == "awaiting"
+
+
+def test_the_continuation_of_a_job_that_will_never_succeed_is_cancelled(flare):
+    parent = flare.enqueued(max_attempts=1)
+    child = flare.enqueued(parent_id=parent)
+    grandchild = flare.enqueued(parent_id=child)
+
+    flare.poll()
+    flare.fail(parent)
+
+    assert flare.job(child)["status"] == flare.job(grandchild)["status"] == "cancelled"
+
+
+def test_the_continuation_of_a_job_that_has_succeeded_is_pending_at_once(flare, job):
+    flare.ack(job["id"])
+
+    assert flare.enqueue(parent_id=job["id"]).json()["status"] == "pending"
+
+
+def test_there_is_no_continuation_of_a_job_that_does_not_exist(flare):
+    assert refusal(flare.enqueue(parent_id="job_01HYX3K7M8N9P2Q4R5S6T7U8V9")) == UNKNOWN
+    assert Job.objects.count() == 0
+
+
+def test_an_ojs_worker_sets_flare_continuations_free(flare):
+    parent = flare.enqueued()
+    child = flare.enqueued(parent_id=parent)
+    ojs = OJSClient()
+
+    (job,) = ojs.fetch(worker_id="ojs-worker")
+    ojs.ack(job["id"], worker_id="ojs-worker")
+
+    assert [polled["id"] for polled in flare.poll()] == [child]
 
 
 # Cross pairs

@@ -227,6 +227,13 @@ def test_over_flare_a_project_works_on_its_own_jobs(site):
     assert ojs("acme").job(ids.read(job_id))["state"] == "completed"
 
 
+def test_a_continuation_can_only_follow_a_job_of_its_own_project(site):
+    theirs = flare("other").enqueued()
+
+    assert flare_refusal(flare("acme").enqueue(parent_id=theirs)) == NOT_FOUND
+    assert flare("other").enqueue(parent_id=theirs).status_code == 201
+
+
 # What it costs
 
 

@@ -54,9 +54,9 @@ def polled(job: Any, timeout: timedelta) -> dict[str, Any]:
     }
 
 
-def acknowledged(outcome: Outcome, children: int) -> dict[str, Any]:
+def acknowledged(outcome: Outcome, children: int | None) -> dict[str, Any]:
     if outcome.state == State.COMPLETED:
-        return {"action": "succeeded", "retry_at": None, "children_activated": children}
+        return {"action": "succeeded", "retry_at": None, "children_activated": children or 0}
     if outcome.retry_at is not None:
         action = "retry"
     else:

@@ -169,6 +169,8 @@ def new_job(body: Document, caller: Any) -> tuple[NewJob, UUID | None]:
     least, most = PRIORITIES
     seconds = timeout_seconds(body)
     parent = fields.text(body, "parent_id")
+    if parent is not None and body.get("scheduled_at") is not None:
+        raise refuse("scheduled_at", "A job waits for its parent or for its time, not for both.")
     job = NewJob(
         type=fields.required_text(body, "job_type", pattern=TYPE_PATTERN),
         args=[fields.mapping(body, "payload") or {}],

@@ -19,6 +19,7 @@ from jobs.errors import (
     JobNotFound,
     OJSError,
 )
+from jobs.lifecycle import State
 from workers import admission, liveness, protocol
 from workers.protocol import Completion, Description
 
@@ -134,7 +135,8 @@ class WorkerViewSet(FlareViewSet):
         liveness.seen(worker_id, self._description())
         if outcome.error is not None:
             raise outcome.error
-        return Response(replies.acknowledged(outcome, 0))
+        children = engine.freed_by(outcome.job_id) if outcome.state == State.COMPLETED else None
+        return Response(replies.acknowledged(outcome, children))
 
     def heartbeat(self, request: Any) -> Response:
         """Restart the job's liveness deadline; `cancel` for a job that was cancelled meanwhile."""
@@ -173,8 +175,15 @@ class JobViewSet(FlareViewSet):
 
     def create(self, request: Any) -> Response:
         """Enqueue a job; one with a `parent_id` waits until that job has succeeded."""
-        asked, _ = requests.new_job(self.read(required=True), self.caller)
-        (job,) = engine.enqueue([asked])
+        asked, parent = requests.new_job(self.read(required=True), self.caller)
+        job: Any
+        if parent is None:
+            (job,) = engine.enqueue([asked])
+        else:
+            projects.find(parent, self.caller.project)
+            engine.enqueue_after([asked], {asked.id: [parent]}, pass_results=False)
+            # Its parent may have ended before.
+            job = projects.find(asked.id, self.caller.project)
         response = Response(replies.job(job), status=201)
         response["Location"] = f"{request.path.rstrip('/')}/{ids.write(job.id)}"
         return response
