@@ -62,6 +62,10 @@ def queue_event(kind: str, queue: str, **data: Any) -> Event:
     return Event(type=kind, subject=queue, queue=queue, time=timezone.now(), data=data or None)
 
 
+def cron_event(kind: str, name: str, **data: Any) -> Event:
+    return Event(type=kind, subject=name, time=timezone.now(), data=data)
+
+
 def record(events: Iterable[Event]) -> None:
     """Write events; nothing is written where `RECORD_EVENTS` is off."""
     if ojs_settings.RECORD_EVENTS:
@@ -116,9 +120,11 @@ def after(events: QuerySet[Event], cursor: tuple[int, int]) -> QuerySet[Event]:
 def event_document(event: Event) -> dict[str, Any]:
     """The event's envelope (OJS events §2), plus the members conformance L0-EVT-002 asks for."""
     component, _, _ = event.type.partition(".")
-    source = {"job": "ojs://server/api", "queue": "ojs://server/queues"}.get(
-        component, f"ojs://server/workers/{event.worker_id}"
-    )
+    source = {
+        "job": "ojs://server/api",
+        "queue": "ojs://server/queues",
+        "cron": "ojs://server/cron",
+    }.get(component, f"ojs://server/workers/{event.worker_id}")
     time = format_timestamp(event.time)
     document: dict[str, Any] = {
         "specversion": "1.0",

@@ -5,17 +5,21 @@ statements of `jobs.engine`.
 """
 
 from .apikey import ApiKey, Scope, all_scopes
+from .cron import CronJob, CronRun, OverlapPolicy
 from .event import Event
 from .job import DeadJob, Job, JobError, RefusedFinish
 from .queue import Listener, Queue
 
 __all__ = [
     "ApiKey",
+    "CronJob",
+    "CronRun",
     "DeadJob",
     "Event",
     "Job",
     "JobError",
     "Listener",
+    "OverlapPolicy",
     "Queue",
     "RefusedFinish",
     "Scope",
