@@ -76,6 +76,10 @@ def workflow_event(kind: str, workflow: Any, *, time: datetime, **data: Any) -> 
     return Event(type=kind, subject=str(workflow.id), time=time, data=about | data)
 
 
+def cron_event(kind: str, name: str, **data: Any) -> Event:
+    return Event(type=kind, subject=name, time=timezone.now(), data=data)
+
+
 def record(events: Iterable[Event]) -> None:
     """Write events; nothing is written where `RECORD_EVENTS` is off."""
     if ojs_settings.RECORD_EVENTS:
@@ -134,6 +138,7 @@ def event_document(event: Event) -> dict[str, Any]:
         "job": "ojs://server/api",
         "queue": "ojs://server/queues",
         "workflow": "ojs://server/workflows",
+        "cron": "ojs://server/cron",
     }.get(component, f"ojs://server/workers/{event.worker_id}")
     time = format_timestamp(event.time)
     document: dict[str, Any] = {

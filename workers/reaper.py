@@ -112,6 +112,7 @@ SWEEPS = (
     Chore("orphaned-jobs", reclaim_orphans, "jobs of dead workers recovered"),
     Chore("expired-reservations", engine.expire, "reservations expired"),
     Chore("timeouts", engine.time_out, "jobs ran too long"),
+    Chore("schedules", engine.enqueue_due_schedules, "schedules became due"),
     Chore("due-jobs", engine.promote_due, "jobs became due"),
     Chore("expired-jobs", engine.discard_expired, "jobs expired before they ran"),
     Chore("workflows", engine.repair, "workflows set going again", timedelta(minutes=1)),

@@ -22,6 +22,7 @@ from .paging import FiguresChangeList
 from .search import HELP, search
 
 OPTIONAL = {
+    "project": "project",
     "tag_list": "tags",
     "pretty_meta": "meta",
     "scheduled": "scheduled_at",
@@ -63,6 +64,7 @@ class JobPages(ReadOnlyModelAdmin):
                     "identity",
                     ("type", "queue"),
                     ("shown_state", "attempts", "priority"),
+                    ("progress", "project"),
                     "tag_list",
                 )
             },

@@ -13,14 +13,14 @@ from .. import __version__, engine
 from ..conf import ojs_settings
 from ..database import connection
 from ..errors import NotFound
-from ..models import Event, Job, JobError, Queue, RefusedFinish
+from ..models import CronJob, CronRun, Event, Job, JobError, Queue, RefusedFinish
 from .base import SPEC_VERSION, OJSViewSet
 
 STARTED = time.monotonic()
 BACKENDS = {"postgresql": "postgres"}
 CAPABILITIES = {
     "batch_enqueue": True,
-    "cron_jobs": False,
+    "cron_jobs": True,
     "dead_letter": True,
     "delayed_jobs": True,
     "job_ttl": True,
@@ -96,7 +96,7 @@ class ConformanceViewSet(OJSViewSet):
     def reset(self, request: HttpRequest) -> Response:
         if not ojs_settings.CONFORMANCE_MODE:
             raise NotFound("There is nothing here.")
-        for model in (JobError, Job, Event, RefusedFinish, Queue):
+        for model in (CronRun, CronJob, JobError, Job, Event, RefusedFinish, Queue):
             model._default_manager.all().delete()
         engine.forget_queues()
         return Response({"reset": True})

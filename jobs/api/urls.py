@@ -2,6 +2,7 @@
 
 from django.urls import path
 
+from .cron import CronViewSet
 from .jobs import JobViewSet
 from .queues import DeadLetterViewSet, EventViewSet, QueueViewSet
 from .system import ConformanceViewSet, ManifestViewSet
@@ -34,6 +35,26 @@ urlpatterns = [
         "ojs/v1/dead-letter/<str:job_id>/retry",
         DeadLetterViewSet.as_view({"post": "retry"}),
         name="dead-letter-retry",
+    ),
+    path("ojs/v1/cron", CronViewSet.as_view({"get": "list", "post": "create"}), name="cron-jobs"),
+    path(
+        "ojs/v1/cron/<str:name>",
+        CronViewSet.as_view({"get": "retrieve", "delete": "destroy", "patch": "update"}),
+        name="cron-job",
+    ),
+    path("ojs/v1/cron/<str:name>/pause", CronViewSet.as_view({"post": "pause"}), name="cron-pause"),
+    path(
+        "ojs/v1/cron/<str:name>/resume", CronViewSet.as_view({"post": "resume"}), name="cron-resume"
+    ),
+    path(
+        "ojs/v1/cron/<str:name>/trigger",
+        CronViewSet.as_view({"post": "trigger"}),
+        name="cron-trigger",
+    ),
+    path(
+        "ojs/v1/cron/<str:name>/history",
+        CronViewSet.as_view({"get": "history"}),
+        name="cron-history",
     ),
     path("ojs/v1/events", EventViewSet.as_view({"get": "list"}), name="events"),
     path("ojs/v1/admin/reset", ConformanceViewSet.as_view({"post": "reset"}), name="reset"),

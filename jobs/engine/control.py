@@ -15,7 +15,7 @@ from .. import wakeup
 from ..database import atomic
 from ..errors import InvalidTransition, JobNotFound, NotFound
 from ..events import job_event, queue_event, record
-from ..lifecycle import Event, State
+from ..lifecycle import Event, State, sources
 from ..models import Job, Queue
 from ..signals import jobs_cancelled, send_on_commit
 from .dependencies import is_waiting
@@ -188,3 +188,19 @@ def resume(queue: str, *, resumed_by: str = "") -> Queue:
         record([queue_event("queue.resumed", queue, resumed_by=resumed_by)])
         wakeup.notify([queue])
     return Queue.objects.get(pk=queue)
+
+
+def cancel_jobs(job_ids: Collection[UUID], *, reason: str = "") -> list[UUID]:
+    """Cancel those of the jobs that have not finished; return their ids."""
+    if not job_ids:
+        return []
+    now = timezone.now()
+    with atomic():
+        rows = Job.objects.filter(pk__in=job_ids, state__in=sources(Event.CANCEL, State.CANCELLED))
+        jobs = list(rows.select_for_update().order_by("pk").only("type", "queue", "attempt"))
+        ids = [job.pk for job in jobs]
+        Job.objects.filter(pk__in=ids).transition(Event.CANCEL, State.CANCELLED)
+        record(job_event("job.cancelled", job, time=now, data={"reason": reason}) for job in jobs)
+    if ids:
+        send_on_commit(jobs_cancelled, Job, job_ids=ids)
+    return ids

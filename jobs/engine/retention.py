@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 from ..conf import ojs_settings
 from ..database import atomic
 from ..lifecycle import State
-from ..models import Event, Job, JobError, Listener, RefusedFinish
+from ..models import CronRun, Event, Job, JobError, Listener, RefusedFinish
 
 BATCH_SIZE = 1000
 
@@ -67,6 +67,10 @@ def prune_events() -> int:
     deleted = horizon.delete()[0]
     # A listener that was killed could not take itself off the list.
     Listener.objects.filter(seen_at__lte=Now() - timedelta(minutes=5)).delete()
+    # Open runs are known by their jobs (§6.3 of OJS cron), however old.
+    runs = CronRun.objects.filter(decided_at__lte=Now() - keep, unfinished=False).order_by("pk")
+    old = list(runs.values_list("pk", flat=True)[:BATCH_SIZE])
+    deleted += CronRun.objects.filter(pk__in=old).delete()[0]
     refused = RefusedFinish.objects.filter(refused_at__lte=Now() - keep).order_by("pk")
     ids = list(refused.values_list("pk", flat=True)[:BATCH_SIZE])
     return deleted + RefusedFinish.objects.filter(pk__in=ids).delete()[0]

@@ -5,6 +5,7 @@ statements of `jobs.engine`.
 """
 
 from .apikey import ApiKey, Scope, all_scopes
+from .cron import CronJob, CronRun, OverlapPolicy
 from .event import Event
 from .job import DeadJob, Job, JobError, RefusedFinish
 from .queue import Listener, Queue
@@ -12,12 +13,15 @@ from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, Workf
 
 __all__ = [
     "ApiKey",
+    "CronJob",
+    "CronRun",
     "DeadJob",
     "Dependency",
     "Event",
     "Job",
     "JobError",
     "Listener",
+    "OverlapPolicy",
     "ProgressReport",
     "Queue",
     "RefusedFinish",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.utils import timezone
@@ -10,7 +11,7 @@ from django.utils import timezone
 from jobs import engine
 from jobs.api.authentication import make_key
 from jobs.lifecycle import State
-from jobs.models import Job, RefusedFinish
+from jobs.models import CronJob, Job, RefusedFinish
 from jobs.timestamps import parse_timestamp
 from tests.factories import ago
 from tests.flare_client import WORKER, FlareClient, refusal
@@ -129,6 +130,17 @@ BAD_REGISTRATIONS = {
     "a schedule that is no object": {"recurring_schedules": ["daily"]},
     "a schedule without a type": {"recurring_schedules": [{"cron_expression": "0 3 * * *"}]},
     "a schedule without an expression": {"recurring_schedules": [{"job_type": "a.b"}]},
+    "a schedule that is none": {
+        "recurring_schedules": [{"job_type": "a.b", "cron_expression": "every day"}]
+    },
+    "a schedule of seven fields": {
+        "recurring_schedules": [{"job_type": "a.b", "cron_expression": "0 0 0 1 1 1 1"}]
+    },
+    "a time zone that is none": {
+        "recurring_schedules": [
+            {"job_type": "a.b", "cron_expression": "0 3 * * *", "timezone": "Mars/Olympus"}
+        ]
+    },
     "a schedule with no attempts": {
         "recurring_schedules": [
             {"job_type": "a.b", "cron_expression": "0 3 * * *", "max_attempts": 0}
@@ -155,6 +167,48 @@ def test_a_worker_id_may_have_a_hundred_characters(flare):
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"worker_id": "\\ud800"}', b"\xff"])
 def test_a_body_that_is_no_json_object_is_refused(flare, body):
     assert refusal(flare.send("workers/register", body)) == INVALID
+
+
+SCHEDULE = {
+    "job_type": "report.generate",
+    "cron_expression": "0 3 * * *",
+    "queue": "reports",
+    "timezone": "America/New_York",
+    "max_attempts": 7,
+    "timeout_seconds": 600,
+}
+
+
+def test_recurring_schedules_are_stored_under_the_name_of_their_type(flare):
+    six = {"job_type": "email.send", "cron_expression": "*/30 * * * * *"}
+    assert flare.register(recurring_schedules=[SCHEDULE, six]).status_code == 200
+
+    daily, often = CronJob.objects.order_by("-name")
+    assert (daily.name, often.name) == ("rjob_report.generate", "rjob_email.send")
+    assert (daily.expression, daily.timezone) == ("0 3 * * *", "America/New_York")
+    assert (often.expression, often.timezone) == ("*/30 * * * * *", "UTC")
+    local = daily.next_run_at.astimezone(ZoneInfo("America/New_York"))
+    assert (local.hour, local.minute) == (3, 0)
+
+
+def test_registering_again_brings_a_schedule_up_to_date_and_makes_no_second(flare):
+    flare.register(recurring_schedules=[SCHEDULE])
+    flare.register(recurring_schedules=[SCHEDULE | {"cron_expression": "30 4 * * *"}])
+
+    assert CronJob.objects.get().expression == "30 4 * * *"
+
+
+def test_what_a_schedule_enqueues_is_polled_like_any_job(flare):
+    flare.register(
+        queues=["reports"], job_types=["report.generate"], recurring_schedules=[SCHEDULE]
+    )
+    CronJob.objects.update(next_run_at=ago(1))
+    reaper.sweep()
+
+    (job,) = flare.poll(queues=["reports"])
+
+    assert (job["job_type"], job["payload"]) == ("report.generate", {})
+    assert (job["max_attempts"], job["timeout_seconds"]) == (7, 600)
 
 
 # Poll

@@ -6,11 +6,12 @@ import pytest
 
 from jobs.api.authentication import make_key
 from jobs.lifecycle import State
-from jobs.models import Event, Job
+from jobs.models import CronJob, Event, Job
 from tests.factories import JobFactory, WorkerFactory, ago
 from tests.flare_client import FlareClient
 from tests.flare_client import refusal as flare_refusal
 from tests.ojs_client import OJSClient, refusal
+from workers import reaper
 from workers.bindings.flare import ids
 from workers.models import Worker
 
@@ -232,6 +233,31 @@ def test_a_continuation_can_only_follow_a_job_of_its_own_project(site):
 
     assert flare_refusal(flare("acme").enqueue(parent_id=theirs)) == NOT_FOUND
     assert flare("other").enqueue(parent_id=theirs).status_code == 201
+
+
+# Cron
+
+
+def test_a_schedule_and_what_it_enqueues_belong_to_the_project(site):
+    schedule = {"job_type": "a.b", "cron_expression": "0 3 * * *"}
+    flare("acme").register(recurring_schedules=[schedule])
+    flare("other", "theirs").register(recurring_schedules=[schedule])
+    CronJob.objects.filter(project="acme").update(next_run_at=ago(1))
+    reaper.sweep()
+
+    assert Job.objects.get().project == "acme"
+    assert [cron["name"] for cron in ojs("acme").see("cron").json()["crons"]] == ["rjob_a.b@acme"]
+    assert code(ojs("acme").see("cron/rjob_a.b@other")) == (404, "not_found")
+    assert code(ojs("acme").delete("/ojs/v1/cron/rjob_a.b@other")) == (404, "not_found")
+
+
+def test_a_project_cannot_take_the_schedule_of_another(site):
+    nightly = {"name": "nightly", "cron": "0 3 * * *", "type": "a.b", "args": []}
+    assert ojs("other").send("cron", nightly).status_code == 201
+
+    assert code(ojs("acme").send("cron", nightly)) == (403, "permission_denied")
+    assert ojs().send("cron", nightly).status_code == 200
+    assert CronJob.objects.get().project == "other"
 
 
 # What it costs

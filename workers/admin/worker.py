@@ -27,6 +27,11 @@ from ..models import Worker
 from . import actions
 from .filters import ConditionFilter, DirectiveFilter, HostFilter, LabelFilter, QueueFilter
 
+HEARS = {
+    "ojs": _("In the answer to its next heartbeat."),
+    "flare": _("Never: its protocol has no word for it. Quiet is enforced at fetch."),
+}
+"""How a worker learns what an operator asked of it, by protocol."""
 SHOWN = 50
 """Rows of each table on a worker's page."""
 
@@ -67,6 +72,7 @@ class WorkerAdmin(ReadOnlyModelAdmin):
                     ("reported", "desired"),
                     "asked",
                     ("label_list", "queue_list"),
+                    ("type_list", "project"),
                 )
             },
         ),
@@ -76,7 +82,14 @@ class WorkerAdmin(ReadOnlyModelAdmin):
         ),
         (
             _("Signs of life"),
-            {"fields": ("exact_heartbeat", "silence_allowed", "registered", "left", "died")},
+            {"fields": (
+                    "exact_heartbeat",
+                    "silence_allowed",
+                    "hears",
+                    "registered",
+                    "left",
+                    "died",
+                )},
         ),
         (_("As it described itself"), {"classes": ("collapse",), "fields": ("raw",)}),
     )
@@ -197,6 +210,16 @@ class WorkerAdmin(ReadOnlyModelAdmin):
     @admin.display(description=_("declared dead after"))
     def silence_allowed(self, worker: Worker) -> str:
         return display.length(worker.heartbeat_timeout)
+
+    @admin.display(description=_("hears a directive"))
+    def hears(self, worker: Worker) -> str:
+        return str(HEARS.get(worker.protocol, HEARS["ojs"]))
+
+    @admin.display(description=_("job types"))
+    def type_list(self, worker: Worker) -> str | SafeString:
+        if worker.job_types is None:
+            return gettext("any")
+        return display.chips(worker.job_types)
 
     @admin.display(description=_("started"))
     def started(self, worker: Worker) -> str | SafeString:

@@ -8,10 +8,12 @@ from uuid import UUID
 from django.utils import timezone
 
 from jobs import fields
+from jobs.engine import NewCronJob
 from jobs.errors import PermissionDenied
 from jobs.fields import Document, missing, refuse, wrong_type
 from jobs.identifiers import uuid7
 from jobs.retry import MAX_ATTEMPTS
+from jobs.schedules import InvalidSchedule, read_schedule, read_zone
 from jobs.validation import PRIORITIES, QUEUE_LENGTH, QUEUE_PATTERN, TYPE_PATTERN, NewJob
 from workers.protocol import Completion, Description, Failure
 
@@ -23,6 +25,8 @@ MOST_NAMES = 1_000
 """Queues, job types or schedules in one request."""
 STATUSES = ("succeeded", "failed")
 LONGEST_TEXT = 2**20
+MOST_TYPE = 140
+"""Characters of a scheduled type, which is part of the name of its schedule."""
 
 
 def worker_id(body: Document, caller: Any) -> str:
@@ -68,8 +72,10 @@ def registration(body: Document, caller: Any) -> Description:
     )
 
 
-def schedules(body: Document) -> list[dict[str, Any]]:
-    """Read `recurring_schedules`; the expressions themselves are checked where they are stored."""
+def schedules(body: Document, caller: Any) -> list[NewCronJob]:
+    """Read `recurring_schedules`: cron jobs named `rjob_{job_type}`, or `rjob_{job_type}@{project}`
+    for a project's, whose types are its own affair.
+    """
     items = body.get("recurring_schedules")
     if items is None:
         return []
@@ -83,7 +89,7 @@ def schedules(body: Document) -> list[dict[str, Any]]:
         if type(item) is not dict:
             raise wrong_type(place, "object", item)
         try:
-            found.append(_schedule(item))
+            found.append(_schedule(item, caller.project))
         except fields.InvalidRequest as refusal:
             refusal.message = f"{place}: {refusal.message}"
             refusal.details["field"] = f"{place}.{refusal.details.get('field', '')}"
@@ -91,15 +97,32 @@ def schedules(body: Document) -> list[dict[str, Any]]:
     return found
 
 
-def _schedule(item: Document) -> dict[str, Any]:
-    return {
-        "job_type": fields.required_text(item, "job_type", pattern=TYPE_PATTERN),
-        "cron_expression": fields.required_text(item, "cron_expression"),
-        "queue": queue(item),
-        "timezone": fields.text(item, "timezone") or "UTC",
-        "max_attempts": fields.integer(item, "max_attempts", least=1, most=MAX_ATTEMPTS),
-        "timeout_seconds": timeout_seconds(item),
-    }
+def _schedule(item: Document, project: str) -> NewCronJob:
+    kind = fields.required_text(item, "job_type", pattern=TYPE_PATTERN, longest=MOST_TYPE)
+    attempts = fields.integer(item, "max_attempts", least=1, most=MAX_ATTEMPTS)
+    seconds = timeout_seconds(item)
+    options: dict[str, Any] = {"queue": queue(item)}
+    if attempts is not None:
+        options["max_attempts"] = attempts
+    if seconds is not None:
+        options["visibility_timeout"] = seconds
+    expression = fields.required_text(item, "cron_expression")
+    zone = fields.text(item, "timezone", longest=64) or "UTC"
+    for field, check in (
+        ("timezone", lambda: read_zone(zone)),
+        ("cron_expression", lambda: read_schedule(expression, zone)),
+    ):
+        try:
+            check()
+        except InvalidSchedule as problem:
+            raise refuse(field, str(problem)) from None
+    return NewCronJob(
+        name=f"rjob_{kind}@{project}" if project else f"rjob_{kind}",
+        expression=expression,
+        timezone=zone,
+        template={"type": kind, "args": [{}], "options": options},
+        project=project,
+    )
 
 
 def queue(body: Document) -> str:

@@ -91,9 +91,10 @@ class WorkerViewSet(FlareViewSet):
         body = self.read()
         worker_id = requests.worker_id(body, self.caller)
         description = requests.registration(body, self.caller)
-        schedules = requests.schedules(body)
+        schedules = requests.schedules(body, self.caller)
         self._admit(worker_id)
-        self._upsert(schedules)
+        for schedule in schedules:
+            engine.upsert_cron(schedule)
         protocol.register(worker_id, description)
         return Response({"status": "registered"})
 
@@ -157,9 +158,6 @@ class WorkerViewSet(FlareViewSet):
         finally:
             liveness.seen(worker_id, self._description())
         return Response({"status": "ok" if goes_on else "cancel"})
-
-    def _upsert(self, schedules: list[dict[str, Any]]) -> None:
-        """Store recurring schedules as cron jobs."""
 
     def _description(self, **said: Any) -> Description:
         return Description(protocol="flare", project=self.caller.project or None, **said)
