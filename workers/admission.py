@@ -26,7 +26,7 @@ def admit(worker_ids: Collection[str], caller: Any, *, said: Collection[str] | N
             raise PermissionDenied(f"Worker '{taken}' is not of this project.", worker_id=taken)
     if caller.label:
         known = dict(Worker.objects.filter(pk__in=worker_ids).values_list("pk", "labels"))
-        for worker_id in worker_ids or ("",):
+        for worker_id in worker_ids:
             check_label(known.get(worker_id, said) or (), caller)
 
 

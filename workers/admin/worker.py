@@ -82,14 +82,16 @@ class WorkerAdmin(ReadOnlyModelAdmin):
         ),
         (
             _("Signs of life"),
-            {"fields": (
+            {
+                "fields": (
                     "exact_heartbeat",
                     "silence_allowed",
                     "hears",
                     "registered",
                     "left",
                     "died",
-                )},
+                )
+            },
         ),
         (_("As it described itself"), {"classes": ("collapse",), "fields": ("raw",)}),
     )
