@@ -118,6 +118,14 @@ class ReservationLost(Conflict):
     """The caller does not hold the job, or no longer does (OJS worker protocol §5.6)."""
 
 
+class InMaintenance(OJSError):
+    """The server takes no jobs now (OJS admin API §12.1)."""
+
+    code = "service_unavailable"
+    retryable = True
+    hint = "Try again when the maintenance has ended."
+
+
 class NotAuthenticated(OJSError):
     code = "unauthenticated"
     hint = "Send 'Authorization: Bearer <API key>'."

@@ -8,12 +8,28 @@ project only, and such a key sees everything.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
 from .errors import JobNotFound
 from .models import Job
+from .validation import NewJob
+
+
+def give(new: Sequence[NewJob], project: str) -> Sequence[NewJob]:
+    """Make new jobs `project`'s, before they are stored.
+
+    They are unique among its own jobs: else one project could find, or cancel, those of another.
+    """
+    for job in new if project else ():
+        job.project = project
+        if job.unique is not None:
+            key = sha256(f"{project}\x00{job.unique.key}".encode()).hexdigest()
+            job.unique = replace(job.unique, key=key)
+    return new
 
 
 def own(rows: Any, project: str) -> Any:

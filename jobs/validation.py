@@ -19,6 +19,7 @@ from .fields import Document, refuse, wrong_type
 from .identifiers import UUID7_PATTERN, uuid7
 from .lifecycle import State
 from .retry import InvalidRetryPolicy, RetryPolicy
+from .unique_policy import UniquePolicy, read_policy
 
 # Core §5.1 has lower case only; the conformance document and the JSON schema take both, and the
 # public cases use hyphens.
@@ -110,6 +111,9 @@ class NewJob:
     followed: bool = False
     """Something waits for its end."""
     parent_results: list[Any] | None = None
+    unique: UniquePolicy | None = None
+    existing: Any = None
+    """The job that is there already, when a unique policy ignored this one."""
 
     # Filled in when the job is stored.
     state: State = State.AVAILABLE
@@ -158,8 +162,12 @@ def new_job(document: Document, now: datetime) -> NewJob:
     )
     _take_times(job, options, now)
     _take_retry(job, options)
-    fields.mapping(options, "unique")
     _take_result_ttl(job, options)
+    unique = fields.mapping(options, "unique")
+    if unique is not None:
+        job.unique = read_policy(
+            unique, type=job.type, queue=job.queue, args=job.args, meta=job.meta
+        )
     _keep_the_rest(job, document, options)
     return job
 

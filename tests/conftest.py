@@ -8,6 +8,11 @@ from urllib.parse import quote, urlencode
 
 import pytest
 from django.db import connection
+from hypothesis import HealthCheck, settings
+
+# A busy machine is no defect: no generated test may fail for what a clock says.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

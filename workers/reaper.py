@@ -26,6 +26,7 @@ from jobs.events import record, worker_event
 from jobs.models import Job
 from jobs.signals import send_on_commit
 
+from . import fleet, rolling, tallies
 from .lifecycle import WorkerState
 from .models import Reaper, Sweep, Worker
 from .signals import worker_left, workers_died
@@ -109,6 +110,8 @@ class Chore:
 
 SWEEPS = (
     Chore("dead-workers", declare_dead_workers, "workers declared dead"),
+    Chore("fleet-operations", rolling.drive, "workers moved by rolling drains"),
+    Chore("directives", fleet.note_answers, "directives answered"),
     Chore("orphaned-jobs", reclaim_orphans, "jobs of dead workers recovered"),
     Chore("expired-reservations", engine.expire, "reservations expired"),
     Chore("timeouts", engine.time_out, "jobs ran too long"),
@@ -117,7 +120,11 @@ SWEEPS = (
     Chore("expired-jobs", engine.discard_expired, "jobs expired before they ran"),
     Chore("workflows", engine.repair, "workflows set going again", timedelta(minutes=1)),
     Chore("finished-jobs", engine.prune_jobs, "finished jobs deleted", timedelta(minutes=1)),
+    Chore("old-results", engine.prune_results, "results deleted", timedelta(minutes=1)),
+    Chore("old-workflows", engine.prune_workflows, "workflows deleted", timedelta(minutes=1)),
     Chore("old-events", engine.prune_events, "events deleted", timedelta(minutes=1)),
+    Chore("tallies", tallies.count, "outcomes counted", timedelta(seconds=5)),
+    Chore("old-directives", fleet.prune_directives, "directives forgotten", timedelta(minutes=1)),
     Chore("old-workers", prune_workers, "workers forgotten", timedelta(minutes=1)),
 )
 SLOW = tuple(chore for chore in SWEEPS if chore.every)

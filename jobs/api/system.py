@@ -13,7 +13,18 @@ from .. import __version__, engine
 from ..conf import ojs_settings
 from ..database import connection
 from ..errors import NotFound
-from ..models import CronJob, CronRun, Event, Job, JobError, Queue, RefusedFinish
+from ..models import (
+    CronJob,
+    CronRun,
+    Dependency,
+    Event,
+    Job,
+    JobError,
+    ProgressReport,
+    Queue,
+    RefusedFinish,
+    Workflow,
+)
 from .base import SPEC_VERSION, OJSViewSet
 
 STARTED = time.monotonic()
@@ -27,8 +38,8 @@ CAPABILITIES = {
     "priority_queues": True,
     "rate_limiting": False,
     "schema_validation": False,
-    "unique_jobs": False,
-    "workflows": False,
+    "unique_jobs": True,
+    "workflows": True,
     "pause_resume": False,
     "events": True,
 }
@@ -59,6 +70,7 @@ class ManifestViewSet(OJSViewSet):
                 "protocols": ["http"],
                 "backend": backend(),
                 "capabilities": CAPABILITIES,
+                "unique_job_strength": "strong",
                 "extensions": EXTENSIONS,
                 "endpoints": {
                     "base_url": request.build_absolute_uri(f"{base}/v1"),
@@ -96,7 +108,18 @@ class ConformanceViewSet(OJSViewSet):
     def reset(self, request: HttpRequest) -> Response:
         if not ojs_settings.CONFORMANCE_MODE:
             raise NotFound("There is nothing here.")
-        for model in (CronRun, CronJob, JobError, Job, Event, RefusedFinish, Queue):
+        for model in (
+            CronRun,
+            CronJob,
+            Dependency,
+            ProgressReport,
+            JobError,
+            Job,
+            Workflow,
+            Event,
+            RefusedFinish,
+            Queue,
+        ):
             model._default_manager.all().delete()
         engine.forget_queues()
         return Response({"reset": True})

@@ -5,12 +5,15 @@ from django.urls import path
 from .cron import CronViewSet
 from .jobs import JobViewSet
 from .queues import DeadLetterViewSet, EventViewSet, QueueViewSet
+from .results import ResultViewSet
 from .system import ConformanceViewSet, ManifestViewSet
+from .workflows import WorkflowViewSet
 
 urlpatterns = [
     path("ojs/manifest", ManifestViewSet.as_view({"get": "retrieve"}), name="manifest"),
     path("ojs/v1/jobs", JobViewSet.as_view({"post": "create"}), name="jobs"),
     path("ojs/v1/jobs/batch", JobViewSet.as_view({"post": "batch"}), name="jobs-batch"),
+    path("ojs/v1/jobs/results", ResultViewSet.as_view({"post": "bulk"}), name="job-results"),
     path(
         "ojs/v1/jobs/<str:job_id>",
         JobViewSet.as_view({"get": "retrieve", "delete": "cancel"}),
@@ -23,6 +26,31 @@ urlpatterns = [
         "ojs/v1/jobs/<str:job_id>/activate",
         JobViewSet.as_view({"post": "activate"}),
         name="job-activate",
+    ),
+    path(
+        "ojs/v1/jobs/<str:job_id>/result",
+        ResultViewSet.as_view({"get": "retrieve"}),
+        name="job-result",
+    ),
+    path(
+        "ojs/v1/workflows",
+        WorkflowViewSet.as_view({"get": "list", "post": "create"}),
+        name="workflows",
+    ),
+    path(
+        "ojs/v1/workflows/<str:workflow_id>",
+        WorkflowViewSet.as_view({"get": "retrieve", "delete": "cancel"}),
+        name="workflow",
+    ),
+    path(
+        "ojs/v1/workflows/<str:workflow_id>/cancel",
+        WorkflowViewSet.as_view({"post": "cancel"}),
+        name="workflow-cancel",
+    ),
+    path(
+        "ojs/v1/workflows/<str:workflow_id>/progress",
+        WorkflowViewSet.as_view({"get": "progress"}),
+        name="workflow-progress",
     ),
     path("ojs/v1/queues", QueueViewSet.as_view({"get": "list"}), name="queues"),
     path("ojs/v1/dead-letter", DeadLetterViewSet.as_view({"get": "list"}), name="dead-letter"),

@@ -27,9 +27,10 @@ from .failure import fail
 from .following import follow, repair
 from .inheritance import results_of_workflow
 from .outcomes import Completion, Failure, Outcome
+from .progress import Standing, progress_of, report_progress
 from .reclaim import VISIBILITY_TIMEOUT, WORKER_DEATH, Cause, expire, reclaim
 from .reservations import extend, keep_alive, last_reservation, reserve
-from .retention import prune_events, prune_jobs
+from .retention import prune_events, prune_jobs, prune_results, prune_workflows
 from .settle import complete
 from .timers import discard_expired, promote_due, time_out
 from .workflows import cancel_workflow, create_workflow
@@ -44,6 +45,7 @@ __all__ = [
     "Failure",
     "NewCronJob",
     "Outcome",
+    "Standing",
     "activate",
     "cancel",
     "cancel_jobs",
@@ -67,11 +69,15 @@ __all__ = [
     "last_reservation",
     "not_dead",
     "pause",
+    "progress_of",
     "promote_due",
     "prune_events",
     "prune_jobs",
+    "prune_results",
+    "prune_workflows",
     "reclaim",
     "repair",
+    "report_progress",
     "reserve",
     "results_of_workflow",
     "resume",

@@ -29,6 +29,7 @@ from .workflows import mark_started
 # be claimed are ever locked. MATERIALIZED keeps the planner from running it again for each
 # updated row. The limits are literals: bound as parameters, or with a number of queues that the
 # planner must guess, the statement is planned anew each time, which costs as much as running it.
+# Whether there is maintenance is asked once, of an empty table.
 # Due jobs are only looked at for the places that available ones leave.
 CLAIM = """
     WITH wanted AS MATERIALIZED (
@@ -39,6 +40,9 @@ CLAIM = """
                       AND coalesce(paused_until > statement_timestamp(), true)
                  FROM ojs_jobs_queue AS queue
                 WHERE queue.name = named.name), false)
+           AND NOT EXISTS (SELECT 1
+                             FROM ojs_jobs_maintenance
+                            WHERE coalesce(until > statement_timestamp(), true))
     ), available AS MATERIALIZED (
         SELECT job.id
           FROM wanted

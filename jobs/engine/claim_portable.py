@@ -19,7 +19,7 @@ from ..database import atomic, connection
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN
 from ..events import job_event, record
 from ..lifecycle import Event, State
-from ..models import Job, JobError, Queue
+from ..models import Job, JobError, Maintenance, Queue
 from ..projects import own
 from .claimed import ClaimedJob, from_row
 
@@ -60,6 +60,8 @@ def take(
 ) -> list[ClaimedJob]:
     """The tidy version, for databases where one statement cannot do it all."""
     with atomic():
+        if Maintenance.objects.on().exists():
+            return []
         ids: list[UUID] = []
         paused = set(Queue.objects.paused().filter(pk__in=queues).values_list("pk", flat=True))
         open_queues = [queue for queue in queues if queue not in paused]

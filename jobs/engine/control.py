@@ -197,10 +197,13 @@ def cancel_jobs(job_ids: Collection[UUID], *, reason: str = "") -> list[UUID]:
     now = timezone.now()
     with atomic():
         rows = Job.objects.filter(pk__in=job_ids, state__in=sources(Event.CANCEL, State.CANCELLED))
-        jobs = list(rows.select_for_update().order_by("pk").only("type", "queue", "attempt"))
+        jobs = list(rows.select_for_update().order_by("pk").defer("args", "meta", "result"))
         ids = [job.pk for job in jobs]
         Job.objects.filter(pk__in=ids).transition(Event.CANCEL, State.CANCELLED)
         record(job_event("job.cancelled", job, time=now, data={"reason": reason}) for job in jobs)
+        followed = [job.pk for job in jobs if job.followed]
+        if followed:
+            follow(followed)
     if ids:
         send_on_commit(jobs_cancelled, Job, job_ids=ids)
     return ids

@@ -19,11 +19,12 @@ from django.utils import timezone
 
 from .. import wakeup
 from ..database import atomic, connection
-from ..errors import NotFound, OJSError, PermissionDenied
+from ..errors import DuplicateJob, NotFound, OJSError, PermissionDenied
 from ..events import cron_event, job_event, record
 from ..lifecycle import TERMINAL, Event, State
 from ..models import CronJob, CronRun, Job, OverlapPolicy
 from ..models.cron import Outcome
+from ..projects import give
 from ..schedules import InvalidSchedule, Occurrence, read_schedule
 from ..timestamps import format_timestamp
 from ..validation import NewJob, new_job
@@ -211,7 +212,7 @@ def _decide(row: CronJob, at: datetime, *, manual: bool = False) -> CronRun:
         with atomic():
             if row.overlap_policy == OverlapPolicy.CANCEL_PREVIOUS:
                 cancel_jobs([job.pk for job in unfinished], reason="cron: a newer run is due")
-            (decision.job,) = enqueue([_new_job(row, at, held=held)])
+            decision.job = _enqueued(_new_job(row, at, held=held))
     except OJSError as refusal:
         decision = Decision(Outcome.REFUSED, refusal.message)
         _skipped(row, at, "refused", message=refusal.message)
@@ -226,6 +227,17 @@ def _decide(row: CronJob, at: datetime, *, manual: bool = False) -> CronRun:
     return _write_run(row, at, decision, held=held)
 
 
+def _enqueued(new: NewJob) -> NewJob:
+    """
+    Raises:
+        DuplicateJob: its own unique policy left it out (OJS extension interactions §13).
+    """
+    enqueue([new])
+    if new.existing is not None:
+        raise DuplicateJob(f"Job {new.existing.id} is there already, and the template unique.")
+    return new
+
+
 def _new_job(row: CronJob, at: datetime, *, held: bool) -> NewJob:
     now = timezone.now()
     job = new_job(row.template, now)
@@ -233,7 +245,7 @@ def _new_job(row: CronJob, at: datetime, *, held: bool) -> NewJob:
     told = {"cron_name": row.pk, "cron_triggered_at": format_timestamp(at)}
     job.meta = job.meta | told
     job.pending = job.pending or held
-    job.project = row.project
+    give([job], row.project)
     return job
 
 
@@ -244,7 +256,8 @@ def _unfinished(name: str) -> list[Job]:
     the new one, and that is what must not happen by default (OJS conformance L2-CRON-003).
     """
     open_runs = CronRun.objects.filter(cron_name=name, unfinished=True)
-    ids = list(open_runs.order_by("-id").values_list("job_id", flat=True)[:MOST_OPEN])
+    newest = open_runs.order_by("-id").values_list("job_id", flat=True)[:MOST_OPEN]
+    ids = [job_id for job_id in newest if job_id is not None]
     if not ids:
         return []
     jobs = Job.objects.filter(pk__in=ids).exclude(state__in=sorted(TERMINAL)).order_by("pk")

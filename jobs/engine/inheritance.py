@@ -25,19 +25,19 @@ ERRORS = 100
 
 def results_of_jobs(ids: Sequence[UUID], *, copies: int = 1) -> list[Any]:
     """Return what the jobs left, in the order given: a result, or the error of a failed one."""
-    found = _outcomes(Job.objects.filter(pk__in=ids), copies)
+    found = outcomes(Job.objects.filter(pk__in=ids), copies)
     return [found.get(job_id) for job_id in ids]
 
 
 def results_of_workflow(workflow: Workflow, *, copies: int = 1) -> list[Any]:
     """Return what the nodes left, in order; a workflow among them leaves an array of its own."""
-    inside = _subtree(workflow)
+    inside = subtree(workflow)
     jobs = Job.objects.filter(workflow__in=[item.pk for item in inside])
     jobs = jobs.filter(workflow_index__isnull=False)
-    outcomes = _outcomes(jobs, copies)
-    left: dict[UUID, dict[int, Any]] = {item.pk: {} for item in inside}
+    known = outcomes(jobs, copies)
+    left: dict[Any, dict[Any, Any]] = {item.pk: {} for item in inside}
     for job_id, parent, index in jobs.values_list("pk", "workflow_id", "workflow_index"):
-        left[parent][index] = outcomes.get(job_id)
+        left[parent][index] = known.get(job_id)
     # Deepest first: what is inside is complete before it is put into its parent.
     for item in sorted(inside, key=lambda item: -item.depth):
         if item.pk != workflow.pk:
@@ -50,41 +50,48 @@ def _in_order(left: dict[int, Any], size: int) -> list[Any]:
     return [left.get(index) for index in range(min(size, started))]
 
 
-def _subtree(workflow: Workflow) -> list[Workflow]:
-    """The workflow and all inside it."""
+def subtree(workflow: Workflow, *, whole: bool = False) -> list[Workflow]:
+    """The workflow and all inside it, outermost first.
+
+    Args:
+        whole: with all columns, not just what tells the places.
+    """
     if not Workflow.objects.filter(parent=workflow.pk).exists():
         return [workflow]
     deeper = Workflow.objects.filter(root_id=workflow.root_id, depth__gt=workflow.depth)
     inside = {workflow.pk: workflow}
-    for item in deeper.order_by("depth").only("parent_id", "index", "depth", "size"):
+    if not whole:
+        deeper = deeper.only("parent_id", "index", "depth", "size")
+    for item in deeper.order_by("depth"):
         if item.parent_id in inside:
             inside[item.pk] = item
     return list(inside.values())
 
 
-def _outcomes(jobs: Any, copies: int) -> dict[UUID, Any]:
+def outcomes(jobs: Any, copies: int = 1) -> dict[UUID, Any]:
+    """Return what each job of the queryset left; of large results, where they can be read."""
     room = min(MOST, max(LEAST, TOGETHER // max(copies, 1)))
     whole: list[UUID] = []
-    outcomes: dict[UUID, Any] = {}
+    left: dict[UUID, Any] = {}
     failed: list[UUID] = []
     sizes = jobs.annotate(characters=Length(Cast("result", TextField())))
     for job_id, state, size in sizes.order_by("pk").values_list("pk", "state", "characters"):
         if state != State.COMPLETED:
             failed.append(job_id)
-            outcomes[job_id] = {"state": state}
+            left[job_id] = {"state": state}
         elif (size or 0) <= room:
             room -= size or 0
             whole.append(job_id)
         else:
-            outcomes[job_id] = {
+            left[job_id] = {
                 "result_ref": f"/ojs/v1/jobs/{job_id}/result",
                 "result_size_bytes": size,
                 "result_content_type": "application/json",
             }
-    outcomes |= dict(Job.objects.filter(pk__in=whole).values_list("pk", "result"))
+    left |= dict(Job.objects.filter(pk__in=whole).values_list("pk", "result"))
     for entry in errors_of(failed):
-        outcomes[UUID(entry["job_id"])]["error"] = entry
-    return outcomes
+        left[UUID(entry["job_id"])]["error"] = entry
+    return left
 
 
 def errors_of(ids: Collection[UUID]) -> Iterable[dict[str, Any]]:

@@ -16,6 +16,7 @@ from django.db.models import F
 
 from ..conf import ojs_settings
 from ..database import atomic, is_postgresql, run
+from ..errors import ResultTooLarge
 from ..events import job_event, record
 from ..lifecycle import Event, State
 from ..models import Job
@@ -96,6 +97,9 @@ def complete(completions: Sequence[Completion]) -> list[Outcome]:
     A refused one carries its error: `JobNotFound`, `ReservationLost` (another worker or attempt
     holds the job) or `InvalidTransition` (it is not active).
     """
+    large = [index for index, item in enumerate(completions) if _is_too_large(item.result)]
+    if large:
+        return _all_but(large, completions)
     settle = _complete_postgresql if is_postgresql() else _complete_portable
     # The same job several times in one request: only one of them can win.
     first = {item.job_id: item for item in reversed(completions)}
@@ -115,6 +119,26 @@ def complete(completions: Sequence[Completion]) -> list[Outcome]:
     if done and jobs_completed.has_listeners():
         send_on_commit(jobs_completed, Job, job_ids=list(done))
     return outcomes
+
+
+def _is_too_large(result: Any) -> bool:
+    return (
+        isinstance(result, dict | list | str)
+        and len(orjson.dumps(result)) > ojs_settings.MAX_RESULT_SIZE
+    )
+
+
+def _all_but(large: Sequence[int], completions: Sequence[Completion]) -> list[Outcome]:
+    """Complete the others; those with too large a result stay active (OJS results §7.2)."""
+    rest = iter(complete([item for n, item in enumerate(completions) if n not in set(large)]))
+    limit = ojs_settings.MAX_RESULT_SIZE
+    refusal = f"The result may have at most {limit} bytes of JSON."
+    return [
+        Outcome(item.job_id, error=ResultTooLarge(refusal, max_size=limit))
+        if n in set(large)
+        else next(rest)
+        for n, item in enumerate(completions)
+    ]
 
 
 def _complete_postgresql(completions: Sequence[Completion]) -> dict[UUID, Outcome]:

@@ -13,11 +13,12 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db import IntegrityError
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from ..database import atomic
-from ..errors import Conflict, OJSError, WorkflowNotFound
+from ..errors import Conflict, DuplicateJob, OJSError, WorkflowNotFound
 from ..events import record, workflow_event
 from ..lifecycle import WAITING, State
 from ..models import Job, Workflow, WorkflowState, WorkflowType
@@ -26,7 +27,7 @@ from ..validation import new_job
 from ..workflow_plans import Plan, node_of
 from .dependencies import cancel_waiting, release
 from .enqueue import enqueue
-from .inheritance import ERRORS, errors_of, results_of_workflow
+from .inheritance import ERRORS, errors_of, results_of_workflow, subtree
 from .workflow_start import Nursery
 
 CANCELLED = "Its workflow was cancelled."
@@ -39,11 +40,16 @@ def create_workflow(plan: Plan) -> Workflow:
         DuplicateJob: a workflow with this id exists.
     """
     now = timezone.now()
-    with atomic():
-        nursery = Nursery(now)
-        workflow = nursery.plant(plan)
-        nursery.store()
-        record([workflow_event("workflow.created", workflow, time=now, jobs=plan.job_count)])
+    try:
+        with atomic():
+            nursery = Nursery(now)
+            workflow = nursery.plant(plan)
+            nursery.store()
+            record([workflow_event("workflow.created", workflow, time=now, jobs=plan.job_count)])
+    except IntegrityError:
+        if plan.id is None:
+            raise
+        raise DuplicateJob(f"A workflow with id '{plan.id}' already exists.") from None
     return workflow
 
 
@@ -57,8 +63,8 @@ def mark_started(workflow_ids: Collection[UUID]) -> None:
     now = timezone.now()
     with atomic():
         ids = {item.pk for item in fresh} | {item.root_id for item in fresh}
-        begun = Workflow.objects.filter(pk__in=ids, started_at__isnull=True)
-        begun = list(begun.order_by("-depth", "pk").select_for_update())
+        waiting = Workflow.objects.filter(pk__in=ids, started_at__isnull=True)
+        begun = list(waiting.order_by("-depth", "pk").select_for_update())
         Workflow.objects.filter(pk__in=[item.pk for item in begun]).update(started_at=now)
         record(
             workflow_event("workflow.started", item, time=now, total_steps=item.size)
@@ -73,7 +79,9 @@ def tell(jobs: Sequence[Job]) -> None:
         return
     of = {job.workflow_id for job in members}
     about = Workflow.objects.only("type", "name", "size", "steps").in_bulk(of)
-    mark_started({job.workflow_id for job in members if job.started_at is not None})
+    mark_started(
+        {job.workflow_id for job in members if job.workflow_id and job.started_at is not None}
+    )
     done = Job.objects.filter(workflow__in=[pk for pk, item in about.items() if _counts(item)])
     finished: dict[Any, int] = {}
     for workflow_id in done.filter(finished_at__isnull=False).values_list("workflow_id", flat=True):
@@ -284,7 +292,7 @@ def cancel_workflow(workflow_id: UUID) -> Workflow:
         target = Workflow.objects.filter(pk=workflow_id).first()
         if target is None:
             raise WorkflowNotFound(workflow_id)
-        inside = _subtree_ids(target)
+        inside = [item.pk for item in subtree(target)]
         locked = list(
             Workflow.objects.filter(pk__in=inside).order_by("-depth", "pk").select_for_update()
         )
@@ -309,14 +317,3 @@ def cancel_workflow(workflow_id: UUID) -> Workflow:
         advance({target.parent_id})
     send_on_commit(workflow_finished, Workflow, workflow_id=workflow_id, state="cancelled")
     return target
-
-
-def _subtree_ids(workflow: Workflow) -> list[UUID]:
-    below = Workflow.objects.filter(Q(root_id=workflow.root_id), depth__gt=workflow.depth)
-    inside = [workflow.pk]
-    known = {workflow.pk}
-    for pk, parent in below.order_by("depth").values_list("pk", "parent_id"):
-        if parent in known:
-            known.add(pk)
-            inside.append(pk)
-    return inside

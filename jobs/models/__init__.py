@@ -5,9 +5,11 @@ statements of `jobs.engine`.
 """
 
 from .apikey import ApiKey, Scope, all_scopes
+from .audit import OperatorAction, Source
 from .cron import CronJob, CronRun, OverlapPolicy
 from .event import Event
 from .job import DeadJob, Job, JobError, RefusedFinish
+from .maintenance import Maintenance
 from .queue import Listener, Queue
 from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, WorkflowType
 
@@ -21,11 +23,14 @@ __all__ = [
     "Job",
     "JobError",
     "Listener",
+    "Maintenance",
+    "OperatorAction",
     "OverlapPolicy",
     "ProgressReport",
     "Queue",
     "RefusedFinish",
     "Scope",
+    "Source",
     "Workflow",
     "WorkflowState",
     "WorkflowType",

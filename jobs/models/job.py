@@ -72,6 +72,8 @@ class Job(models.Model):
     tags = models.JSONField(default=list, blank=True)
     attributes = models.JSONField(default=dict, blank=True)
     """Fields of the envelope that no column holds, returned as they came (OJS core §5.5.4)."""
+    unique_key = models.CharField(max_length=64, null=True, blank=True)  # noqa: DJ001 (see index)
+    """What the job's unique policy compares, and null for most (OJS unique jobs §4)."""
     dead_letter = models.BooleanField(default=False)
     """Discarded, and kept for an operator to look at (OJS dead letter §4.2)."""
 
@@ -87,19 +89,27 @@ class Job(models.Model):
     )
     workflow_index = models.PositiveIntegerField(null=True, blank=True)
     """Place among the workflow's nodes; null for a callback."""
-    followed = models.BooleanField(default=False)
+    followed = models.BooleanField(default=False, db_default=False)
     """Something waits for its end: a workflow, or a job that depends on it."""
     parent_results = models.JSONField(null=True, blank=True)
     """Results of the jobs before it (OJS workflows §7); null outside of workflows."""
     result_ttl = models.DurationField(null=True, blank=True)
     """How long the result is kept, where the client said so (OJS results §7.1)."""
-    result_pruned = models.BooleanField(default=False)
+    result_pruned = models.BooleanField(default=False, db_default=False)
 
     objects = JobQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("job")
         verbose_name_plural = _("jobs")
+        permissions = [
+            ("cancel_job", _("Can cancel jobs")),
+            ("retry_job", _("Can retry discarded jobs")),
+            ("discard_job", _("Can delete jobs from the dead letter")),
+            ("run_job", _("Can run waiting jobs now")),
+            ("enqueue_job", _("Can enqueue jobs by hand")),
+            ("view_job_args", _("Can see arguments that are redacted for others")),
+        ]
         indexes = [
             # FETCH: one range scan a queue, already in order.
             models.Index(
@@ -166,6 +176,14 @@ class Job(models.Model):
                 condition=Q(
                     result_ttl__isnull=False, finished_at__isnull=False, result_pruned=False
                 ),
+            ),
+            # Null, not empty, for jobs that are not unique: those are in no index.
+            models.Index(
+                "unique_key",
+                "state",
+                "created_at",
+                name="ojs_job_unique",
+                condition=Q(unique_key__isnull=False),
             ),
         ]
         constraints = [

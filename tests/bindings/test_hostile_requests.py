@@ -288,7 +288,9 @@ def test_random_objects_are_never_our_fault(api, a_worker_with_a_job, path, body
 
 
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(body=st.binary(max_size=200), path=st.sampled_from(POSTS))
 def test_random_bytes_are_never_our_fault(api, body, path):

@@ -164,6 +164,16 @@ def test_the_events_of_a_project_can_be_paged_through_whatever_lies_between(site
     ] == mine[-1:]
 
 
+def test_a_job_is_unique_in_its_project_and_never_meets_those_of_others(site):
+    unique = {"unique": {"keys": ["type"], "on_conflict": "replace"}}
+    theirs, nobodys = ojs("other").pushed(**unique), ojs().pushed(**unique)
+    first, second = ojs("acme").pushed(**unique), ojs("acme").pushed(**unique)
+
+    states = {str(job.pk): job.state for job in Job.objects.all()}
+    assert states[theirs] == states[nobodys] == states[second] == State.AVAILABLE
+    assert states[first] == State.CANCELLED
+
+
 # Workers
 
 

@@ -1,4 +1,4 @@
-"""Who runs jobs, and who keeps house."""
+"""Who runs jobs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from django.utils.translation import gettext_lazy as _
 
 from jobs.conf import ojs_settings
 
-from .lifecycle import WorkerState, desired
-from .querysets import WorkerQuerySet
+from ..lifecycle import WorkerState, desired
+from ..querysets import WorkerQuerySet
 
 
 def default_heartbeat_timeout() -> timedelta:
@@ -59,6 +59,10 @@ class Worker(models.Model):
     """When it was last declared dead; it may have come back since (§10.4)."""
     incarnation = models.PositiveIntegerField(default=1)
     """How many processes have registered under this id."""
+    jobs_done = models.BigIntegerField(default=0)
+    """Jobs it completed, counted from the events by and by."""
+    jobs_failed = models.BigIntegerField(default=0)
+    """Attempts of it that failed."""
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
     objects = WorkerQuerySet.as_manager()
@@ -67,6 +71,11 @@ class Worker(models.Model):
         verbose_name = _("worker")
         verbose_name_plural = _("workers")
         ordering = ("-last_heartbeat_at",)
+        permissions = [
+            ("quiet_worker", _("Can tell workers to take no more jobs")),
+            ("resume_worker", _("Can take that back")),
+            ("terminate_worker", _("Can tell workers to stop")),
+        ]
 
     def __str__(self) -> str:
         return self.worker_id
@@ -79,32 +88,3 @@ class Worker(models.Model):
     @property
     def may_fetch(self) -> bool:
         return self.desired_state == WorkerState.RUNNING
-
-
-class Sweep(models.Model):
-    """When a chore was last done, by whichever process did it."""
-
-    name = models.CharField(max_length=64, primary_key=True)
-    ran_at = models.DateTimeField()
-
-    class Meta:
-        verbose_name = _("sweep")
-        verbose_name_plural = _("sweeps")
-
-    def __str__(self) -> str:
-        return self.name
-
-
-class Reaper(models.Model):
-    """A reaper process that has been seen."""
-
-    name = models.CharField(max_length=255, primary_key=True)
-    """host:pid"""
-    seen_at = models.DateTimeField()
-
-    class Meta:
-        verbose_name = _("reaper")
-        verbose_name_plural = _("reapers")
-
-    def __str__(self) -> str:
-        return self.name
