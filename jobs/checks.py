@@ -19,10 +19,10 @@ from .middleware import enqueue_chain, execution_chain
 def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
     given = getattr(settings, "OJS", {}) or {}
     found: list[checks.CheckMessage] = []
-    for place, name, known in conf.unknown_options(given):
-        close = difflib.get_close_matches(str(name), known, n=1)
+    for place, known in conf.unknown_options(given):
+        close = difflib.get_close_matches(place.split("'")[-2], known, n=1)
         hint = f"Did you mean {close[0]!r}?" if close else "See the configuration reference."
-        found.append(checks.Error(f"Unknown option {place}[{name!r}].", hint=hint, id="ojs.E001"))
+        found.append(checks.Error(f"Unknown option OJS{place}.", hint=hint, id="ojs.E001"))
     try:
         options = conf.configured()
     except ImproperlyConfigured as problem:

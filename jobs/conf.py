@@ -52,6 +52,27 @@ class Flare:
 
 
 @dataclass(frozen=True)
+class AGQ:
+    """Options of AGQ's RESP over TCP, `manage.py runagq`: `OJS["AGQ"]`, `OJS_AGQ_<NAME>`."""
+
+    HOST: str = _option("127.0.0.1", "Address `runagq` listens on.")
+    PORT: int = _option(6380, "Port `runagq` listens on.")
+    HEARTBEAT_INTERVAL: timedelta = _seconds(30, "How often AGQ workers are told to be heard.")
+    HEARTBEAT_TIMEOUT: timedelta = _seconds(90, "Silence after which an AGQ worker is dead.")
+    JOB_TIMEOUT: timedelta = _seconds(
+        3600,
+        "How long an AGQ worker may take for a job that names no visibility timeout of its own; "
+        "beyond it the job is taken back and the worker flagged for investigation.",
+    )
+    THREADS: int = _option(8, "Commands carried out at once, each with a database connection.")
+    MAX_CONNECTIONS: int = _option(10_000, "Most connections of one process.")
+    MAX_COMMAND: int = _option(16 * 1024 * 1024, "Largest command, in bytes.")
+    MAX_BUFFERED: int = _option(
+        256 * 1024 * 1024, "Most bytes of unfinished commands, all connections together."
+    )
+
+
+@dataclass(frozen=True)
 class Settings:
     """Every option of the `OJS` setting, with its default."""
 
@@ -132,9 +153,10 @@ class Settings:
 
     # The optional bindings
     FLARE: Flare = _group(Flare)
+    AGQ: AGQ = _group(AGQ)
 
 
-GROUPS: dict[str, type[Any]] = {"FLARE": Flare}
+GROUPS: dict[str, type[Any]] = {"FLARE": Flare, "AGQ": AGQ}
 """Options that hold a dictionary of their own, one for each optional binding."""
 
 
@@ -142,16 +164,14 @@ def option_names(group: type[Any] = Settings) -> list[str]:
     return [option.name for option in fields(group)]
 
 
-def unknown_options(given: Mapping[str, Any]) -> list[tuple[str, Any, list[str]]]:
-    """Return each option that is none: where it stands, its name, and the names there are."""
-    found: list[tuple[str, Any, list[str]]] = []
-    for place, group, options in [
-        ("OJS", Settings, given),
-        *((f"OJS[{name!r}]", group, given.get(name)) for name, group in GROUPS.items()),
-    ]:
-        known = option_names(group)
-        if isinstance(options, Mapping):
-            found += [(place, name, known) for name in options if name not in known]
+def unknown_options(given: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    """Return each option that is none, as it is written, and the names it may have meant."""
+    found = [(f"[{name!r}]", option_names()) for name in given if name not in option_names()]
+    for name, group in GROUPS.items():
+        inner = given.get(name)
+        if isinstance(inner, Mapping):
+            known = option_names(group)
+            found += [(f"[{name!r}][{option!r}]", known) for option in inner if option not in known]
     return found
 
 

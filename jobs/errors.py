@@ -51,6 +51,10 @@ class BodyTooLarge(OJSError):
     code = "envelope_too_large"
 
 
+class CheckpointTooLarge(BodyTooLarge):
+    """A checkpoint exceeds 1 MB (OJS durable execution §9.1)."""
+
+
 class Unsupported(OJSError):
     """A spec version or a feature this server does not have."""
 

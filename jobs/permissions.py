@@ -17,10 +17,12 @@ OPERATES = frozenset(
         "terminate_worker",
         "drain_fleet",
         "cancel_job",
+        "cancel_workflow",
         "retry_job",
         "discard_job",
         "run_job",
         "enqueue_job",
+        "operate_cron",
         "pause_queue",
         "maintenance",
     }

@@ -120,6 +120,17 @@ class NewJob:
     created_at: datetime = NEVER
     enqueued_at: datetime = NEVER
 
+    @property
+    def needs(self) -> list[str] | None:
+        """What a worker must be able to do to get the job: `meta.capabilities`, a list.
+
+        Meta is the client's own (OJS core §5.4): whatever is no list of words asks for nothing.
+        """
+        named = self.meta.get("capabilities")
+        if type(named) is not list or not named or not all(type(word) is str for word in named):
+            return None
+        return sorted(set(named))
+
     # What no new job has; an envelope asks for it all the same.
     attempt: ClassVar[int] = 0
     retry_delay: ClassVar[None] = None

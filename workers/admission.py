@@ -1,11 +1,14 @@
-"""Which workers a caller may speak for."""
+"""Which workers and which jobs a caller may speak for."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from jobs.errors import PermissionDenied
+from jobs import projects
+from jobs.engine import Outcome
+from jobs.errors import JobNotFound, PermissionDenied
+from jobs.identifiers import parse_uuid
 
 from .models import Worker
 
@@ -39,3 +42,26 @@ def check_label(labels: Collection[str], caller: Any) -> None:
         raise PermissionDenied(
             f"This API key is for workers labelled '{caller.label}' only.", labels=list(labels)
         )
+
+
+def own_jobs(active_job_ids: Collection[str], project: str) -> list[str]:
+    """Those that are `project`'s. The others are none of its business, lost or not."""
+    ids = {text: parse_uuid(text) for text in active_job_ids}
+    foreign = projects.foreign((job_id for job_id in ids.values() if job_id), project)
+    return [text for text, job_id in ids.items() if job_id not in foreign]
+
+
+def settle_own(
+    settle: Callable[[Sequence[Any]], list[Outcome]], items: Sequence[Any], project: str
+) -> list[Outcome]:
+    """Settle what is `project`'s; another project's jobs do not exist for it."""
+    if not project:
+        return settle(items)
+    foreign = projects.foreign((item.job_id for item in items), project)
+    settled = iter(settle([item for item in items if item.job_id not in foreign]))
+    return [
+        Outcome(item.job_id, error=JobNotFound(item.job_id))
+        if item.job_id in foreign
+        else next(settled)
+        for item in items
+    ]

@@ -59,14 +59,3 @@ def condition() -> Any:
         default=F("state"),
         output_field=models.CharField(),
     )
-
-
-HEARS = {
-    "ojs": _("In the answer to its next heartbeat."),
-    "flare": _("Never: its protocol has no word for it. Quiet is enforced at fetch."),
-}
-
-
-def hears(protocol: str) -> str:
-    """How a worker that speaks `protocol` learns what an operator asked of it."""
-    return str(HEARS.get(protocol, HEARS["ojs"]))

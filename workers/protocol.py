@@ -10,22 +10,22 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from django.db.models import (
-    F,
-)
+from django.db.models import F
 from django.utils import timezone
 
-from jobs import engine, projects
+from jobs import engine
 from jobs.conf import ojs_settings
 from jobs.database import atomic, run
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
-from jobs.errors import InvalidRequest, JobNotFound
+from jobs.errors import InvalidRequest
 from jobs.events import record, worker_event
-from jobs.identifiers import parse_uuid
 from jobs.models import Job
 from jobs.signals import send_on_commit
 
 from . import heartbeats
+from .abilities import able
+from .admission import own_jobs, settle_own
+from .claims import SessionClaim, WorkerExists, claimed
 from .heartbeats import Description, Heartbeat
 from .lifecycle import WorkerState, desired
 from .models import Worker
@@ -44,15 +44,25 @@ class Reply:
     """An older heartbeat that arrived late: nothing was changed (§10.3)."""
 
 
-def register(worker_id: str, description: Description) -> Worker:
+def register(
+    worker_id: str, description: Description, *, claim: SessionClaim | None = None
+) -> Worker:
     """Store a worker, or meet it again (§3).
 
     Another process under a known id is a new incarnation: what the old one left behind is
     forgotten, a directive too, and the jobs it held are recovered like those of a dead worker.
+
+    Args:
+        claim: the right to the id, where it must be unique among active workers (AGQ §2.2).
+
+    Raises:
+        WorkerExists: an active worker has the id, and the claim is not to it.
     """
     now = timezone.now()
     with atomic():
         known = Worker.objects.filter(pk=worker_id).select_for_update().first()
+        if claim is not None:
+            known = claimed(worker_id, known, claim)
         fresh = description.given() | {
             "last_heartbeat_at": now,
             "registered_at": now,
@@ -71,6 +81,7 @@ def register(worker_id: str, description: Description) -> Worker:
                 fresh |= {
                     "directive": "",
                     "active_job_ids": [],
+                    "flagged_at": None,
                     "incarnation": F("incarnation") + 1,
                 }
                 while engine.reclaim(Job.objects.held_by(worker_id), engine.WORKER_DEATH):
@@ -142,6 +153,7 @@ def beat(
     description: Description | None = None,
     requested: timedelta | None = None,
     sequence: int | None = None,
+    discover: bool = True,
     project: str = "",
 ) -> Reply:
     """Record a heartbeat, extend the jobs it names, and answer what the worker shall be (§4).
@@ -153,12 +165,16 @@ def beat(
         active_job_ids: the jobs it runs, as it spelled them; None if it did not say.
         requested: the visibility extension it asks for; None means each job's own.
         sequence: number of this heartbeat; a lower one than seen before changes nothing (§10.3).
+        discover: False where a worker that is not live must register first (AGQ §3.3); it is
+            answered `terminated`.
         project: whose jobs it may extend; empty means anybody's.
     """
     if project and active_job_ids:
-        active_job_ids = _own_jobs(active_job_ids, project)
+        active_job_ids = own_jobs(active_job_ids, project)
     heartbeat = Heartbeat(worker_id, state, active_job_ids, description, requested, sequence)
     written = heartbeats.write(heartbeat)
+    if written is None and not discover:
+        return Reply(WorkerState.TERMINATED)
     if written is None and _meet(heartbeat):
         written = heartbeats.write(replace(heartbeat, sequence=None))
     elif written is None:
@@ -174,13 +190,6 @@ def beat(
     if ojs_settings.CONFORMANCE_MODE and reply.jobs_extended:
         _obey_test_directive(reply)
     return reply
-
-
-def _own_jobs(active_job_ids: Collection[str], project: str) -> list[str]:
-    """Those that are `project`'s. The others are none of its business, lost or not."""
-    ids = {text: parse_uuid(text) for text in active_job_ids}
-    foreign = projects.foreign((job_id for job_id in ids.values() if job_id), project)
-    return [text for text, job_id in ids.items() if job_id not in foreign]
 
 
 def _meet(heartbeat: Heartbeat) -> bool:
@@ -267,6 +276,7 @@ def fetch(
         worker_id=worker_id,
         count=count,
         types=types,
+        able=able(worker_id, standing.labels, standing.capabilities),
         visibility_timeout=visibility_timeout,
         limited=bool(standing.limited),
         project=project,
@@ -281,6 +291,8 @@ class _Standing(NamedTuple):
     concurrency: int | None
     in_hand: int
     limited: bool
+    labels: str
+    capabilities: str
 
 
 # The worker, its load and the queues' limits in one look. There is a row for an unknown worker
@@ -293,7 +305,9 @@ STANDING = """
                  WHERE reserved_by = me.id AND reserved_until IS NOT NULL) END,
            EXISTS (SELECT 1
                      FROM ojs_jobs_queue
-                    WHERE concurrency IS NOT NULL AND name IN ({queues}))
+                    WHERE concurrency IS NOT NULL AND name IN ({queues})),
+           coalesce(cast(worker.labels AS text), '[]'),
+           coalesce(cast(worker.capabilities AS text), '[]')
       FROM (SELECT cast(%s AS varchar(255)) AS id) AS me
  LEFT JOIN ojs_workers_worker AS worker ON worker.worker_id = me.id
 """
@@ -306,24 +320,12 @@ def _standing(worker_id: str, queues: Sequence[str]) -> _Standing:
 
 def ack(completions: Sequence[Completion], *, project: str = "") -> list[Outcome]:
     """Settle jobs as completed (§5.6); one outcome for each, a refused one carries its error."""
-    return _settle(engine.complete, completions, project)
+    return settle_own(engine.complete, completions, project)
 
 
 def fail(failures: Sequence[Failure], *, project: str = "") -> list[Outcome]:
     """Settle jobs as failed (§5.6, §7.2); one outcome for each."""
-    return _settle(engine.fail, failures, project)
-
-
-def _settle(settle: Any, items: Sequence[Any], project: str) -> list[Outcome]:
-    """Settle what is `project`'s; another project's jobs do not exist for it."""
-    foreign = projects.foreign((item.job_id for item in items), project)
-    settled = iter(settle([item for item in items if item.job_id not in foreign]))
-    return [
-        Outcome(item.job_id, error=JobNotFound(item.job_id))
-        if item.job_id in foreign
-        else next(settled)
-        for item in items
-    ]
+    return settle_own(engine.fail, failures, project)
 
 
 __all__ = [
@@ -332,6 +334,8 @@ __all__ = [
     "Failure",
     "Outcome",
     "Reply",
+    "SessionClaim",
+    "WorkerExists",
     "ack",
     "beat",
     "deregister",

@@ -85,6 +85,17 @@ def reclaim_orphans() -> int:
     return engine.reclaim(orphans, engine.WORKER_DEATH)
 
 
+def expire_reservations() -> int:
+    """Take back one batch of reservations whose time has passed (§5.5).
+
+    The live workers that held them may be hanging: they are flagged for somebody to look at
+    (AGQ §5.2). Before, not after: a crash in between flags them again and loses nothing.
+    """
+    overdue = Job.objects.overdue().filter(reserved_until__isnull=False)
+    Worker.objects.live().filter(pk__in=overdue.values("reserved_by")).update(flagged_at=Now())
+    return engine.expire()
+
+
 def prune_workers() -> int:
     """Delete one batch of workers that left or died long enough ago."""
     long_ago = Now() - ojs_settings.WORKER_RETENTION
@@ -113,7 +124,7 @@ SWEEPS = (
     Chore("fleet-operations", rolling.drive, "workers moved by rolling drains"),
     Chore("directives", fleet.note_answers, "directives answered"),
     Chore("orphaned-jobs", reclaim_orphans, "jobs of dead workers recovered"),
-    Chore("expired-reservations", engine.expire, "reservations expired"),
+    Chore("expired-reservations", expire_reservations, "reservations expired"),
     Chore("timeouts", engine.time_out, "jobs ran too long"),
     Chore("schedules", engine.enqueue_due_schedules, "schedules became due"),
     Chore("due-jobs", engine.promote_due, "jobs became due"),

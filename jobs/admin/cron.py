@@ -18,7 +18,7 @@ from ..database import atomic
 from ..models import CronJob, CronRun
 from ..schedules import InvalidSchedule, read_schedule, upcoming
 from . import display
-from .base import ReadOnlyModelAdmin
+from .base import ReadOnlyModelAdmin, may
 from .confirm import Answer, Question, ask, say, trace
 
 RUNS = 10
@@ -66,6 +66,8 @@ class CronJobAdmin(ReadOnlyModelAdmin):
         "type",
         "shown_template",
     )
+
+    has_operate_permission = may("ojs_jobs.operate_cron")
 
     def add_figures(self, crons: Sequence[Any]) -> None:
         names = [cron.pk for cron in crons]
@@ -164,7 +166,7 @@ class CronJobAdmin(ReadOnlyModelAdmin):
             trace(request, f"{question.action}_cron", answer.objects, answer, message=text)
         return answer
 
-    @admin.action(description=_("Run selected cron jobs now"), permissions=["change"])
+    @admin.action(description=_("Run selected cron jobs now"), permissions=["operate"])
     def run_now(self, request: HttpRequest, queryset: Any) -> Any:
         ran: list[CronRun] = []
         answer = self._do(
@@ -182,11 +184,11 @@ class CronJobAdmin(ReadOnlyModelAdmin):
         told = " ".join([text % {"count": done}, *reasons])
         return say(self, request, done, told, len(ran))
 
-    @admin.action(description=_("Enable selected cron jobs"), permissions=["change"])
+    @admin.action(description=_("Enable selected cron jobs"), permissions=["operate"])
     def enable(self, request: HttpRequest, queryset: Any) -> Any:
         return self._switch(request, queryset, ENABLE, True)
 
-    @admin.action(description=_("Disable selected cron jobs"), permissions=["change"])
+    @admin.action(description=_("Disable selected cron jobs"), permissions=["operate"])
     def disable(self, request: HttpRequest, queryset: Any) -> Any:
         return self._switch(request, queryset, DISABLE, False)
 

@@ -68,7 +68,7 @@ class JobPages(ReadOnlyModelAdmin):
                     "identity",
                     ("type", "queue"),
                     ("shown_state", "attempts", "priority"),
-                    ("progress", "project"),
+                    "project",
                     "tag_list",
                     "shown_progress",
                     "shown_workflow",

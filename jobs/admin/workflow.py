@@ -19,7 +19,7 @@ from ..errors import Conflict, NotFound
 from ..models import Workflow
 from ..workflow_document import summaries, workflow_document
 from . import display
-from .base import ReadOnlyModelAdmin
+from .base import ReadOnlyModelAdmin, may
 from .confirm import Answer, Question, ask, say, trace
 from .graph import draw
 
@@ -35,6 +35,7 @@ class WorkflowAdmin(ReadOnlyModelAdmin):
     sortable_by = ()
     actions = ("cancel",)
     buttons: ClassVar[dict[str, Any]] = {"cancel": _("Cancel")}
+    has_cancel_permission = may("ojs_jobs.cancel_workflow")
     fieldsets = (
         (None, {"fields": ("identity", "name", "type", "shown_state", "done", "around")}),
         (_("Jobs"), {"fields": ("picture", "jobs")}),
@@ -138,7 +139,7 @@ class WorkflowAdmin(ReadOnlyModelAdmin):
             return gettext("Too large to be shown here; ask the API for it.")
         return display.json_block(workflow_document(workflow))
 
-    @admin.action(description=_("Cancel selected workflows"), permissions=["change"])
+    @admin.action(description=_("Cancel selected workflows"), permissions=["cancel"])
     def cancel(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> Any:
         answer = ask(self, request, queryset, CANCEL)
         if not isinstance(answer, Answer):

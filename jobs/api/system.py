@@ -14,6 +14,7 @@ from ..conf import ojs_settings
 from ..database import connection
 from ..errors import NotFound
 from ..models import (
+    Checkpoint,
     CronJob,
     CronRun,
     Dependency,
@@ -66,7 +67,7 @@ class ManifestViewSet(OJSViewSet):
                     "version": __version__,
                     "language": "python",
                 },
-                "conformance_level": 1,
+                "conformance_level": 3,
                 "protocols": ["http"],
                 "backend": backend(),
                 "capabilities": CAPABILITIES,
@@ -109,6 +110,7 @@ class ConformanceViewSet(OJSViewSet):
         if not ojs_settings.CONFORMANCE_MODE:
             raise NotFound("There is nothing here.")
         for model in (
+            Checkpoint,
             CronRun,
             CronJob,
             Dependency,

@@ -1,5 +1,6 @@
 """Every way a job may change: `from jobs import engine; engine.claim(...)`."""
 
+from .checkpoints import Saved, clear_checkpoint, find_checkpoint, save_checkpoint
 from .claim import ClaimedJob, claim
 from .control import (
     Change,
@@ -45,12 +46,14 @@ __all__ = [
     "Failure",
     "NewCronJob",
     "Outcome",
+    "Saved",
     "Standing",
     "activate",
     "cancel",
     "cancel_jobs",
     "cancel_workflow",
     "claim",
+    "clear_checkpoint",
     "complete",
     "create_workflow",
     "delete_cron",
@@ -62,6 +65,7 @@ __all__ = [
     "expire",
     "extend",
     "fail",
+    "find_checkpoint",
     "follow",
     "forget_queues",
     "freed_by",
@@ -84,6 +88,7 @@ __all__ = [
     "retry",
     "retry_one",
     "run_cron_now",
+    "save_checkpoint",
     "set_cron_enabled",
     "time_out",
     "upsert_cron",

@@ -16,6 +16,8 @@ from datetime import timedelta
 from functools import cache
 from typing import Any
 
+import orjson
+
 from ..conf import ojs_settings
 from ..database import atomic, is_postgresql, run
 from ..envelope import ERRORS_SHOWN
@@ -50,7 +52,7 @@ CLAIM = """
             SELECT id
               FROM ojs_jobs_job
              WHERE state = 'available'
-               AND queue = wanted.name{types}{project}
+               AND queue = wanted.name{types}{able}{project}
                AND (expires_at IS NULL OR expires_at > statement_timestamp())
           ORDER BY priority DESC, enqueued_at, id
              LIMIT {limit}
@@ -64,7 +66,7 @@ CLAIM = """
             SELECT id
               FROM ojs_jobs_job
              WHERE state IN ('scheduled', 'retryable')
-               AND queue = wanted.name{types}{project}
+               AND queue = wanted.name{types}{able}{project}
                AND scheduled_at <= statement_timestamp()
                AND (expires_at IS NULL OR expires_at > statement_timestamp())
           ORDER BY scheduled_at
@@ -79,7 +81,6 @@ CLAIM = """
            SET state = 'active',
                attempt = job.attempt + CASE WHEN job.attempt_counted THEN 0 ELSE 1 END,
                attempt_counted = false,
-               progress = NULL,
                enqueued_at = CASE WHEN next.was_due THEN statement_timestamp()
                                   ELSE job.enqueued_at END,
                started_at = statement_timestamp(),
@@ -102,13 +103,19 @@ CLAIM = """
                          WHERE error.job_id = claimed.id
                       ORDER BY id DESC
                          LIMIT {shown}) AS newest) END,
-           reserved_until, workflow_id, parent_results::text
+           reserved_until, workflow_id, parent_results::text,
+           (SELECT jsonb_build_object('state', kept.state, 'sequence', kept.sequence)::text
+              FROM ojs_jobs_checkpoint AS kept
+             WHERE kept.job_id = claimed.id AND NOT kept.is_cleared)
       FROM claimed
   ORDER BY array_position(%(queues)s::text[], queue::text), priority DESC, enqueued_at, id
 """
 # Written by the database: reading a timestamp and writing it again costs ten times as much.
 TIME = """to_char({0} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')"""
 TYPES = "\n               AND type = ANY(%(types)s::text[])"
+# A job that needs something goes only to a worker that has all of it.
+UNABLE = "\n               AND needs IS NULL"
+ABLE = "\n               AND (needs IS NULL OR needs <@ %(able)s::jsonb)"
 # The second condition is what the partial index says: a parameter could be empty.
 PROJECT = "\n               AND project = %(project)s AND project <> ''"
 TOLD = """, told AS (
@@ -123,13 +130,14 @@ TOLD = """, told AS (
 
 
 @cache
-def _statement(limit: int, queues: int, typed: bool, told: bool, owned: bool) -> str:
+def _statement(limit: int, queues: int, typed: bool, told: bool, able: bool, owned: bool) -> str:
     times = {name: TIME.format(name) for name in ("created_at", "enqueued_at", "started_at")}
     return CLAIM.format(
         limit=limit,
         queues=queues,
         shown=ERRORS_SHOWN,
         types=TYPES if typed else "",
+        able=ABLE if able else UNABLE,
         project=PROJECT if owned else "",
         told=TOLD if told else "",
         **times,
@@ -142,6 +150,7 @@ def claim(
     worker_id: str = "",
     count: int = 1,
     types: Sequence[str] | None = None,
+    able: Sequence[str] = (),
     visibility_timeout: timedelta | None = None,
     limited: bool = True,
     project: str = "",
@@ -150,6 +159,7 @@ def claim(
 
     Args:
         types: job types the worker can run; None means any.
+        able: what the worker can do; jobs that need anything else are left to others.
         visibility_timeout: for jobs that name none of their own.
         limited: some of the queues may cap their active jobs; False spares the look.
         project: whose jobs; empty means everybody's.
@@ -162,9 +172,9 @@ def claim(
     period = visibility_timeout or ojs_settings.VISIBILITY_TIMEOUT
     take = _claim_postgresql if is_postgresql() else claim_portable.take
     if limited and Queue.objects.limited().filter(pk__in=queues).exists():
-        claimed = _claim_within_limits(take, queues, worker_id, count, types, period, project)
+        claimed = _claim_within_limits(take, queues, worker_id, count, types, period, able, project)
     else:
-        claimed = take(queues, worker_id, count, types, period, project)
+        claimed = take(queues, worker_id, count, types, period, able, project)
     belonging = {job.workflow_id for job in claimed if job.workflow_id is not None}
     if belonging:
         mark_started(belonging)
@@ -180,6 +190,7 @@ def _claim_within_limits(
     count: int,
     types: Sequence[str] | None,
     period: timedelta,
+    able: Sequence[str],
     project: str,
 ) -> list[ClaimedJob]:
     """Claim queue by queue, never over a queue's concurrency limit (§8.3).
@@ -202,7 +213,7 @@ def _claim_within_limits(
                 active = Job.objects.active().filter(queue=queue, reserved_until__isnull=False)
                 room = min(room, (limits[queue] or 0) - active.count())
             if room > 0:
-                claimed += take([queue], worker_id, room, types, period, project)
+                claimed += take([queue], worker_id, room, types, period, able, project)
     return claimed
 
 
@@ -212,16 +223,23 @@ def _claim_postgresql(
     count: int,
     types: Sequence[str] | None,
     period: timedelta,
+    able: Sequence[str],
     project: str,
 ) -> list[ClaimedJob]:
     statement = _statement(
-        count, len(queues), types is not None, ojs_settings.RECORD_EVENTS, bool(project)
+        count,
+        len(queues),
+        types is not None,
+        ojs_settings.RECORD_EVENTS,
+        bool(able),
+        bool(project),
     )
     parameters = {
         "queues": list(queues),
         "worker_id": worker_id,
         "visibility_timeout": period,
         "types": list(types or ()),
+        "able": orjson.dumps(list(able)).decode(),
         "project": project,
     }
     return [from_row(row) for row in run(statement, parameters)]

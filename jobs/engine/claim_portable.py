@@ -10,16 +10,18 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import orjson
 from django.db import models
-from django.db.models import Case, F, Value, When
+from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Cast, Coalesce, Now
 from django.utils import timezone
 
 from ..database import atomic, connection
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN
 from ..events import job_event, record
+from ..expressions import JSONArrayWithin
 from ..lifecycle import Event, State
-from ..models import Job, JobError, Maintenance, Queue
+from ..models import Checkpoint, Job, JobError, Maintenance, Queue
 from ..projects import own
 from .claimed import ClaimedJob, from_row
 
@@ -47,6 +49,7 @@ ROW = (
     "reserved_until",
     "workflow_id",
     Cast("parent_results", models.TextField()),
+    Value(None, output_field=models.TextField()),
 )
 
 
@@ -56,6 +59,7 @@ def take(
     count: int,
     types: Sequence[str] | None,
     period: timedelta,
+    able: Sequence[str],
     project: str,
 ) -> list[ClaimedJob]:
     """The tidy version, for databases where one statement cannot do it all."""
@@ -66,6 +70,8 @@ def take(
         paused = set(Queue.objects.paused().filter(pk__in=queues).values_list("pk", flat=True))
         open_queues = [queue for queue in queues if queue not in paused]
         fetchable = Job.objects.unexpired().filter(**({"type__in": types} if types else {}))
+        unable = Q(needs__isnull=True)
+        fetchable = fetchable.filter(unable | Q(JSONArrayWithin("needs", able)) if able else unable)
         fetchable = own(fetchable, project)
         fetchable = fetchable.select_for_update(
             skip_locked=connection().features.has_select_for_update_skip_locked
@@ -98,7 +104,6 @@ def _reservation(worker_id: str, period: timedelta) -> dict[str, Any]:
     return {
         "attempt": F("attempt") + Case(When(attempt_counted=True, then=0), default=1),
         "attempt_counted": False,
-        "progress": None,
         "started_at": Now(),
         "reserved_by": worker_id,
         "reserved_for": length,
@@ -115,6 +120,9 @@ def _read(chosen: models.QuerySet[Job], ids: Sequence[UUID]) -> list[ClaimedJob]
     if retried:
         for error in JobError.objects.filter(job__in=retried).values("job_id", *ERROR_FIELDS):
             history.setdefault(error["job_id"], []).append(error)
+    kept = Checkpoint.objects.filter(pk__in=rows, is_cleared=False)
+    for job_id, state, sequence in kept.values_list("pk", "state", "sequence"):
+        rows[job_id][23] = orjson.dumps({"state": state, "sequence": sequence})
     for row in rows.values():
         row[19] = None
         row[18] = None if row[18] == "{}" else row[18]

@@ -16,7 +16,7 @@ from ..database import atomic
 from ..errors import InvalidTransition, JobNotFound, NotFound
 from ..events import job_event, queue_event, record
 from ..lifecycle import Event, State, sources
-from ..models import Job, Queue
+from ..models import Checkpoint, Job, Queue
 from ..signals import jobs_cancelled, send_on_commit
 from .dependencies import is_waiting
 from .following import follow
@@ -122,6 +122,8 @@ def retry(job_ids: Collection[UUID]) -> int:
             unfenced=False,
             enqueued_at=Now(),
         )
+        # Its attempts are counted anew; what the last one kept is there for the first.
+        Checkpoint.objects.filter(pk__in=[job.pk for job in jobs]).update(attempt=0)
         record(job_event("job.enqueued", job, time=now, data={"retried": True}) for job in jobs)
         wakeup.notify({job.queue for job in jobs})
     return moved
@@ -143,6 +145,7 @@ def delete_dead(job_ids: Collection[UUID]) -> int:
     with atomic():
         dead = Job.objects.filter(pk__in=job_ids, state=State.DISCARDED)
         ids = list(dead.select_for_update().order_by("pk").values_list("pk", flat=True))
+        Checkpoint.objects.filter(pk__in=ids).delete()
         return Job.objects.filter(pk__in=ids).delete()[1].get(Job._meta.label, 0)
 
 

@@ -34,7 +34,8 @@ INSERT = """
                id uuid, type text, queue text, args jsonb, meta jsonb, priority smallint,
                pending boolean, max_attempts integer, retry jsonb, timeout double precision,
                visibility_timeout double precision, scheduled_at timestamptz,
-               expires_at timestamptz, tags jsonb, attributes jsonb, result_ttl double precision,
+               expires_at timestamptz, tags jsonb, attributes jsonb, needs jsonb,
+               result_ttl double precision,
                workflow_id uuid, workflow_index integer, followed boolean, parent_results jsonb,
                unique_key text, project text)
     ), inserted AS (
@@ -42,7 +43,7 @@ INSERT = """
                (id, type, queue, args, meta, priority, state, attempt, attempt_counted,
                 max_attempts, retry, timeout, visibility_timeout, reserved_by, finished_by,
                 unfenced, scheduled_at, expires_at, created_at, enqueued_at, tags, attributes,
-                dead_letter, result_ttl, workflow_id, workflow_index, followed,
+                needs, dead_letter, result_ttl, workflow_id, workflow_index, followed,
                 parent_results, unique_key, project)
         SELECT id, type, queue, args, meta, priority,
                CASE WHEN pending THEN 'pending'
@@ -50,7 +51,8 @@ INSERT = """
                     ELSE 'available' END,
                0, false, max_attempts, retry, make_interval(secs => timeout),
                make_interval(secs => visibility_timeout), '', '', false, scheduled_at,
-               expires_at, statement_timestamp(), statement_timestamp(), tags, attributes, false,
+               expires_at, statement_timestamp(), statement_timestamp(), tags, attributes,
+               needs, false,
                make_interval(secs => result_ttl), workflow_id, workflow_index,
                coalesce(followed, false), parent_results, unique_key, coalesce(project, '')
           FROM given
@@ -175,6 +177,7 @@ def _record(job: NewJob) -> dict[str, Any]:
         "expires_at": job.expires_at,
         "tags": job.tags,
         "attributes": job.attributes,
+        "needs": job.needs,
         "unique_key": job.unique and job.unique.key,
     }
     if job.result_ttl is not None:
@@ -209,6 +212,7 @@ def _insert_portable(new: Sequence[NewJob]) -> int:
             enqueued_at=now,
             tags=job.tags,
             attributes=job.attributes,
+            needs=job.needs,
             project=job.project,
             result_ttl=job.result_ttl,
             **{name: getattr(job, name) for name in FOLLOWED},

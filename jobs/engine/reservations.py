@@ -15,6 +15,7 @@ from django.db.models.lookups import LessThan
 from ..database import atomic, connection
 from ..models import Job
 from ..projects import own
+from .progress import note_progress
 
 BATCH_SIZE = 1000
 
@@ -87,12 +88,14 @@ def keep_alive(
     """
     with atomic():
         held = Job.objects.active().filter(pk=job_id, reserved_by=worker_id)
-        job = own(held, project).only("reserved_for", "progress").select_for_update().first()
+        job = own(held, project).defer("args", "meta").select_for_update().first()
         if job is None:
             return False
         period = max((job.reserved_for or timedelta(0)) * share, at_least)
-        known = [value for value in (job.progress, progress) if value is not None]
-        return bool(held.update(reserved_until=Now() + period, progress=max(known, default=None)))
+        held.update(reserved_until=Now() + period)
+        if progress is not None:
+            note_progress(job, value=progress)
+    return True
 
 
 def reserve(periods: Mapping[UUID, timedelta], *, worker_id: str) -> None:

@@ -12,6 +12,7 @@ from ..conf import ojs_settings
 from ..database import atomic
 from ..lifecycle import State
 from ..models import (
+    Checkpoint,
     CronRun,
     Dependency,
     Event,
@@ -77,6 +78,7 @@ def _delete(ids: list[UUID]) -> int:
         gone = list(finished.select_for_update().order_by("pk").values_list("pk", flat=True))
         JobError.objects.filter(job__in=gone).delete()
         ProgressReport.objects.filter(job__in=gone).delete()
+        Checkpoint.objects.filter(pk__in=gone).delete()
         Dependency.objects.filter(Q(predecessor__in=gone) | Q(waiter__in=gone)).delete()
         Job.objects.filter(pk__in=gone)._raw_delete(using=Job.objects.db)
     return len(gone)

@@ -56,7 +56,9 @@ def create_workflow(plan: Plan) -> Workflow:
 def mark_started(workflow_ids: Collection[UUID]) -> None:
     """Note that the first job of these workflows began to execute (OJS events §3.5)."""
     fresh = list(
-        Workflow.objects.filter(pk__in=workflow_ids, started_at__isnull=True).only("root_id")
+        Workflow.objects.filter(
+            pk__in=[pk for pk in workflow_ids if pk is not None], started_at__isnull=True
+        ).only("root_id")
     )
     if not fresh:
         return

@@ -6,6 +6,7 @@ statements of `jobs.engine`.
 
 from .apikey import ApiKey, Scope, all_scopes
 from .audit import OperatorAction, Source
+from .checkpoint import Checkpoint
 from .cron import CronJob, CronRun, OverlapPolicy
 from .event import Event
 from .job import DeadJob, Job, JobError, RefusedFinish
@@ -15,6 +16,7 @@ from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, Workf
 
 __all__ = [
     "ApiKey",
+    "Checkpoint",
     "CronJob",
     "CronRun",
     "DeadJob",

@@ -61,6 +61,7 @@ class CronJob(models.Model):
     class Meta:
         verbose_name = _("cron job")
         verbose_name_plural = _("cron jobs")
+        permissions = [("operate_cron", _("Can run, enable and disable cron jobs"))]
         ordering = ("name",)
         indexes = [
             models.Index(

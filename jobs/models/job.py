@@ -66,12 +66,12 @@ class Job(models.Model):
     finished_at = models.DateTimeField(null=True, blank=True)
     """When a terminal state was reached."""
 
-    progress = models.FloatField(null=True, blank=True)
-    """How far the present attempt is, 0 to 1; null where nobody said (OJS progress §5.1)."""
     result = models.JSONField(null=True, blank=True)
     tags = models.JSONField(default=list, blank=True)
     attributes = models.JSONField(default=dict, blank=True)
     """Fields of the envelope that no column holds, returned as they came (OJS core §5.5.4)."""
+    needs = models.JSONField(null=True, blank=True)
+    """What a worker must be able to do to get it, from `meta.capabilities`; null for nearly all."""
     unique_key = models.CharField(max_length=64, null=True, blank=True)  # noqa: DJ001 (see index)
     """What the job's unique policy compares, and null for most (OJS unique jobs §4)."""
     dead_letter = models.BooleanField(default=False)

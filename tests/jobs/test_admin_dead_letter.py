@@ -51,7 +51,7 @@ def test_the_list_takes_the_same_queries_for_one_job_and_for_a_hundred(
         JobErrorFactory(job=JobFactory(dead=True))
 
     # Session, user, capped count, page of jobs, their errors, choices of queue and type, reaper.
-    with django_assert_num_queries(8):
+    with django_assert_num_queries(9):
         page = admin_client.get(list_of(DEAD))
 
     assert len(page.context["cl"].result_list) == count

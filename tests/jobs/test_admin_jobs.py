@@ -133,7 +133,7 @@ def test_the_list_takes_the_same_queries_for_one_job_and_for_a_hundred(
         JobFactory(active=True, queue=f"queue-{number}", reserved_by=f"worker-{number}")
 
     # Session, user, capped count, page of jobs, choices of queue and of type, the reaper.
-    with django_assert_num_queries(7):
+    with django_assert_num_queries(8):
         page = admin_client.get(list_of(JOB))
 
     assert len(page.context["cl"].result_list) == count
@@ -142,7 +142,7 @@ def test_the_list_takes_the_same_queries_for_one_job_and_for_a_hundred(
 def test_the_list_counts_no_further_than_it_must(admin_client, django_assert_num_queries):
     JobFactory()
 
-    with django_assert_num_queries(7) as queries:
+    with django_assert_num_queries(8) as queries:
         admin_client.get(list_of(JOB))
 
     counts = [query["sql"] for query in queries if "COUNT(" in query["sql"]]

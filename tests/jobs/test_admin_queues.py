@@ -55,7 +55,7 @@ def test_the_list_takes_the_same_queries_for_one_queue_and_for_a_hundred(
         JobFactory(queue=f"queue-{number}")
 
     # Session, user, capped count, page of queues, three depths, the reaper.
-    with django_assert_num_queries(8):
+    with django_assert_num_queries(9):
         page = admin_client.get(list_of(QUEUE))
 
     assert len(page.context["cl"].result_list) == count

@@ -294,3 +294,14 @@ def test_every_page_says_that_the_reaper_does_not_run(admin_client, url):
 
 def test_who_has_nothing_to_do_with_jobs_is_not_told_of_the_reaper():
     assert "The reaper" not in staff().get("/admin/").content.decode()
+
+
+def test_the_page_says_what_an_agq_worker_can_do_and_cannot_hear(admin_client):
+    worker = WorkerFactory(
+        protocol="agq", capabilities=["jq"], stats={"cpu": 7}, stats_at=ago(5), flagged_at=ago(5)
+    )
+
+    page = admin_client.get(reverse("admin:ojs_workers_worker_change", args=[quote(worker.pk)]))
+
+    for words in ("jq", "quiet is enforced at fetch", "cpu", "let a job run past its time"):
+        assert words in page.content.decode()

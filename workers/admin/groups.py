@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from django.http import HttpRequest
+
 from ..fleet import places
 from ..lifecycle import WorkerState
+from .filters import GroupFilter
 
 MOST = 200
 COLUMNS = ("hostname", "labels", "state", "directive", "concurrency", "jobs_done", "jobs_failed")
@@ -23,6 +26,18 @@ class Group:
     busy: int = 0
     done: int = 0
     failed: int = 0
+
+
+def whole_list(changes: Any, request: HttpRequest, model_admin: Any) -> dict[str, Any]:
+    """What the page says above the list: groups, and buttons for everything that matches."""
+    may, buttons = model_admin.get_actions(request), model_admin.buttons
+    # An order without any selection is not one click away.
+    narrowing = set(changes.get_filters_params()) - {GroupFilter.parameter_name}
+    return {
+        "groups": grouped(changes, request.GET.get(GroupFilter.parameter_name, "")),
+        "verbs": [(name, buttons[name]) for name in buttons if name in may],
+        "is_narrowed": changes.result_count and (changes.query or narrowing),
+    }
 
 
 def grouped(changes: Any, by: str) -> list[Group]:

@@ -23,10 +23,12 @@ from jobs.admin import display
 from jobs.admin.base import ReadOnlyModelAdmin, may
 from jobs.models import RefusedFinish
 
-from ..condition import Condition, condition, hears, in_hand
+from ..condition import Condition, condition, in_hand
+from ..heartbeats import Description
 from ..lifecycle import WorkerState
 from ..models import Directive, Worker
 from . import actions, convergence, operation
+from .abilities import AbilityFields
 from .filters import (
     ConditionFilter,
     DesiredFilter,
@@ -39,14 +41,15 @@ from .filters import (
     StaleFilter,
     VersionFilter,
 )
-from .groups import grouped
+from .groups import whole_list
 
+TOLD = ("worker_id", *Description.__slots__, "state", "sequence", "active_job_ids")
 SHOWN = 50
 """Rows of each table on a worker's page."""
 
 
 @admin.register(Worker)
-class WorkerAdmin(ReadOnlyModelAdmin):
+class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
     """The fleet, whoever was heard last first."""
 
     change_form_template = "admin/ojs/worker.html"
@@ -95,7 +98,7 @@ class WorkerAdmin(ReadOnlyModelAdmin):
                     ("reported", "desired"),
                     "asked",
                     ("label_list", "queue_list"),
-                    ("type_list", "project"),
+                    "project",
                 )
             },
         ),
@@ -104,16 +107,12 @@ class WorkerAdmin(ReadOnlyModelAdmin):
             {"fields": (("hostname", "pid"), ("protocol", "version"), ("started", "incarnation"))},
         ),
         (
+            _("What it can do"),
+            {"fields": (("capability_list", "type_list"), "hears", "measured", "flagged")},
+        ),
+        (
             _("Signs of life"),
-            {
-                "fields": (
-                    ("exact_heartbeat", "silence_allowed"),
-                    "hears",
-                    "registered",
-                    "left",
-                    "died",
-                )
-            },
+            {"fields": ("exact_heartbeat", "silence_allowed", "registered", "left", "died")},
         ),
         (_("As it described itself"), {"classes": ("collapse",), "fields": ("raw",)}),
     )
@@ -165,13 +164,7 @@ class WorkerAdmin(ReadOnlyModelAdmin):
         answer = super().changelist_view(request, extra_context)
         context = getattr(answer, "context_data", None) or {}
         if "cl" in context:
-            changes = context["cl"]
-            context["groups"] = grouped(changes, request.GET.get(GroupFilter.parameter_name, ""))
-            may = self.get_actions(request)
-            context["verbs"] = [(name, self.buttons[name]) for name in self.buttons if name in may]
-            # An order without any selection is not one click away.
-            narrowing = set(changes.get_filters_params()) - {GroupFilter.parameter_name}
-            context["is_narrowed"] = changes.result_count and (changes.query or narrowing)
+            context |= whole_list(context["cl"], request, self)
         return answer
 
     # Columns and fields
@@ -186,7 +179,10 @@ class WorkerAdmin(ReadOnlyModelAdmin):
     @admin.display(description=_("state"), ordering="condition")
     def condition(self, worker: Any) -> SafeString:
         found = Condition(worker.condition)
-        return display.chip(found.value, str(found.label))
+        chip = display.chip(found.value, str(found.label))
+        if worker.flagged_at is None:
+            return chip
+        return format_html("{} {}", chip, display.chip("silent", gettext("flagged")))
 
     @admin.display(description=_("reported state"))
     def reported(self, worker: Worker) -> str:
@@ -258,14 +254,6 @@ class WorkerAdmin(ReadOnlyModelAdmin):
     def silence_allowed(self, worker: Worker) -> str:
         return display.length(worker.heartbeat_timeout)
 
-    @admin.display(description=_("hears a directive"))
-    def hears(self, worker: Worker) -> str:
-        return hears(worker.protocol)
-
-    @admin.display(description=_("job types"))
-    def type_list(self, worker: Worker) -> str | SafeString:
-        return gettext("any") if worker.job_types is None else display.chips(worker.job_types)
-
     @admin.display(description=_("started"))
     def started(self, worker: Worker) -> str | SafeString:
         if worker.started_at is None:
@@ -296,21 +284,7 @@ class WorkerAdmin(ReadOnlyModelAdmin):
 
     @admin.display(description=_("registration"))
     def raw(self, worker: Worker) -> str | SafeString:
-        told = (
-            "worker_id",
-            "hostname",
-            "pid",
-            "queues",
-            "concurrency",
-            "labels",
-            "started_at",
-            "protocol",
-            "version",
-            "state",
-            "sequence",
-            "active_job_ids",
-        )
-        return display.json_block({name: getattr(worker, name) for name in told})
+        return display.json_block({name: getattr(worker, name) for name in TOLD})
 
     # Actions
 

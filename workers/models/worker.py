@@ -36,6 +36,15 @@ class Worker(models.Model):
     protocol = models.CharField(max_length=16, default="ojs")
     version = models.CharField(max_length=255, blank=True, default="")
     """What it calls itself: its User-Agent."""
+    capabilities = models.JSONField(default=list, blank=True)
+    """What it can do, beside its labels: jobs that need something go only where all of it is."""
+    details = models.JSONField(null=True, blank=True)
+    """Its registration as it came, where the protocol can be asked for it (AGQ §2.3)."""
+    stats = models.JSONField(null=True, blank=True)
+    """What it last measured of itself (AGQ §3.3)."""
+    stats_at = models.DateTimeField(null=True, blank=True)
+    session = models.CharField(max_length=64, blank=True, default="", editable=False)
+    """Hash of the key it registered with, where the protocol lets nobody else use its id."""
 
     state = models.CharField(max_length=10, choices=WorkerState, default=WorkerState.RUNNING)
     """What it last said it is; `terminated` once it left or was declared dead."""
@@ -57,6 +66,8 @@ class Worker(models.Model):
     """When it deregistered, or was found silent: quiet, and with nothing in its hands."""
     died_at = models.DateTimeField(null=True, blank=True)
     """When it was last declared dead; it may have come back since (§10.4)."""
+    flagged_at = models.DateTimeField(null=True, blank=True)
+    """When it last let a job run past its time: somebody should look at it (AGQ §5.2)."""
     incarnation = models.PositiveIntegerField(default=1)
     """How many processes have registered under this id."""
     jobs_done = models.BigIntegerField(default=0)

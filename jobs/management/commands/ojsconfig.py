@@ -26,7 +26,7 @@ def shown_days(value: timedelta) -> str:
 def every_option(
     group: Any = conf.Settings, values: Any = None, place: str = ""
 ) -> Iterator[tuple[str, Any, str]]:
-    """Every option's name, value and sentence; those of a group as `FLARE["ENABLED"]`."""
+    """Every option's name, value and sentence; those of a group as `AGQ["PORT"]`."""
     for option in fields(group):
         name = f'{place}["{option.name}"]' if place else option.name
         if values is not None:

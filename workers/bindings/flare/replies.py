@@ -71,7 +71,7 @@ def status(job: Any) -> str:
     return STATUS[State(job.state)]
 
 
-def job(job: Any, error: Any = None) -> dict[str, Any]:
+def job(job: Any, *, progress: float | None = None, error: Any = None) -> dict[str, Any]:
     """Everything about a job, as `GET /flare/v1/jobs/{id}` tells it."""
     timeout = job.timeout or job.visibility_timeout or ojs_settings.VISIBILITY_TIMEOUT
     times = {
@@ -94,7 +94,7 @@ def job(job: Any, error: Any = None) -> dict[str, Any]:
         "attempt": job.attempt,
         "max_attempts": job.max_attempts,
         "timeout_seconds": seconds(timeout),
-        "progress": getattr(job, "progress", None),
+        "progress": progress,
         "tags": job.tags,
         "error": error,
     } | times

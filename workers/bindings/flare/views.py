@@ -188,12 +188,16 @@ class JobViewSet(FlareViewSet):
 
     def retrieve(self, request: Any, job_id: str) -> Response:
         job = projects.find(ids.read(job_id), self.caller.project)
-        return Response(replies.job(job, replies.last_error(job)))
+        return self._answer(job)
 
     def cancel(self, request: Any, job_id: str) -> Response:
         """Cancel a job that has not finished; its worker hears it at its next heartbeat."""
         change = engine.cancel(ids.read(job_id), cancelled_by=self.caller.name)
-        return Response(replies.job(change.job, replies.last_error(change.job)))
+        return self._answer(change.job)
+
+    def _answer(self, job: Any) -> Response:
+        progress = engine.progress_of(job.pk).value
+        return Response(replies.job(job, progress=progress, error=replies.last_error(job)))
 
 
 @csrf_exempt
