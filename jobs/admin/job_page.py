@@ -31,6 +31,7 @@ from .timeline import timeline
 from .why import why
 
 OPTIONAL = {
+    "project": "project",
     "tag_list": "tags",
     "shown_progress": "progress_report",
     "shown_workflow": "workflow_id",
@@ -67,6 +68,7 @@ class JobPages(ReadOnlyModelAdmin):
                     "identity",
                     ("type", "queue"),
                     ("shown_state", "attempts", "priority"),
+                    "project",
                     "tag_list",
                     "shown_progress",
                     "shown_workflow",
