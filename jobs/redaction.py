@@ -44,23 +44,30 @@ def redact_text(text: str) -> str:
     return "".join([*kept, text[position:]])
 
 
-# Bounded on purpose: a key is a word, and nothing here is looked at twice.
-PROSE = re.compile(
-    r"""(?P<key>[\w.\-]{1,80})(?P<sign>["']?\s{0,3}(?:=>|[:=])\s{0,3})"""
-    r"""(?P<value>"(?:[^"\\]|\\.)*"?|'(?:[^'\\]|\\.)*'?|(?:(?:Bearer|Basic)\s+)?[^\s,;&)}\]]+)""",
-    re.IGNORECASE,
+# Possessive, and never within a word: however long the text, each character is tried once.
+QUOTED_KEY = re.compile(r"""(?<![\w.\-])([\w.\-]++)["']?\s{0,3}(?:=>|[:=])\s{0,3}""")
+QUOTED_VALUE = re.compile(
+    r"""
+    "(?:[^"\\]|\\.)*+"? | '(?:[^'\\]|\\.)*+'? | (?:(?:bearer|basic)\s+)?[^\s,;&)}\]]*+
+    """,
+    re.VERBOSE | re.IGNORECASE,
 )
 
 
 def redact_prose(text: str) -> str:
-    """A text for people, such as an error's message, without `key=value` of a sensitive key."""
+    """A text for people, such as an error's message, without the values of sensitive keys in it.
 
-    def hidden(found: re.Match[str]) -> str:
-        if not is_sensitive(found["key"]):
-            return found[0]
-        return f"{found['key']}{found['sign']}{HIDDEN}"
-
-    return PROSE.sub(hidden, text)
+    `login(password='x')` and `?token=x&page=1` are understood; what has no key is not found.
+    """
+    kept, position = [], 0
+    while match := QUOTED_KEY.search(text, position):
+        kept.append(text[position : match.end()])
+        position = match.end()
+        value = QUOTED_VALUE.match(text, position)
+        if value and value[0] and is_sensitive(match[1]):
+            kept.append(HIDDEN)
+            position = value.end()
+    return "".join([*kept, text[position:]])
 
 
 TOLD = frozenset({"message", "backtrace"})

@@ -63,6 +63,12 @@ class OJSModelAdmin(admin.ModelAdmin):
                 setattr(obj, name, redact_told(getattr(obj, name)))
         return obj
 
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
+        # An address like `?args__0__password__startswith=h` would answer guesses at what is hidden.
+        if lookup.partition("__")[0] in self.sensitive:
+            return False
+        return super().lookup_allowed(lookup, value, request)
+
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
         return FiguresChangeList
 

@@ -22,6 +22,7 @@ from ..envelope import envelope
 from ..errors import OJSError
 from ..identifiers import parse_uuid
 from ..models import Job
+from ..projects import give
 from ..redaction import may_see, redact
 from ..validation import SYSTEM_MANAGED, NewJob, new_job
 from . import display
@@ -117,6 +118,7 @@ def _enqueue(request: HttpRequest, job: Job, original: Any, form: CopyForm) -> N
     try:
         made = new_job(document, timezone.now())
         made.parent_results = job.parent_results
+        give([made], job.project)
         with atomic():
             engine.enqueue([made])
             record_action(

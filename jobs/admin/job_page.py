@@ -128,15 +128,16 @@ class JobPages(ReadOnlyModelAdmin):
         return NewestJobs if self.is_searched_by_id else JobChangeList
 
     def get_urls(self) -> Any:
-        views = {"csv": ("csv/", self.csv_view), "copy": ("<str:object_id>/copy/", self.copy_view)}
-        return [
-            path(
-                route,
-                self.admin_site.admin_view(view),
-                name=f"{self.opts.app_label}_{self.opts.model_name}_{page}",
-            )
-            for page, (route, view) in views.items()
-        ] + super().get_urls()
+        views: tuple[tuple[str, str, Any], ...] = (
+            ("csv", "csv/", self.csv_view),
+            ("copy", "<str:object_id>/copy/", self.copy_view),
+        )
+        name = f"{self.opts.app_label}_{self.opts.model_name}"
+        ours = [
+            path(route, self.admin_site.admin_view(view), name=f"{name}_{page}")
+            for page, route, view in views
+        ]
+        return ours + super().get_urls()
 
     def copy_view(self, request: HttpRequest, object_id: str) -> HttpResponseBase:
         return copy_view(self, request, object_id)

@@ -93,8 +93,10 @@ def _term(word: str, sees_all: bool) -> Any:
         return TERMS[key](_unquoted(value))
     document, dot, path = key.partition(".")
     if colon and dot and path and document in DOCUMENTS:
-        if not sees_all and any(is_sensitive(part) for part in path.split(".")):
-            return NOTHING
+        if not sees_all and (
+            any(is_sensitive(part) for part in path.split(".")) or value.lstrip()[:1] in ("{", "[")
+        ):
+            return NOTHING  # nor may a whole object be guessed
         return _inside(key, _unquoted(value))
     return _bare(_unquoted(word))
 

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..lifecycle import WAITING, State
-from ..models import Job, Maintenance, Queue
+from ..models import CronRun, Dependency, Job, Maintenance, Queue
 from .display import absolute, distance
 
 Source = Callable[[Any], Iterable[str]]
@@ -36,9 +36,39 @@ def why(job: Any) -> list[str]:
 
 
 @reason
+def pending(job: Any) -> Iterator[str]:
+    if job.state != State.PENDING:
+        return
+    waits = list(_others(job))
+    yield from waits or [_("It is pending: it waits until somebody activates it.")]
+
+
+def _others(job: Any) -> Iterator[str]:
+    """The jobs that it waits for, and the earlier runs of its cron job."""
+    edges = Dependency.objects.filter(waiter=job.pk, settled=False)
+    count = edges.values("pk")[: MOST + 1].count()
+    if count:
+        some = edges.order_by("position").values_list(
+            "predecessor_id", "predecessor__type", "predecessor__state", "condition"
+        )
+        named = ", ".join(f"{kind} {job_id} ({state})" for job_id, kind, state, _how in some[:5])
+        text = ngettext(
+            "It waits for %(count)s job to end: %(named)s.",
+            "It waits for %(count)s jobs to end: %(named)s.",
+            count,
+        )
+        more = f"{named}, …" if count > 5 else named
+        yield text % {"count": f"{MOST}+" if count > MOST else count, "named": more}
+    for name in CronRun.objects.filter(held=True, job_id=job.pk).values_list(
+        "cron_name", flat=True
+    ):
+        yield _("It waits until earlier runs of the cron job “%(name)s” have ended.") % {
+            "name": name
+        }
+
+
+@reason
 def not_its_time(job: Any) -> Iterator[str]:
-    if job.state == State.PENDING:
-        yield _("It is pending: it waits until somebody activates it.")
     if job.state not in (State.SCHEDULED, State.RETRYABLE) or job.scheduled_at is None:
         return
     if job.scheduled_at <= timezone.now():
