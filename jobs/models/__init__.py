@@ -11,6 +11,7 @@ from .cron import CronJob, CronRun, OverlapPolicy
 from .event import Event
 from .job import DeadJob, Job, JobError, RefusedFinish
 from .maintenance import Maintenance
+from .metrics import JobCounter, QueueFlow
 from .queue import Listener, Queue
 from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, WorkflowType
 
@@ -23,6 +24,7 @@ __all__ = [
     "Dependency",
     "Event",
     "Job",
+    "JobCounter",
     "JobError",
     "Listener",
     "Maintenance",
@@ -30,6 +32,7 @@ __all__ = [
     "OverlapPolicy",
     "ProgressReport",
     "Queue",
+    "QueueFlow",
     "RefusedFinish",
     "Scope",
     "Source",
