@@ -13,6 +13,7 @@ from .job import DeadJob, Job, JobError, RefusedFinish
 from .maintenance import Maintenance
 from .metrics import JobCounter, QueueFlow
 from .queue import Listener, Queue
+from .rollup import QueueSample, Rollup, RollupMark
 from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, WorkflowType
 
 __all__ = [
@@ -33,7 +34,10 @@ __all__ = [
     "ProgressReport",
     "Queue",
     "QueueFlow",
+    "QueueSample",
     "RefusedFinish",
+    "Rollup",
+    "RollupMark",
     "Scope",
     "Source",
     "Workflow",
