@@ -9,9 +9,10 @@ import pytest
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
+from jobs.api.authentication import make_key
 from jobs.models import Event, Job, JobCounter, QueueFlow
 from tests.factories import JobFactory, QueueFactory, WorkerFactory, ago
-from tests.ojs_client import refusal
+from tests.ojs_client import OJSClient, refusal
 from workers import reaper, tallies
 
 pytestmark = pytest.mark.django_db
@@ -251,6 +252,13 @@ def test_the_format_is_plain_text_unless_openmetrics_is_asked_for(api):
 @pytest.mark.parametrize("path", ["/metrics", "/ready", "/health"])
 def test_the_stand_alone_server_answers_where_machines_look_by_habit(api, path):
     assert api.get(path).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["metrics", "autoscaling"])
+def test_a_key_of_one_project_sees_nothing_of_the_whole_server(db, path):
+    _, key = make_key("shop", scopes=["observe"], project="shop")
+
+    assert refusal(OJSClient(key).see(path, queues="email"))["code"] == "permission_denied"
 
 
 def test_without_the_extra_the_endpoint_says_what_to_install(api, monkeypatch):

@@ -10,17 +10,29 @@ from rest_framework.response import Response
 from jobs.api.base import OJSViewSet, request_id
 from jobs.api.system import backend_health
 from jobs.conf import ojs_settings
-from jobs.errors import InvalidRequest, NotFound, NotInstalled
+from jobs.errors import InvalidRequest, NotFound, NotInstalled, PermissionDenied
 from workers import autoscaling, metrics
 
 OBSERVE = "observe"
 MOST_QUEUES = 100
 
 
-class MetricsViewSet(OJSViewSet):
-    """`/ojs/v1/metrics` (OJS observability §8)"""
+class ObservingViewSet(OJSViewSet):
+    """What is told of the whole server, and so not to a key of one project."""
 
     scopes: ClassVar[dict[str, str]] = {"retrieve": OBSERVE}
+
+    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        if self.caller.project:
+            raise PermissionDenied(
+                "Metrics are those of the whole server; this API key belongs to a project.",
+                hint="Use a key without a project, of the scope 'observe' alone.",
+            )
+
+
+class MetricsViewSet(ObservingViewSet):
+    """`/ojs/v1/metrics` (OJS observability §8)"""
 
     def retrieve(self, request: Any) -> Any:
         """All metrics in Prometheus' text format, or in OpenMetrics for those who accept it."""
@@ -45,10 +57,8 @@ class MetricsViewSet(OJSViewSet):
         return response
 
 
-class AutoscalingViewSet(OJSViewSet):
+class AutoscalingViewSet(ObservingViewSet):
     """`/ojs/v1/autoscaling`"""
-
-    scopes: ClassVar[dict[str, str]] = {"retrieve": OBSERVE}
 
     def retrieve(self, request: Any) -> Response:
         """How many workers the queues named by `queues` want, together and each."""
