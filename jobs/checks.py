@@ -21,7 +21,7 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
     known = conf.option_names()
     found: list[checks.CheckMessage] = []
     for name in given:
-        if name not in known and name not in conf.NESTED:
+        if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"Did you mean {close[0]!r}?" if close else "See the configuration reference."
             found.append(checks.Error(f"Unknown option OJS[{name!r}].", hint=hint, id="ojs.E001"))

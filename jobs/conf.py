@@ -7,9 +7,10 @@ OJS worker protocol, in capitals. The setting is read on first use and again whe
 
 from __future__ import annotations
 
+import difflib
 import types
 import typing
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -32,6 +33,24 @@ def _seconds(amount: float, help_text: str) -> Any:
 
 
 DAY = 86_400
+
+
+def _group(kind: type, help_text: str) -> Any:
+    return field(default_factory=kind, metadata={"help": help_text})
+
+
+@dataclass(frozen=True)
+class Rota:
+    """Options of the Rota binding: `OJS["ROTA"]["PORT"]`, `OJS_ROTA_PORT`."""
+
+    ENABLED: bool = _option(False, "Speak Rota: `manage.py runrota` serves it.")
+    HOST: str = _option("127.0.0.1", "Address `runrota` listens on.")
+    PORT: int = _option(8081, "Port `runrota` listens on.")
+    HEARTBEAT_TIMEOUT: timedelta = _seconds(
+        5, "Silence after which a Rota worker is declared dead."
+    )
+    MAX_CONNECTIONS: int = _option(1_000, "Most sockets of one process.")
+    MAX_MESSAGE: int = _option(16 * 1024 * 1024, "Largest message, in bytes.")
 
 
 @dataclass(frozen=True)
@@ -102,6 +121,9 @@ class Settings:
         [], "Dotted paths of what wraps each execution in `runjobworker`, outermost first."
     )
 
+    # Other worker protocols
+    ROTA: Rota = _group(Rota, "The Rota binding.")
+
     # Extras
     RECORD_EVENTS: bool = _option(
         True, "Write job and worker events into the durable record behind `/ojs/v1/events`."
@@ -111,45 +133,68 @@ class Settings:
     )
 
 
-NESTED: frozenset[str] = frozenset()
-"""Names of options that hold a dictionary of their own, one for each optional binding."""
-
-
 def option_names() -> list[str]:
     return [option.name for option in fields(Settings)]
 
 
-def _coerce(option: Field[Any], value: Any, wanted: Any) -> Any:
+def _read(kind: type, given: Any, place: str = "") -> Any:
+    """Return the options that `given` sets, as an instance of the dataclass `kind`.
+
+    Raises:
+        ImproperlyConfigured: one is of the wrong type, or a group knows no such option.
+    """
+    wanted = typing.get_type_hints(kind)
+    return kind(
+        **{
+            option.name: _coerce(option, given[option.name], wanted[option.name], place)
+            for option in fields(kind)
+            if option.name in given
+        }
+    )
+
+
+def _group_of(kind: type, name: str, value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise ImproperlyConfigured(f'OJS["{name}"] must be a dictionary, not {value!r}.')
+    known = [option.name for option in fields(kind)]
+    for unknown in value.keys() - set(known):
+        close = difflib.get_close_matches(str(unknown), known, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise ImproperlyConfigured(f'Unknown option OJS["{name}"]["{unknown}"].{hint}')
+    return _read(kind, value, f'["{name}"]')
+
+
+def _coerce(option: Field[Any], value: Any, wanted: Any, place: str = "") -> Any:
     """Return `value` as the type the option declares.
 
     Raises:
         ImproperlyConfigured: it is not of that type.
     """
+    if is_dataclass(wanted) and isinstance(wanted, type):
+        return _group_of(wanted, option.name, value)
     if wanted is timedelta:
         seconds = value.total_seconds() if isinstance(value, timedelta) else value
         if type(seconds) in (int, float) and 0 <= seconds <= LONGEST.total_seconds():
             return timedelta(seconds=seconds)
         raise ImproperlyConfigured(
-            f'OJS["{option.name}"] must be a number of seconds, a century at most, not {value!r}.'
+            f'OJS{place}["{option.name}"] must be a number of seconds, a century at most, '
+            f"not {value!r}."
         )
     if wanted is bool and value in (0, 1):
         return bool(value)
     if isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool)):
         return value
     name = getattr(wanted, "__name__", str(wanted))
-    raise ImproperlyConfigured(f'OJS["{option.name}"] must be of type {name}, not {value!r}.')
+    raise ImproperlyConfigured(
+        f'OJS{place}["{option.name}"] must be of type {name}, not {value!r}.'
+    )
 
 
 @cache
 def _load() -> Settings:
     given: dict[str, Any] = getattr(django_settings, "OJS", {}) or {}
-    wanted = typing.get_type_hints(Settings)
-    values = {
-        option.name: _coerce(option, given[option.name], wanted[option.name])
-        for option in fields(Settings)
-        if option.name in given
-    }
-    return Settings(**values)
+    settings: Settings = _read(Settings, given)
+    return settings
 
 
 def configured() -> Settings:

@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from .conf import ojs_settings
@@ -40,12 +40,17 @@ LINGER = 60
 class Subscription:
     """One waiter. Subscribe, look for work, then wait: what comes in between is not missed."""
 
-    def __init__(self, queues: Collection[str]) -> None:
+    def __init__(self, queues: Collection[str], rung: Callable[[], object] | None = None) -> None:
         self.queues = frozenset(queues)
         self._bell = threading.Event()
+        self._rung = rung
+        """Called instead, from another thread, for a waiter that does not sleep in one."""
 
     def ring(self) -> None:
-        self._bell.set()
+        if self._rung is None:
+            self._bell.set()
+        else:
+            self._rung()
 
     def wait(self, timeout: float) -> bool:
         """Sleep until one of the queues may have work; whether anybody said so in time.
@@ -68,8 +73,10 @@ _listener: threading.Thread | None = None
 
 
 @contextlib.contextmanager
-def subscription(queues: Collection[str]) -> Iterator[Subscription]:
-    waiter = Subscription(queues)
+def subscription(
+    queues: Collection[str], rung: Callable[[], object] | None = None
+) -> Iterator[Subscription]:
+    waiter = Subscription(queues, rung)
     with _lock:
         _subscriptions.add(waiter)
     if is_postgresql():

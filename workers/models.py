@@ -33,6 +33,11 @@ class Worker(models.Model):
     version = models.CharField(max_length=255, blank=True, default="")
     """What it calls itself: its User-Agent."""
 
+    specs = models.JSONField(null=True, blank=True)
+    """Job type → checksum of the specification it implements; null if its protocol has none."""
+    telemetry = models.JSONField(null=True, blank=True)
+    """What it last said of its machine: operating system, CPU and RAM usage."""
+
     state = models.CharField(max_length=10, choices=WorkerState, default=WorkerState.RUNNING)
     """What it last said it is; `terminated` once it left or was declared dead."""
     directive = models.CharField(max_length=10, choices=WorkerState, blank=True, default="")

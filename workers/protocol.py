@@ -110,6 +110,11 @@ def labels_of(worker_id: str) -> list[str] | None:
     return Worker.objects.filter(pk=worker_id).values_list("labels", flat=True).first()
 
 
+def note_telemetry(worker_id: str, telemetry: dict[str, Any]) -> None:
+    """Keep what a worker last said of its machine; for eyes only, so the last writer wins."""
+    Worker.objects.live().filter(pk=worker_id).update(telemetry=telemetry)
+
+
 def deregister(worker_id: str) -> bool:
     """Record that a worker leaves (§3.4); return whether it was there.
 
@@ -317,5 +322,6 @@ __all__ = [
     "fail",
     "fetch",
     "labels_of",
+    "note_telemetry",
     "register",
 ]

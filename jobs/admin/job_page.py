@@ -36,6 +36,7 @@ OPTIONAL = {
 }
 """Fields of the page that are shown only where this attribute of the job has a value."""
 PREVIEW = 80
+LINES_SHOWN = 200
 BIG = ("args", "meta", "result", "attributes", "retry")
 """Columns that may hold a megabyte each: not for lists."""
 
@@ -124,6 +125,7 @@ class JobPages(ReadOnlyModelAdmin):
             (error, display.worker_link(self.admin_site.name, error.worker_id))
             for error in job.errors.order_by("-pk")
         ]
+        context["lines_of_job"] = job.logs.order_by("-pk")[:LINES_SHOWN]
         return super().render_change_form(request, context, *args, **kwargs)
 
     # Columns

@@ -19,6 +19,7 @@ from .reclaim import VISIBILITY_TIMEOUT, WORKER_DEATH, Cause, expire, reclaim
 from .reservations import extend
 from .retention import prune_events, prune_jobs
 from .settle import complete
+from .specs import Line, forget_specs, matching_types, register_specs, write_lines
 from .timers import discard_expired, promote_due, time_out
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "ClaimedJob",
     "Completion",
     "Failure",
+    "Line",
     "Outcome",
     "activate",
     "cancel",
@@ -41,14 +43,18 @@ __all__ = [
     "extend",
     "fail",
     "forget_queues",
+    "forget_specs",
+    "matching_types",
     "not_dead",
     "pause",
     "promote_due",
     "prune_events",
     "prune_jobs",
     "reclaim",
+    "register_specs",
     "resume",
     "retry",
     "retry_one",
     "time_out",
+    "write_lines",
 ]

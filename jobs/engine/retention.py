@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 from ..conf import ojs_settings
 from ..database import atomic
 from ..lifecycle import State
-from ..models import Event, Job, JobError, Listener, RefusedFinish
+from ..models import Event, Job, JobError, JobLog, Listener, RefusedFinish
 
 BATCH_SIZE = 1000
 
@@ -54,6 +54,7 @@ def _delete(ids: list[UUID]) -> int:
         finished = Job.objects.filter(pk__in=ids, finished_at__isnull=False)
         gone = list(finished.select_for_update().order_by("pk").values_list("pk", flat=True))
         JobError.objects.filter(job__in=gone).delete()
+        JobLog.objects.filter(job__in=gone).delete()
         Job.objects.filter(pk__in=gone)._raw_delete(using=Job.objects.db)
     return len(gone)
 

@@ -8,6 +8,7 @@ from .apikey import ApiKey, Scope, all_scopes
 from .event import Event
 from .job import DeadJob, Job, JobError, RefusedFinish
 from .queue import Listener, Queue
+from .spec import JobLog, JobSpec
 
 __all__ = [
     "ApiKey",
@@ -15,6 +16,8 @@ __all__ = [
     "Event",
     "Job",
     "JobError",
+    "JobLog",
+    "JobSpec",
     "Listener",
     "Queue",
     "RefusedFinish",

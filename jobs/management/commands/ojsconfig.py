@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -25,13 +26,20 @@ def shown_days(value: timedelta) -> str:
 def reference() -> str:
     """The table of the README."""
     lines = ["| option | default | meaning |", "|---|---|---|"]
-    for option in fields(conf.Settings):
-        factory = option.default_factory
-        default = option.default if factory is MISSING else factory()
+    for name, default, meaning in _options(conf.Settings()):
         unit = " s" if isinstance(default, timedelta) else ""
-        text = f"| `{option.name}` | {shown(default)}{unit} | {option.metadata['help']} |"
-        lines.append(text)
+        lines.append(f"| `{name}` | {shown(default)}{unit} | {meaning} |")
     return "\n".join(lines)
+
+
+def _options(settings: Any, group: str = "") -> Iterator[tuple[str, Any, str]]:
+    """Name, value and meaning of each option; those of a group are named `GROUP.NAME`."""
+    for option in fields(settings):
+        value = getattr(settings, option.name)
+        if is_dataclass(value):
+            yield from _options(value, f"{option.name}.")
+        else:
+            yield f"{group}{option.name}", value, option.metadata["help"]
 
 
 class Command(BaseCommand):
@@ -47,6 +55,5 @@ class Command(BaseCommand):
         if options["markdown"]:
             self.stdout.write(reference())
             return
-        effective = conf.configured()
-        for option in fields(conf.Settings):
-            self.stdout.write(f"{option.name} = {shown(getattr(effective, option.name))}")
+        for name, value, _ in _options(conf.configured()):
+            self.stdout.write(f"{name} = {shown(value)}")

@@ -1,0 +1,433 @@
+"""Rota workers on a real `runrota`: register, be given work, report, fall silent, leave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import threading
+from datetime import timedelta
+
+import jsonschema
+import pytest
+import websockets
+from django.core.management import call_command
+
+import jobs
+from jobs import engine
+from jobs.api.authentication import make_key
+from jobs.models import Job, JobLog
+from tests import processes
+from tests.processes import eventually
+from workers.bindings.rota import messages
+from workers.bindings.rota.server import RotaServer
+from workers.lifecycle import WorkerState
+from workers.models import Worker
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]
+PATIENCE = 30
+SPECS = {"email.send": "v1", "image.resize": "v7"}
+
+
+class Rota:
+    """One worker's connection, driven step by step."""
+
+    def __init__(self, loop, socket):
+        self._loop = loop
+        self.socket = socket
+
+    def _wait(self, coming):
+        return self._loop.run_until_complete(asyncio.wait_for(coming, PATIENCE))
+
+    def say(self, **message):
+        self._wait(self.socket.send(json.dumps({"type": "heartbeat"} | message)))
+
+    def send(self, text):
+        self._wait(self.socket.send(text))
+
+    def hear(self, kind):
+        """The next message of this kind; others in between are read over."""
+        while True:
+            message = json.loads(self._wait(self.socket.recv()))
+            if message["type"] == kind:
+                return message
+
+    def register(self, worker_id="rota-1", *, specs=SPECS, wanted=0, **more):
+        said = {"worker_id": worker_id, "hostname": "box", "os": "Linux", "queues": ["default"]}
+        said["specs"] = [{"id": name, "checksum": checksum} for name, checksum in specs.items()]
+        self.say(registration=said | more, wanted=wanted)
+        return self.hear("heartbeat")
+
+    def close(self):
+        self._wait(self.socket.close())
+
+
+@pytest.fixture
+def connecting():
+    """Returns how to connect to the server on a port; every connection is closed in the end."""
+    with contextlib.ExitStack() as stack:
+        loop = asyncio.new_event_loop()
+        stack.callback(loop.close)
+
+        def connect(port, **headers):
+            async def opened():
+                url = f"ws://127.0.0.1:{port}/work"
+                return await websockets.connect(url, additional_headers=headers, proxy=None)
+
+            worker = Rota(loop, loop.run_until_complete(opened()))
+            stack.callback(worker.close)
+            return worker
+
+        yield connect
+
+
+@pytest.fixture
+def serve(database_url, settings, connecting):
+    """Serve with these options in a thread of ours; returns how to connect to it."""
+    with contextlib.ExitStack() as stack:
+
+        def start(**options):
+            settings.OJS = settings.OJS | {"ALLOW_ANONYMOUS": True} | options
+            port = processes.free_port()
+            serving = Serving(port)
+            stack.callback(serving.stop)
+            return functools.partial(connecting, port)
+
+        yield start
+
+
+class Serving:
+    """The server in a thread: as `runrota` runs it, but for the start of a process."""
+
+    def __init__(self, port):
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=asyncio.run, args=[self._run(port)])
+        self._thread.start()
+        assert self._started.wait(PATIENCE)
+
+    async def _run(self, port):
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        serving = asyncio.create_task(RotaServer().run("127.0.0.1", port, self._stop))
+        while not await self._listens(port):
+            await asyncio.sleep(0.01)
+        self._started.set()
+        await serving
+
+    async def _listens(self, port):
+        with contextlib.suppress(OSError):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.close()
+            return True
+        return False
+
+    def stop(self):
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(PATIENCE)
+
+
+@pytest.fixture
+def process(database_url, tmp_path, connecting):
+    """A `runrota` process with these options: how to connect, the process, its environment."""
+    engine.register_specs(SPECS)
+    with contextlib.ExitStack() as stack:
+
+        def start(**options):
+            port = processes.free_port()
+            given = {"ROTA_ENABLED": 1, "ROTA_PORT": port, "ALLOW_ANONYMOUS": 1} | options
+            environment = processes.environment(database_url, **given)
+            started = stack.enter_context(processes.manage(tmp_path, environment, "runrota"))
+            started.wait_for("Rota workers are served")
+            return functools.partial(connecting, port), started, environment
+
+        yield start
+
+
+@pytest.fixture
+def connect(serve):
+    engine.register_specs(SPECS)
+    return serve()
+
+
+def state_of(job):
+    return Job.objects.get(pk=job.id).state
+
+
+def test_a_worker_registers_gets_a_job_and_reports_what_it_returned(connect):
+    job = jobs.enqueue("email.send", ["ada@example.com"])
+    worker = connect()
+
+    welcome = worker.register(wanted=1, labels=["eu"], concurrency=2)
+    given = worker.hear("assignment")["job"]
+    assert (given["id"], given["args"], given["attempt"]) == (str(job.id), ["ada@example.com"], 1)
+    result = {"job_id": given["id"], "attempt": 1, "outcome": "succeeded", "data": {"sent": 1}}
+    worker.say(results=[result], wanted=1)
+    answer = worker.hear("heartbeat")
+
+    assert welcome["specs"] == {"matching": sorted(SPECS), "mismatching": []}
+    assert answer["results"] == [{"job_id": given["id"], "ok": True, "state": "completed"}]
+    assert Job.objects.get(pk=job.id).result == {"sent": 1}
+    known = Worker.objects.get(pk="rota-1")
+    assert (known.protocol, known.labels, known.telemetry) == ("rota", ["eu"], {"os": "Linux"})
+
+
+def test_work_is_pushed_as_soon_as_it_exists_and_never_more_than_wanted(connect):
+    worker = connect()
+    worker.register(wanted=2)
+
+    waiting = [jobs.enqueue("email.send", [number]) for number in range(3)]
+    given = [worker.hear("assignment")["job"]["id"] for _ in range(2)]
+    worker.say(status={"state": "running"})
+    answer = worker.hear("heartbeat")
+
+    assert sorted(answer["jobs_extended"]) == sorted(given)
+    assert sorted(map(state_of, waiting)) == ["active", "active", "available"]
+
+
+def test_assignments_still_under_way_count_as_wanted(connect):
+    worker = connect()
+    worker.register(wanted=1)
+    waiting = [jobs.enqueue("email.send", [number]) for number in range(2)]
+    worker.hear("assignment")
+
+    # Sent before the assignment arrived: it still wants one, and has received none.
+    worker.say(wanted=1, received=0)
+    worker.hear("heartbeat")
+    worker.say(wanted=0, received=1)
+    worker.hear("heartbeat")
+
+    assert sorted(map(state_of, waiting)) == ["active", "available"]
+
+
+def test_only_types_whose_checksum_is_registered_are_assigned(connect):
+    other = jobs.enqueue("image.resize", [1])
+    unknown = jobs.enqueue("video.cut", [1])
+    fitting = jobs.enqueue("email.send", [1])
+    worker = connect()
+
+    specs = {"email.send": "v1", "image.resize": "v6", "video.cut": "v1"}
+    welcome = worker.register(specs=specs, wanted=3)
+    given = worker.hear("assignment")["job"]["id"]
+    worker.say(wanted=3)
+    worker.hear("heartbeat")
+
+    assert welcome["specs"]["mismatching"] == ["image.resize", "video.cut"]
+    assert given == str(fitting.id)
+    assert state_of(other) == state_of(unknown) == "available"
+
+    call_command("registerspecs", "image.resize=v6")
+    worker.say(wanted=3)
+
+    assert worker.hear("assignment")["job"]["id"] == str(other.id)
+
+
+def test_a_failure_is_retried_with_its_error_on_record(connect):
+    job = jobs.enqueue("email.send", [1], retry={"max_attempts": 2})
+    worker = connect()
+    worker.register(wanted=1)
+    worker.hear("assignment")
+
+    error = {"type": "SMTPError", "message": "no route", "backtrace": ["a", "b"]}
+    worker.say(results=[{"job_id": str(job.id), "outcome": "failed", "error": error}])
+    answer = worker.hear("heartbeat")
+
+    assert answer["results"][0]["ok"] is True
+    kept = Job.objects.get(pk=job.id).errors.get()
+    assert (kept.type, kept.message, kept.backtrace) == ("SMTPError", "no route", ["a", "b"])
+    assert kept.worker_id == "rota-1"
+
+
+def test_logs_and_alerts_are_kept_with_the_job_they_are_about(connect):
+    job, foreign = jobs.enqueue("email.send", [1]), jobs.enqueue("video.cut", [1])
+    worker = connect()
+    worker.register(wanted=1)
+    worker.hear("assignment")
+
+    status = {
+        "cpu": 0.5,
+        "logs": [{"job_id": str(job.id), "level": "info", "message": "connecting"}],
+        "alerts": [
+            {"job_id": str(job.id), "message": "mailbox is full"},
+            {"job_id": str(foreign.id), "message": "not my job"},
+        ],
+    }
+    worker.say(status=status)
+    worker.hear("heartbeat")
+
+    lines = JobLog.objects.order_by("id").values_list("job_id", "kind", "message", "attempt")
+    assert list(lines) == [
+        (job.id, "log", "connecting", 1),
+        (job.id, "alert", "mailbox is full", 1),
+    ]
+    assert Worker.objects.get(pk="rota-1").telemetry == {"os": "Linux", "cpu": 0.5}
+
+
+def test_a_job_of_another_worker_cannot_be_reported(connect):
+    job = jobs.enqueue("email.send", [1])
+    holder, other = connect(), connect()
+    holder.register("holder", wanted=1)
+    holder.hear("assignment")
+    other.register("other")
+
+    other.say(results=[{"job_id": str(job.id), "outcome": "succeeded"}])
+
+    (refused,) = other.hear("heartbeat")["results"]
+    assert (refused["ok"], refused["error"]["code"]) == (False, "conflict")
+    assert state_of(job) == "active"
+
+
+def test_a_quieted_worker_hears_it_and_is_given_nothing(connect):
+    worker = connect()
+    worker.register(wanted=1)
+    Worker.objects.filter(pk="rota-1").direct(WorkerState.QUIET)
+
+    job = jobs.enqueue("email.send", [1])
+    worker.say(wanted=1)
+    answer = worker.hear("heartbeat")
+    worker.say(wanted=1)
+    worker.hear("heartbeat")
+
+    assert answer["state"] == "quiet"
+    assert state_of(job) == "available"
+
+
+def test_a_silent_workers_job_is_recovered_and_run_by_another(process, tmp_path):
+    connect, _, environment = process(ROTA_HEARTBEAT_TIMEOUT=1, REAPER_INTERVAL=0.1)
+    job = jobs.enqueue("email.send", [1])
+    silent = connect()
+    silent.register("silent", wanted=1)
+    silent.hear("assignment")
+    with processes.manage(tmp_path, environment, "runreaper"):
+        eventually(lambda: state_of(job) == "available")
+        heir = connect()
+        heir.register("heir", wanted=1)
+        again = heir.hear("assignment")["job"]
+
+    assert (again["id"], again["attempt"]) == (str(job.id), 2)
+    assert [error["type"] for error in again["errors"]] == ["worker_death"]
+
+
+def test_closing_warm_leaves_at_once_and_loses_nothing(connect):
+    worker = connect()
+    worker.register(wanted=0)
+    job = jobs.enqueue("email.send", [1])
+
+    worker.close()
+
+    eventually(lambda: Worker.objects.get(pk="rota-1").left_at is not None)
+    assert state_of(job) == "available"
+
+
+def test_a_worker_that_connects_again_goes_on_with_its_job(connect):
+    job = jobs.enqueue("email.send", [1])
+    before = connect()
+    before.register(wanted=1, pid=7)
+    before.hear("assignment")
+
+    again = connect()
+    again.register(pid=7)
+    again.say(status={"jobs": [{"job_id": str(job.id), "progress": 0.5}]})
+    extended = again.hear("heartbeat")["jobs_extended"]
+    again.say(results=[{"job_id": str(job.id), "attempt": 1, "outcome": "succeeded"}])
+    again.hear("heartbeat")
+
+    assert extended == [str(job.id)]
+    assert state_of(job) == "completed"
+    with pytest.raises(websockets.ConnectionClosed) as closed:
+        before.hear("heartbeat")
+    assert closed.value.rcvd.code == 4409
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("[]", None),
+        ("{", None),
+        ('{"type": "hello"}', "type"),
+        ('{"type": "heartbeat", "wanted": -1}', "wanted"),
+        ('{"type": "heartbeat", "status": {"cpu": 7}}', "status.cpu"),
+        ('{"type": "heartbeat", "status": {"jobs": [{"job_id": 3}]}}', "status.jobs[0].job_id"),
+        ('{"type": "heartbeat", "results": [{"job_id": "x"}]}', "results[0].job_id"),
+    ],
+    ids=["array", "broken", "type", "wanted", "cpu", "job", "result"],
+)
+def test_a_wrong_message_is_refused_where_it_is_wrong_and_the_worker_goes_on(connect, text, field):
+    worker = connect()
+    worker.register()
+
+    worker.send(text)
+    error = worker.hear("error")["error"]
+    worker.say(wanted=0)
+
+    assert error.get("details", {}).get("field") == field
+    assert worker.hear("heartbeat")["state"] == "running"
+
+
+def test_the_first_message_must_register(connect):
+    worker = connect()
+
+    worker.say(wanted=1)
+
+    assert worker.hear("error")["error"]["details"]["field"] == "registration"
+    with pytest.raises(websockets.ConnectionClosed):
+        worker.hear("heartbeat")
+
+
+def test_without_a_key_the_handshake_is_refused(serve):
+    connect = serve(ALLOW_ANONYMOUS=False)
+    _, key = make_key("rota", scopes=["work"])
+    _, producer = make_key("shop", scopes=["produce"])
+
+    for header, status in (
+        ({}, 401),
+        ({"Authorization": "Bearer nonsense"}, 401),
+        ({"Authorization": f"Bearer {producer}"}, 403),
+    ):
+        with pytest.raises(websockets.InvalidStatus) as refused:
+            connect(**header)
+        assert refused.value.response.status_code == status
+
+    worker = connect(Authorization=f"Bearer {key}")
+    assert worker.register()["registered"] == "rota-1"
+
+
+def test_the_server_ends_cleanly_on_sigterm(process):
+    connect, started, _ = process()
+    connect().register(wanted=1)
+
+    assert started.terminate() == 0
+
+
+DOCUMENT = processes.ROOT / "docs" / "protocols" / "rota.md"
+
+
+def _schema():
+    blocks = DOCUMENT.read_text().split("```json\n")[1:]
+    return [json.loads(block.partition("\n```")[0]) for block in blocks]
+
+
+def _validator(side):
+    schema = _schema()[0]
+    return jsonschema.Draft202012Validator(schema | {"$ref": f"#/$defs/{side}"})
+
+
+def test_the_documents_examples_follow_its_schema_and_are_understood():
+    _, *examples = _schema()
+
+    assert len(examples) == 3
+    for example in examples:
+        _validator("from_worker").validate(example)
+        messages.read(json.dumps(example), "mail-1", timedelta(seconds=5))
+
+
+def test_what_the_server_says_follows_the_schema(connect):
+    jobs.enqueue("email.send", [1])
+    worker = connect()
+    said = [worker.register(wanted=1), worker.hear("assignment")]
+    worker.say(results=[{"job_id": said[1]["job"]["id"], "outcome": "succeeded"}])
+    said.append(worker.hear("heartbeat"))
+    worker.send("{}")
+    said.append(worker.hear("error"))
+
+    for message in said:
+        _validator("from_server").validate(message)
