@@ -7,10 +7,10 @@ OJS worker protocol, in capitals. The setting is read on first use and again whe
 
 from __future__ import annotations
 
-import difflib
 import types
 import typing
-from dataclasses import Field, dataclass, field, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -32,24 +32,45 @@ def _seconds(amount: float, help_text: str) -> Any:
     return _option(timedelta(seconds=amount), help_text)
 
 
+def _group(options: type[Any]) -> Any:
+    return field(default_factory=options, metadata={"help": options.__doc__})
+
+
 DAY = 86_400
 
 
-def _group(kind: type, help_text: str) -> Any:
-    return field(default_factory=kind, metadata={"help": help_text})
+@dataclass(frozen=True)
+class AGQ:
+    """Options of AGQ's RESP over TCP, `manage.py runagq`: `OJS["AGQ"]`, `OJS_AGQ_<NAME>`."""
+
+    HOST: str = _option("127.0.0.1", "Address `runagq` listens on.")
+    PORT: int = _option(6380, "Port `runagq` listens on.")
+    URL: str = _option("", "What the manifest calls it, where that is not where it listens.")
+    HEARTBEAT_INTERVAL: timedelta = _seconds(30, "How often AGQ workers are told to be heard.")
+    HEARTBEAT_TIMEOUT: timedelta = _seconds(90, "Silence after which an AGQ worker is dead.")
+    JOB_TIMEOUT: timedelta = _seconds(
+        3600,
+        "How long an AGQ worker may take for a job that names no visibility timeout of its own; "
+        "beyond it the job is taken back and the worker flagged for investigation.",
+    )
+    THREADS: int = _option(8, "Commands carried out at once, each with a database connection.")
+    MAX_CONNECTIONS: int = _option(10_000, "Most connections of one process.")
+    MAX_COMMAND: int = _option(16 * 1024 * 1024, "Largest command, in bytes.")
+    MAX_BUFFERED: int = _option(
+        256 * 1024 * 1024, "Most bytes of unfinished commands, all connections together."
+    )
 
 
 @dataclass(frozen=True)
 class Rota:
-    """Options of the Rota binding: `OJS["ROTA"]["PORT"]`, `OJS_ROTA_PORT`."""
+    """Options of Rota's WebSocket, `manage.py runrota`: `OJS["ROTA"]`, `OJS_ROTA_<NAME>`."""
 
-    ENABLED: bool = _option(False, "Speak Rota: `manage.py runrota` serves it.")
     HOST: str = _option("127.0.0.1", "Address `runrota` listens on.")
     PORT: int = _option(8081, "Port `runrota` listens on.")
-    HEARTBEAT_TIMEOUT: timedelta = _seconds(
-        5, "Silence after which a Rota worker is declared dead."
-    )
-    MAX_CONNECTIONS: int = _option(1_000, "Most sockets of one process.")
+    URL: str = _option("", "What the manifest calls it, where that is not where it listens.")
+    HEARTBEAT_TIMEOUT: timedelta = _seconds(5, "Silence after which a Rota worker is dead.")
+    THREADS: int = _option(8, "Messages worked on at once, each with a database connection.")
+    MAX_CONNECTIONS: int = _option(1_000, "Most connections of one process.")
     MAX_MESSAGE: int = _option(16 * 1024 * 1024, "Largest message, in bytes.")
 
 
@@ -84,6 +105,9 @@ class Settings:
     # Limits
     MAX_BODY_SIZE: int = _option(16 * 1024 * 1024, "Largest request body, in bytes.")
     MAX_BATCH: int = _option(10_000, "Most jobs or outcomes in one request.")
+    MAX_RESULT_SIZE: int = _option(
+        1024 * 1024, "Largest result of a job, in bytes of JSON; references have no such limit."
+    )
     MAX_FETCH: int = _option(1_000, "Most jobs handed out by one fetch.")
     MAX_WAIT: timedelta = _seconds(30, "Longest wait a fetch may ask for with `wait_ms`.")
     MAX_WAITING: int = _option(
@@ -121,9 +145,6 @@ class Settings:
         [], "Dotted paths of what wraps each execution in `runjobworker`, outermost first."
     )
 
-    # Other worker protocols
-    ROTA: Rota = _group(Rota, "The Rota binding.")
-
     # Extras
     RECORD_EVENTS: bool = _option(
         True, "Write job and worker events into the durable record behind `/ojs/v1/events`."
@@ -132,69 +153,72 @@ class Settings:
         False, "Test hooks of the public conformance suite (reset, test directives). Never in use."
     )
 
+    # The optional bindings
+    AGQ: AGQ = _group(AGQ)
+    ROTA: Rota = _group(Rota)
 
-def option_names() -> list[str]:
-    return [option.name for option in fields(Settings)]
+
+GROUPS: dict[str, type[Any]] = {"AGQ": AGQ, "ROTA": Rota}
+"""Options that hold a dictionary of their own, one for each optional binding."""
 
 
-def _read(kind: type, given: Any, place: str = "") -> Any:
-    """Return the options that `given` sets, as an instance of the dataclass `kind`.
+def option_names(group: type[Any] = Settings) -> list[str]:
+    return [option.name for option in fields(group)]
+
+
+def unknown_options(given: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    """Return each option that is none, as it is written, and the names it may have meant."""
+    found = [(f"[{name!r}]", option_names()) for name in given if name not in option_names()]
+    for name, group in GROUPS.items():
+        inner = given.get(name)
+        if isinstance(inner, Mapping):
+            known = option_names(group)
+            found += [(f"[{name!r}][{option!r}]", known) for option in inner if option not in known]
+    return found
+
+
+def _read(group: type[Any], given: Any, place: str = "OJS") -> Any:
+    """Return the options of `group` that are given, each as the type it declares.
 
     Raises:
-        ImproperlyConfigured: one is of the wrong type, or a group knows no such option.
+        ImproperlyConfigured: one is not of that type.
     """
-    wanted = typing.get_type_hints(kind)
-    return kind(
+    if not isinstance(given, Mapping):
+        raise ImproperlyConfigured(f"{place} must be a dictionary, not {given!r}.")
+    wanted = typing.get_type_hints(group)
+    return group(
         **{
-            option.name: _coerce(option, given[option.name], wanted[option.name], place)
-            for option in fields(kind)
+            option.name: _coerce(
+                f'{place}["{option.name}"]', given[option.name], wanted[option.name]
+            )
+            for option in fields(group)
             if option.name in given
         }
     )
 
 
-def _group_of(kind: type, name: str, value: Any) -> Any:
-    if not isinstance(value, dict):
-        raise ImproperlyConfigured(f'OJS["{name}"] must be a dictionary, not {value!r}.')
-    known = [option.name for option in fields(kind)]
-    for unknown in value.keys() - set(known):
-        close = difflib.get_close_matches(str(unknown), known, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise ImproperlyConfigured(f'Unknown option OJS["{name}"]["{unknown}"].{hint}')
-    return _read(kind, value, f'["{name}"]')
-
-
-def _coerce(option: Field[Any], value: Any, wanted: Any, place: str = "") -> Any:
-    """Return `value` as the type the option declares.
-
-    Raises:
-        ImproperlyConfigured: it is not of that type.
-    """
-    if is_dataclass(wanted) and isinstance(wanted, type):
-        return _group_of(wanted, option.name, value)
+def _coerce(place: str, value: Any, wanted: Any) -> Any:
+    if wanted in GROUPS.values():
+        return _read(wanted, value, place)
     if wanted is timedelta:
         seconds = value.total_seconds() if isinstance(value, timedelta) else value
         if type(seconds) in (int, float) and 0 <= seconds <= LONGEST.total_seconds():
             return timedelta(seconds=seconds)
         raise ImproperlyConfigured(
-            f'OJS{place}["{option.name}"] must be a number of seconds, a century at most, '
-            f"not {value!r}."
+            f"{place} must be a number of seconds, a century at most, not {value!r}."
         )
     if wanted is bool and value in (0, 1):
         return bool(value)
     if isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool)):
         return value
     name = getattr(wanted, "__name__", str(wanted))
-    raise ImproperlyConfigured(
-        f'OJS{place}["{option.name}"] must be of type {name}, not {value!r}.'
-    )
+    raise ImproperlyConfigured(f"{place} must be of type {name}, not {value!r}.")
 
 
 @cache
 def _load() -> Settings:
     given: dict[str, Any] = getattr(django_settings, "OJS", {}) or {}
-    settings: Settings = _read(Settings, given)
-    return settings
+    return typing.cast(Settings, _read(Settings, given))
 
 
 def configured() -> Settings:

@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from django.utils import timezone
+
 from .lifecycle import State
 from .timestamps import format_timestamp
 
@@ -23,6 +25,8 @@ ERROR_FIELDS = (
 )
 ERRORS_SHOWN = 50
 """The newest of a long history; the documents ask for ten (errors §6.2)."""
+RESULT_TTL = timedelta(days=7)
+"""Of a job that says nothing (OJS results §6.1)."""
 NOT_FOR_WORKERS = ("timeout",)
 """Public JavaScript workers read `timeout` as milliseconds; `timeout_ms` says it safely."""
 
@@ -35,6 +39,23 @@ def wire_time(moment: datetime | str) -> str:
 
 def milliseconds(value: timedelta) -> int:
     return value // timedelta(milliseconds=1)
+
+
+def result_expires_at(job: Any) -> datetime | None:
+    """When the result may be deleted (OJS results §6.2); None for a job that has not finished."""
+    if job.finished_at is None:
+        return None
+    ttl: timedelta = RESULT_TTL if job.result_ttl is None else job.result_ttl
+    moment: datetime = job.finished_at + ttl
+    return moment
+
+
+def is_pruned(job: Any) -> bool:
+    """Whether the result's time is over, swept or not (OJS results §5.3)."""
+    if getattr(job, "result_ttl", None) is None:
+        return False
+    expires_at = result_expires_at(job)
+    return expires_at is not None and expires_at <= timezone.now()
 
 
 def error_entry(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,8 +101,14 @@ def envelope(job: Any, errors: Errors = (), *, for_worker: bool = False) -> dict
         document["retry_delay_ms"] = milliseconds(job.retry_delay)
     if job.started_at is not None:
         document["started_at"] = wire_time(job.started_at)
-    if job.result is not None:
+    if job.result is not None and not is_pruned(job):
         document["result"] = job.result
+    if job.workflow_id is not None:
+        document["workflow_id"] = str(job.workflow_id)
+    if job.parent_results is not None:
+        document["parent_results"] = job.parent_results
+    if for_worker and getattr(job, "checkpoint", None) is not None:
+        document["checkpoint"] = job.checkpoint
     _add_times(document, job)
     _add_errors(document, job, errors)
     for name, value in (job.attributes or {}).items():

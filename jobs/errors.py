@@ -35,6 +35,12 @@ class InvalidPayload(OJSError):
     code = "invalid_payload"
 
 
+class InvalidWorkflow(InvalidRequest):
+    """The workflow breaks a rule of OJS workflows §11.1."""
+
+    code = "invalid_workflow"
+
+
 class InvalidRetryPolicyRequest(InvalidRequest):
     """The retry policy breaks a rule of OJS retry §11."""
 
@@ -43,6 +49,10 @@ class BodyTooLarge(OJSError):
     """The body exceeds `OJS["MAX_BODY_SIZE"]` (OJS JSON format §8.1)."""
 
     code = "envelope_too_large"
+
+
+class CheckpointTooLarge(BodyTooLarge):
+    """A checkpoint exceeds 1 MB (OJS durable execution §9.1)."""
 
 
 class Unsupported(OJSError):
@@ -63,6 +73,35 @@ class JobNotFound(NotFound):
         super().__init__(f"Job '{job_id}' not found.", resource_type="job", resource_id=str(job_id))
 
 
+class WorkflowNotFound(NotFound):
+    def __init__(self, workflow_id: object) -> None:
+        super().__init__(
+            f"Workflow '{workflow_id}' not found.",
+            resource_type="workflow",
+            resource_id=str(workflow_id),
+        )
+
+
+class ResultTooLarge(OJSError):
+    """The result exceeds `OJS["MAX_RESULT_SIZE"]`; the job stays active (OJS results §7.2)."""
+
+    code = "RESULT_TOO_LARGE"
+    hint = "Store the result elsewhere, and send a reference to it."
+
+
+class ResultPruned(OJSError):
+    """The result was deleted: its `result_ttl` has passed (OJS results §8.2)."""
+
+    code = "RESULT_PRUNED"
+
+
+class WaitTimeout(OJSError):
+    """The job has not finished in the time the caller would wait (OJS results §8.2)."""
+
+    code = "timeout"
+    retryable = True
+
+
 class DuplicateJob(OJSError):
     """A job with this id exists (OJS core §5.5.3)."""
 
@@ -81,6 +120,14 @@ class InvalidTransition(Conflict):
 
 class ReservationLost(Conflict):
     """The caller does not hold the job, or no longer does (OJS worker protocol §5.6)."""
+
+
+class InMaintenance(OJSError):
+    """The server takes no jobs now (OJS admin API §12.1)."""
+
+    code = "service_unavailable"
+    retryable = True
+    hint = "Try again when the maintenance has ended."
 
 
 class NotAuthenticated(OJSError):

@@ -30,6 +30,11 @@ STATE_OF = {
     "job.cancelled": "cancelled",
     "job.discarded": "discarded",
     "job.expired": "discarded",
+    "workflow.created": "running",
+    "workflow.started": "running",
+    "workflow.completed": "completed",
+    "workflow.failed": "failed",
+    "workflow.cancelled": "cancelled",
     "worker.started": "running",
     "worker.quiet": "quiet",
     "worker.stopped": "terminated",
@@ -60,6 +65,19 @@ def worker_event(kind: str, worker_id: str, **data: Any) -> Event:
 
 def queue_event(kind: str, queue: str, **data: Any) -> Event:
     return Event(type=kind, subject=queue, queue=queue, time=timezone.now(), data=data or None)
+
+
+def workflow_event(kind: str, workflow: Any, *, time: datetime, **data: Any) -> Event:
+    about = {
+        "workflow_id": str(workflow.id),
+        "workflow_type": workflow.type,
+        "workflow_name": workflow.name,
+    }
+    return Event(type=kind, subject=str(workflow.id), time=time, data=about | data)
+
+
+def cron_event(kind: str, name: str, **data: Any) -> Event:
+    return Event(type=kind, subject=name, time=timezone.now(), data=data)
 
 
 def record(events: Iterable[Event]) -> None:
@@ -116,9 +134,12 @@ def after(events: QuerySet[Event], cursor: tuple[int, int]) -> QuerySet[Event]:
 def event_document(event: Event) -> dict[str, Any]:
     """The event's envelope (OJS events §2), plus the members conformance L0-EVT-002 asks for."""
     component, _, _ = event.type.partition(".")
-    source = {"job": "ojs://server/api", "queue": "ojs://server/queues"}.get(
-        component, f"ojs://server/workers/{event.worker_id}"
-    )
+    source = {
+        "job": "ojs://server/api",
+        "queue": "ojs://server/queues",
+        "workflow": "ojs://server/workflows",
+        "cron": "ojs://server/cron",
+    }.get(component, f"ojs://server/workers/{event.worker_id}")
     time = format_timestamp(event.time)
     document: dict[str, Any] = {
         "specversion": "1.0",

@@ -27,6 +27,8 @@ jobs_promoted = Signal()
 """`count`: scheduled and retryable jobs that became available."""
 jobs_discarded = Signal()
 """`count`, `reason`: jobs that expired before they ran."""
+workflow_finished = Signal()
+"""`workflow_id`, `state`: a workflow completed, failed or was cancelled."""
 finish_refused = Signal()
 """`job_id`, `operation`, `worker_id`: somebody settled a job it does not hold."""
 

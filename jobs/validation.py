@@ -19,6 +19,7 @@ from .fields import Document, refuse, wrong_type
 from .identifiers import UUID7_PATTERN, uuid7
 from .lifecycle import State
 from .retry import InvalidRetryPolicy, RetryPolicy
+from .unique_policy import UniquePolicy, read_policy
 
 # Core §5.1 has lower case only; the conformance document and the JSON schema take both, and the
 # public cases use hyphens.
@@ -43,6 +44,12 @@ SYSTEM_MANAGED = frozenset(
         "error",
         "errors",
         "result",
+        "result_stored_at",
+        "result_expires_at",
+        "result_size_bytes",
+        "workflow_id",
+        "parent_results",
+        "progress",
         "retry_delay_ms",
         "next_attempt_at",
         "next_retry_at",
@@ -66,6 +73,7 @@ OPTION_NAMES = frozenset(
         "visibility_timeout_ms",
         "visibility_timeout",
         "pending",
+        "result_ttl",
     }
 )
 ENVELOPE_NAMES = frozenset({"specversion", "id", "type", "args", "meta", "options"})
@@ -95,11 +103,31 @@ class NewJob:
     attributes: dict[str, Any] = field(default_factory=dict)
     client_id: bool = False
     """The id is the client's, so it may exist already."""
+    result_ttl: timedelta | None = None
+    workflow_id: UUID | None = None
+    workflow_index: int | None = None
+    followed: bool = False
+    """Something waits for its end."""
+    parent_results: list[Any] | None = None
+    unique: UniquePolicy | None = None
+    existing: Any = None
+    """The job that is there already, when a unique policy ignored this one."""
 
     # Filled in when the job is stored.
     state: State = State.AVAILABLE
     created_at: datetime = NEVER
     enqueued_at: datetime = NEVER
+
+    @property
+    def needs(self) -> list[str] | None:
+        """What a worker must be able to do to get the job: `meta.capabilities`, a list.
+
+        Meta is the client's own (OJS core §5.4): whatever is no list of words asks for nothing.
+        """
+        named = self.meta.get("capabilities")
+        if type(named) is not list or not named or not all(type(word) is str for word in named):
+            return None
+        return sorted(set(named))
 
     # What no new job has; an envelope asks for it all the same.
     attempt: ClassVar[int] = 0
@@ -143,7 +171,12 @@ def new_job(document: Document, now: datetime) -> NewJob:
     )
     _take_times(job, options, now)
     _take_retry(job, options)
-    fields.mapping(options, "unique")
+    _take_result_ttl(job, options)
+    unique = fields.mapping(options, "unique")
+    if unique is not None:
+        job.unique = read_policy(
+            unique, type=job.type, queue=job.queue, args=job.args, meta=job.meta
+        )
     _keep_the_rest(job, document, options)
     return job
 
@@ -221,6 +254,15 @@ def _keep_timestamp(job: NewJob, name: str, sent: str) -> None:
     """Keep the client's own spelling, so that its time zone survives (OJS JSON format §5.3)."""
     if not sent.startswith("+"):
         job.attributes[name] = sent
+
+
+def _take_result_ttl(job: NewJob, options: Document) -> None:
+    """How long to keep the result, in seconds; -1 for ever (OJS results §7.1)."""
+    longest = int(fields.LONGEST.total_seconds())
+    seconds = fields.integer(options, "result_ttl", least=-1, most=longest)
+    if seconds is not None:
+        job.result_ttl = fields.LONGEST if seconds == -1 else timedelta(seconds=seconds)
+        job.attributes["result_ttl"] = seconds
 
 
 def _take_retry(job: NewJob, options: Document) -> None:

@@ -40,17 +40,15 @@ LINGER = 60
 class Subscription:
     """One waiter. Subscribe, look for work, then wait: what comes in between is not missed."""
 
-    def __init__(self, queues: Collection[str], rung: Callable[[], object] | None = None) -> None:
+    def __init__(self, queues: Collection[str]) -> None:
         self.queues = frozenset(queues)
         self._bell = threading.Event()
-        self._rung = rung
-        """Called instead, from another thread, for a waiter that does not sleep in one."""
 
-    def ring(self) -> None:
-        if self._rung is None:
-            self._bell.set()
-        else:
-            self._rung()
+    def wants(self, queues: Collection[str]) -> bool:
+        return not self.queues.isdisjoint(queues)
+
+    def ring(self, queues: Collection[str] = ()) -> None:
+        self._bell.set()
 
     def wait(self, timeout: float) -> bool:
         """Sleep until one of the queues may have work; whether anybody said so in time.
@@ -67,16 +65,40 @@ class Subscription:
         return rung
 
 
-_subscriptions: set[Subscription] = set()
+class Watch:
+    """One that wants to hear of every queue."""
+
+    def __init__(self, told: Callable[[Collection[str]], object]) -> None:
+        self.ring = told
+
+    def wants(self, queues: Collection[str]) -> bool:
+        return True
+
+
+_subscriptions: set[Subscription | Watch] = set()
 _lock = threading.Lock()
 _listener: threading.Thread | None = None
 
 
 @contextlib.contextmanager
-def subscription(
-    queues: Collection[str], rung: Callable[[], object] | None = None
-) -> Iterator[Subscription]:
-    waiter = Subscription(queues, rung)
+def subscription(queues: Collection[str]) -> Iterator[Subscription]:
+    with _subscribed(Subscription(queues)) as waiter:
+        yield waiter
+
+
+@contextlib.contextmanager
+def watching(told: Callable[[Collection[str]], object]) -> Iterator[None]:
+    """Have `told` called with the queues that may have work, in the thread that listens.
+
+    For those that have no thread to wait in; as with a subscription, what is missed is found by
+    looking now and then.
+    """
+    with _subscribed(Watch(told)):
+        yield
+
+
+@contextlib.contextmanager
+def _subscribed(waiter: Any) -> Iterator[Any]:
     with _lock:
         _subscriptions.add(waiter)
     if is_postgresql():
@@ -106,9 +128,9 @@ def _ring(queues: Collection[str]) -> None:
     if not _subscriptions:
         return
     with _lock:
-        waiters = [waiter for waiter in _subscriptions if not waiter.queues.isdisjoint(queues)]
+        waiters = [waiter for waiter in _subscriptions if waiter.wants(queues)]
     for waiter in waiters:
-        waiter.ring()
+        waiter.ring(queues)
 
 
 def _give_back_connection() -> None:

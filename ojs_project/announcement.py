@@ -15,6 +15,7 @@ from jobs.database import connection
 
 from .access import Operator
 from .first_look import Address
+from .services import rota_is_installed
 
 MANAGE = Path(settings.BASE_DIR) / "manage.py"
 
@@ -28,6 +29,10 @@ class Announcement:
     """The demonstration's key; empty where none is needed."""
     worker_pid: int | None
     """None without a demonstration."""
+    agq: bool
+    """Whether AGQ workers are served."""
+    rota: bool
+    """Whether Rota workers are."""
     database_named: bool
     """Whether the database was named on the command line, which other commands do not know."""
 
@@ -39,6 +44,7 @@ class Announcement:
         yield f"  Admin     {url}/admin/"
         yield f"            {self._login()}"
         yield f"  Health    {url}/ojs/v1/health    server, database and reaper"
+        yield from self._bindings()
         yield f"  Manifest  {url}/ojs/manifest     what the API under {url}/ojs/v1 can do"
         yield ""
         yield from self._exposure()
@@ -52,6 +58,17 @@ class Announcement:
         yield f"  Logs      {from_here(self.logs)}"
         yield "  End       Ctrl-C"
         yield ""
+
+    def _bindings(self) -> Iterator[str]:
+        agq, rota = ojs_settings.AGQ, ojs_settings.ROTA
+        if self.agq:
+            yield f"  AGQ       {agq.HOST}:{agq.PORT}    workers with any Redis client"
+        elif agq.PORT:
+            yield f"  AGQ       not served: {agq.HOST}:{agq.PORT} is in use (OJS_AGQ_PORT)"
+        if self.rota:
+            yield f"  Rota      ws://{rota.HOST}:{rota.PORT}/work    workers on a WebSocket"
+        elif rota.PORT and rota_is_installed():
+            yield f"  Rota      not served: {rota.HOST}:{rota.PORT} is in use (OJS_ROTA_PORT)"
 
     def _login(self) -> str:
         name = self.operator.username

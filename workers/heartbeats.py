@@ -38,9 +38,10 @@ class Description:
     protocol: str | None = None
     version: str | None = None
     heartbeat_timeout: timedelta | None = None
+    capabilities: list[str] | None = None
+    """Written at registration alone, like `details` and `specs`."""
+    details: dict[str, Any] | None = None
     specs: dict[str, str] | None = None
-    """Stored by a registration alone; heartbeats do not repeat them."""
-    telemetry: dict[str, Any] | None = None
 
     def given(self) -> dict[str, Any]:
         pairs = ((name, getattr(self, name)) for name in self.__slots__)

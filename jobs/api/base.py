@@ -28,6 +28,7 @@ from ..errors import (
     BodyTooLarge,
     Conflict,
     DuplicateJob,
+    InMaintenance,
     InvalidPayload,
     InvalidRequest,
     InvalidRetryPolicyRequest,
@@ -35,7 +36,10 @@ from ..errors import (
     NotFound,
     OJSError,
     PermissionDenied,
+    ResultPruned,
+    ResultTooLarge,
     Unsupported,
+    WaitTimeout,
 )
 from ..identifiers import uuid7
 from . import dialects
@@ -57,8 +61,12 @@ STATUS: dict[type[OJSError], int] = {
     BodyTooLarge: 413,
     Unsupported: 422,
     NotFound: 404,
+    ResultPruned: 410,
+    ResultTooLarge: 413,
+    WaitTimeout: 408,
     DuplicateJob: 409,
     Conflict: 409,
+    InMaintenance: 503,
     NotAuthenticated: 401,
     PermissionDenied: 403,
 }

@@ -16,7 +16,7 @@ from ..fields import missing, refuse, wrong_type
 from ..identifiers import parse_uuid
 from ..models import Job, Scope
 from ..timestamps import format_timestamp
-from ..validation import new_job, new_jobs
+from ..validation import NewJob, new_job, new_jobs
 from .base import OJSViewSet
 from .dialects import job_reply
 
@@ -43,6 +43,13 @@ def full_envelope(job: Job) -> dict[str, Any]:
     return envelope(job, errors_of(job))
 
 
+def enqueued(job: NewJob) -> dict[str, Any]:
+    """A job as a batch answers it: the one there was, where a unique policy ignored it."""
+    if job.existing is None:
+        return envelope(job)
+    return envelope(job.existing) | {"deduplicated": True}
+
+
 class JobViewSet(OJSViewSet):
     """`/ojs/v1/jobs`"""
 
@@ -53,6 +60,10 @@ class JobViewSet(OJSViewSet):
     def create(self, request: Any) -> Response:
         """PUSH: enqueue one job (OJS HTTP §9.1)."""
         (job,) = engine.enqueue([new_job(self.read(required=True), timezone.now())])
+        if job.existing is not None:
+            # 200: it was there before (OJS unique jobs §5.4).
+            known = job_reply(request.META, envelope(job.existing))
+            return Response(known | {"deduplicated": True})
         response = self._answer(envelope(job), status=201)
         response["Location"] = f"{request.path.rstrip('/')}/{job.id}"
         return response
@@ -75,7 +86,7 @@ class JobViewSet(OJSViewSet):
         count = len(jobs)
         return Response(
             {
-                "jobs": [envelope(job) for job in jobs],
+                "jobs": [enqueued(job) for job in jobs],
                 "count": count,
                 "enqueued": count,
                 "failed": 0,

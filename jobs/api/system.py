@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -12,23 +13,37 @@ from rest_framework.response import Response
 from .. import __version__, engine
 from ..conf import ojs_settings
 from ..database import connection
+from ..endpoints import announced
 from ..errors import NotFound
-from ..models import Event, Job, JobError, Queue, RefusedFinish
+from ..models import (
+    Checkpoint,
+    CronJob,
+    CronRun,
+    Dependency,
+    Event,
+    Job,
+    JobError,
+    ProgressReport,
+    Queue,
+    RefusedFinish,
+    Workflow,
+)
 from .base import SPEC_VERSION, OJSViewSet
 
 STARTED = time.monotonic()
+PORT = re.compile(r":\d+\Z")
 BACKENDS = {"postgresql": "postgres"}
 CAPABILITIES = {
     "batch_enqueue": True,
-    "cron_jobs": False,
+    "cron_jobs": True,
     "dead_letter": True,
     "delayed_jobs": True,
     "job_ttl": True,
     "priority_queues": True,
     "rate_limiting": False,
     "schema_validation": False,
-    "unique_jobs": False,
-    "workflows": False,
+    "unique_jobs": True,
+    "workflows": True,
     "pause_resume": False,
     "events": True,
 }
@@ -46,6 +61,7 @@ class ManifestViewSet(OJSViewSet):
 
     def retrieve(self, request: Any) -> Response:
         base = request.path.rsplit("/manifest", 1)[0]
+        elsewhere = endpoints_beside(PORT.sub("", request.get_host()))
         return Response(
             {
                 "ojs_version": SPEC_VERSION,
@@ -55,18 +71,28 @@ class ManifestViewSet(OJSViewSet):
                     "version": __version__,
                     "language": "python",
                 },
-                "conformance_level": 1,
-                "protocols": ["http"],
+                "conformance_level": 3,
+                "protocols": ["http", *sorted(elsewhere)],
                 "backend": backend(),
                 "capabilities": CAPABILITIES,
+                "unique_job_strength": "strong",
                 "extensions": EXTENSIONS,
                 "endpoints": {
                     "base_url": request.build_absolute_uri(f"{base}/v1"),
                     "manifest": f"{base}/manifest",
                     "health": f"{base}/v1/health",
+                    **elsewhere,
                 },
             }
         )
+
+
+def endpoints_beside(host: str) -> dict[str, str]:
+    """Where workers are served beside this port; nothing while the database is away."""
+    try:
+        return announced(host)
+    except (DatabaseError, InterfaceError):
+        return {}
 
 
 def backend_health() -> dict[str, Any]:
@@ -96,7 +122,19 @@ class ConformanceViewSet(OJSViewSet):
     def reset(self, request: HttpRequest) -> Response:
         if not ojs_settings.CONFORMANCE_MODE:
             raise NotFound("There is nothing here.")
-        for model in (JobError, Job, Event, RefusedFinish, Queue):
+        for model in (
+            Checkpoint,
+            CronRun,
+            CronJob,
+            Dependency,
+            ProgressReport,
+            JobError,
+            Job,
+            Workflow,
+            Event,
+            RefusedFinish,
+            Queue,
+        ):
             model._default_manager.all().delete()
         engine.forget_queues()
         return Response({"reset": True})

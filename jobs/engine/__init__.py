@@ -1,10 +1,12 @@
 """Every way a job may change: `from jobs import engine; engine.claim(...)`."""
 
+from .checkpoints import Saved, clear_checkpoint, find_checkpoint, save_checkpoint
 from .claim import ClaimedJob, claim
 from .control import (
     Change,
     activate,
     cancel,
+    cancel_jobs,
     delete_dead,
     not_dead,
     pause,
@@ -12,15 +14,28 @@ from .control import (
     retry,
     retry_one,
 )
+from .cron import (
+    NewCronJob,
+    delete_cron,
+    enqueue_due_schedules,
+    run_cron_now,
+    set_cron_enabled,
+    upsert_cron,
+)
+from .dependencies import enqueue_after
 from .enqueue import enqueue, forget_queues
 from .failure import fail
+from .following import follow, repair
+from .inheritance import results_of_workflow
 from .outcomes import Completion, Failure, Outcome
+from .progress import Standing, progress_of, report_progress
 from .reclaim import VISIBILITY_TIMEOUT, WORKER_DEATH, Cause, expire, reclaim
 from .reservations import extend
-from .retention import prune_events, prune_jobs
+from .retention import prune_events, prune_jobs, prune_results, prune_workflows
 from .settle import complete
 from .specs import Line, forget_specs, matching_types, register_specs, write_lines
 from .timers import discard_expired, promote_due, time_out
+from .workflows import cancel_workflow, create_workflow
 
 __all__ = [
     "VISIBILITY_TIMEOUT",
@@ -31,30 +46,52 @@ __all__ = [
     "Completion",
     "Failure",
     "Line",
+    "NewCronJob",
     "Outcome",
+    "Saved",
+    "Standing",
     "activate",
     "cancel",
+    "cancel_jobs",
+    "cancel_workflow",
     "claim",
+    "clear_checkpoint",
     "complete",
+    "create_workflow",
+    "delete_cron",
     "delete_dead",
     "discard_expired",
     "enqueue",
+    "enqueue_after",
+    "enqueue_due_schedules",
     "expire",
     "extend",
     "fail",
+    "find_checkpoint",
+    "follow",
     "forget_queues",
     "forget_specs",
     "matching_types",
     "not_dead",
     "pause",
+    "progress_of",
     "promote_due",
     "prune_events",
     "prune_jobs",
+    "prune_results",
+    "prune_workflows",
     "reclaim",
     "register_specs",
+    "repair",
+    "report_progress",
+    "results_of_workflow",
     "resume",
     "retry",
     "retry_one",
+    "run_cron_now",
+    "save_checkpoint",
+    "set_cron_enabled",
     "time_out",
+    "upsert_cron",
     "write_lines",
 ]

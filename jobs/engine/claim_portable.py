@@ -10,16 +10,18 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import orjson
 from django.db import models
-from django.db.models import Case, F, Value, When
+from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Cast, Coalesce, Now
 from django.utils import timezone
 
 from ..database import atomic, connection
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN
 from ..events import job_event, record
+from ..expressions import JSONArrayWithin
 from ..lifecycle import Event, State
-from ..models import Job, JobError, Queue
+from ..models import Checkpoint, Job, JobError, Maintenance, Queue
 from .claimed import ClaimedJob, from_row
 
 ROW = (
@@ -44,6 +46,9 @@ ROW = (
     Cast("attributes", models.TextField()),
     Value(None, output_field=models.TextField()),
     "reserved_until",
+    "workflow_id",
+    Cast("parent_results", models.TextField()),
+    Value(None, output_field=models.TextField()),
 )
 
 
@@ -53,13 +58,18 @@ def take(
     count: int,
     types: Sequence[str] | None,
     period: timedelta,
+    able: Sequence[str],
 ) -> list[ClaimedJob]:
     """The tidy version, for databases where one statement cannot do it all."""
     with atomic():
+        if Maintenance.objects.on().exists():
+            return []
         ids: list[UUID] = []
         paused = set(Queue.objects.paused().filter(pk__in=queues).values_list("pk", flat=True))
         open_queues = [queue for queue in queues if queue not in paused]
         fetchable = Job.objects.unexpired().filter(**({"type__in": types} if types else {}))
+        unable = Q(needs__isnull=True)
+        fetchable = fetchable.filter(unable | Q(JSONArrayWithin("needs", able)) if able else unable)
         fetchable = fetchable.select_for_update(
             skip_locked=connection().features.has_select_for_update_skip_locked
         )
@@ -107,6 +117,9 @@ def _read(chosen: models.QuerySet[Job], ids: Sequence[UUID]) -> list[ClaimedJob]
     if retried:
         for error in JobError.objects.filter(job__in=retried).values("job_id", *ERROR_FIELDS):
             history.setdefault(error["job_id"], []).append(error)
+    kept = Checkpoint.objects.filter(pk__in=rows, is_cleared=False)
+    for job_id, state, sequence in kept.values_list("pk", "state", "sequence"):
+        rows[job_id][23] = orjson.dumps({"state": state, "sequence": sequence})
     for row in rows.values():
         row[19] = None
         row[18] = None if row[18] == "{}" else row[18]

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from django.utils import timezone
 
-from .. import wakeup
+from .. import maintenance, wakeup
 from ..conf import ojs_settings
 from ..database import atomic, is_postgresql, on_commit, run
 from ..errors import DuplicateJob
@@ -23,6 +23,8 @@ BATCH = 1000
 EVENT_OF = {State.AVAILABLE: "job.enqueued", State.SCHEDULED: "job.scheduled"}
 """A pending job has entered no queue yet; it is told when it is activated."""
 
+FOLLOWED = ("workflow_id", "workflow_index", "followed", "parent_results")
+
 # One document and one recordset: measured the fastest way in, for one job and for a thousand.
 # The database's clock stamps the jobs, so that several servers agree on who came first.
 INSERT = """
@@ -32,21 +34,32 @@ INSERT = """
                id uuid, type text, queue text, args jsonb, meta jsonb, priority smallint,
                pending boolean, max_attempts integer, retry jsonb, timeout double precision,
                visibility_timeout double precision, scheduled_at timestamptz,
-               expires_at timestamptz, tags jsonb, attributes jsonb)
+               expires_at timestamptz, tags jsonb, attributes jsonb, needs jsonb,
+               result_ttl double precision,
+               workflow_id uuid, workflow_index integer, followed boolean, parent_results jsonb,
+               unique_key text)
     ), inserted AS (
         INSERT INTO ojs_jobs_job
                (id, type, queue, args, meta, priority, state, attempt, attempt_counted,
                 max_attempts, retry, timeout, visibility_timeout, reserved_by, finished_by,
                 unfenced, scheduled_at, expires_at, created_at, enqueued_at, tags, attributes,
-                dead_letter)
+                needs, dead_letter, result_ttl, workflow_id, workflow_index, followed,
+                parent_results, unique_key)
         SELECT id, type, queue, args, meta, priority,
                CASE WHEN pending THEN 'pending'
                     WHEN scheduled_at > statement_timestamp() THEN 'scheduled'
                     ELSE 'available' END,
                0, false, max_attempts, retry, make_interval(secs => timeout),
                make_interval(secs => visibility_timeout), '', '', false, scheduled_at,
-               expires_at, statement_timestamp(), statement_timestamp(), tags, attributes, false
+               expires_at, statement_timestamp(), statement_timestamp(), tags, attributes,
+               needs, false,
+               make_interval(secs => result_ttl), workflow_id, workflow_index,
+               coalesce(followed, false), parent_results, unique_key
           FROM given
+         WHERE NOT EXISTS (SELECT 1
+                             FROM ojs_jobs_maintenance
+                            WHERE refuses_jobs
+                              AND coalesce(until > statement_timestamp(), true))
    ON CONFLICT (id) DO NOTHING
      RETURNING id, type, queue, priority, state, scheduled_at
     ), rung AS (
@@ -74,11 +87,33 @@ INSERT_UNTOLD = INSERT.format(told="")
 def enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
     """Store the jobs, all or none, and tell those that wait for them (OJS core §7.1).
 
-    The jobs come back with the fields only the server knows.
+    The jobs come back with the fields only the server knows. One that its unique policy ignored
+    is not stored; `existing` is the job that is there already.
 
     Raises:
-        DuplicateJob: a job with one of the ids exists, or the batch names an id twice.
+        DuplicateJob: a job with one of the ids exists, or the batch names an id twice; or a
+            unique policy says reject.
     """
+    if not new:
+        return new
+    if any(job.unique is not None for job in new):
+        return _enqueue_unique(new)
+    return _enqueue(new)
+
+
+def _enqueue_unique(new: Sequence[NewJob]) -> Sequence[NewJob]:
+    # Late: what gives way is cancelled, and what waited for it may have to be enqueued.
+    from .unique import Conflicts
+
+    with atomic():
+        _stamp(new, timezone.now())
+        conflicts = Conflicts(new)
+        _enqueue(conflicts.settle())
+        conflicts.cancel_replaced()
+    return new
+
+
+def _enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
     if not new:
         return new
     if len(new) > BATCH or any(job.client_id for job in new):
@@ -111,6 +146,8 @@ def _stamp(new: Sequence[NewJob], now: datetime) -> None:
             job.state = State.PENDING
         elif job.scheduled_at is not None and job.scheduled_at > now:
             job.state = State.SCHEDULED
+        else:
+            job.state = State.AVAILABLE
 
 
 def _insert_postgresql(new: Sequence[NewJob]) -> int:
@@ -122,7 +159,7 @@ def _insert_postgresql(new: Sequence[NewJob]) -> int:
 
 
 def _record(job: NewJob) -> dict[str, Any]:
-    return {
+    document = {
         "id": job.id,
         "type": job.type,
         "queue": job.queue,
@@ -140,10 +177,18 @@ def _record(job: NewJob) -> dict[str, Any]:
         "expires_at": job.expires_at,
         "tags": job.tags,
         "attributes": job.attributes,
+        "needs": job.needs,
+        "unique_key": job.unique and job.unique.key,
     }
+    if job.result_ttl is not None:
+        document["result_ttl"] = job.result_ttl.total_seconds()
+    if job.followed:
+        document |= {name: getattr(job, name) for name in FOLLOWED}
+    return document
 
 
 def _insert_portable(new: Sequence[NewJob]) -> int:
+    maintenance.refuse_jobs()
     now = timezone.now()
     _stamp(new, now)
     rows = [
@@ -165,6 +210,10 @@ def _insert_portable(new: Sequence[NewJob]) -> int:
             enqueued_at=now,
             tags=job.tags,
             attributes=job.attributes,
+            needs=job.needs,
+            result_ttl=job.result_ttl,
+            **{name: getattr(job, name) for name in FOLLOWED},
+            unique_key=job.unique.key if job.unique else None,
         )
         for job in new
     ]
@@ -201,7 +250,12 @@ def _duplicate_of(job: NewJob) -> DuplicateJob:
 
 
 def _duplicate(batch: Sequence[NewJob]) -> DuplicateJob:
-    """Find out which id was taken. On PostgreSQL the others of the batch are there, ours."""
+    """Find out which id was taken. On PostgreSQL the others of the batch are there, ours.
+
+    Raises:
+        InMaintenance: it was none; nothing is enqueued now.
+    """
+    maintenance.refuse_jobs()
     ids = [job.id for job in batch if job.client_id]
     stamp = batch[0].created_at
     taken = Job.objects.filter(pk__in=ids).exclude(created_at=stamp).values_list("pk", flat=True)

@@ -20,6 +20,7 @@ from ..lifecycle import Event, State
 from ..models import Job, JobError
 from ..retry import RetryPolicy
 from ..signals import jobs_failed, send_on_commit
+from .following import follow
 from .outcomes import Failure, Outcome, explain
 
 BACKTRACE_FRAMES = 50
@@ -91,10 +92,13 @@ def _settle_failed(settled: Sequence[tuple[Job, Failure, Outcome]]) -> None:
     for (state, dead_letter, unfenced, released), group in moves.items():
         _move(state, group, dead_letter=dead_letter, unfenced=unfenced, released=released)
     record(event for _, _, outcome in settled for event in outcome.events)
+    ended = (job for job, _, outcome in settled if outcome.state == State.DISCARDED)
+    follow([job.pk for job in ended if job.followed])
 
 
 def _release(job: Job, failure: Failure, outcome: Outcome, now: datetime) -> None:
     """Fill in what follows a job given back: available at once, or when it asked for."""
+    outcome.released = True
     if failure.retry_in:
         outcome.state, outcome.retry_delay = State.RETRYABLE, failure.retry_in
         outcome.retry_at = now + failure.retry_in

@@ -25,6 +25,7 @@ from ..querysets import JobQuerySet
 from ..retry import RetryPolicy
 from ..signals import jobs_reclaimed, send_on_commit
 from .failure import keeps_dead_letter
+from .following import follow
 
 BATCH_SIZE = 1000
 
@@ -48,7 +49,7 @@ def expire() -> int:
     return reclaim(Job.objects.overdue(), VISIBILITY_TIMEOUT)
 
 
-COLUMNS = ("id", "type", "queue", "attempt", "max_attempts", "retry", "reserved_by")
+COLUMNS = ("id", "type", "queue", "attempt", "max_attempts", "retry", "reserved_by", "followed")
 
 # A worker's death may orphan thousands of jobs, and each of them writes four rows: one statement
 # takes a batch. `{lost}` is the caller's own SELECT ... FOR UPDATE SKIP LOCKED. Who keeps a dead
@@ -81,7 +82,9 @@ RECLAIM = """
           FROM (SELECT DISTINCT queue FROM judged WHERE again) AS queues
          WHERE EXISTS (SELECT 1 FROM ojs_jobs_listener)
     ){told}
-    SELECT (SELECT count(*) FROM lost) FROM rung
+    SELECT (SELECT count(*) FROM lost),
+           (SELECT array_agg(id) FROM judged WHERE followed AND NOT again)
+      FROM rung
 """
 TOLD = """, told AS (
         INSERT INTO ojs_jobs_event
@@ -131,7 +134,9 @@ def _take_back_postgresql(lost: JobQuerySet, cause: Cause) -> int:
         parameters = (*parameters, cause.type, cause.message)
     with connection().cursor() as cursor:
         cursor.execute(RECLAIM.format(lost=select, told=told), parameters)
-        return int(cursor.fetchone()[0])
+        count, ended = cursor.fetchone()
+    follow(ended or ())
+    return int(count)
 
 
 def _take_back_portable(lost: JobQuerySet, cause: Cause) -> int:
@@ -154,6 +159,7 @@ def _take_back_portable(lost: JobQuerySet, cause: Cause) -> int:
     _discard(spent)
     record(event for job in jobs for event in _events(job, cause, now))
     wakeup.notify({job.queue for job in jobs})
+    follow([job.pk for job in spent if job.followed])
     return len(jobs)
 
 

@@ -5,20 +5,39 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 
 from ..conf import ojs_settings
 from ..database import atomic
 from ..lifecycle import State
-from ..models import Event, Job, JobError, JobLog, Listener, RefusedFinish
+from ..models import (
+    Checkpoint,
+    CronRun,
+    Dependency,
+    Event,
+    Job,
+    JobError,
+    JobLog,
+    Listener,
+    ProgressReport,
+    RefusedFinish,
+    Workflow,
+    WorkflowState,
+)
 
 BATCH_SIZE = 1000
+WORKFLOWS = 20
+HAS_RESULT = Q(state=State.COMPLETED, result_pruned=False)
 
 
 def prune_jobs() -> int:
     """Delete one batch of finished jobs past their keep; return how many."""
-    finished = Job.objects.filter(finished_at__isnull=False)
+    # Jobs of workflows go with their workflow; results are kept for those that wait for more.
+    awaited = Dependency.objects.filter(predecessor=OuterRef("pk"), waiter__state=State.PENDING)
+    finished = Job.objects.filter(finished_at__isnull=False, workflow__isnull=True).exclude(
+        Q(followed=True) & Exists(awaited)
+    )
     for jobs, keep in (
         (finished.filter(state=State.COMPLETED), ojs_settings.COMPLETED_RETENTION),
         (finished.filter(state=State.CANCELLED), ojs_settings.CANCELLED_RETENTION),
@@ -26,7 +45,7 @@ def prune_jobs() -> int:
             finished.filter(state=State.DISCARDED, dead_letter=False),
             ojs_settings.DISCARDED_RETENTION,
         ),
-        (Job.objects.dead(), ojs_settings.DEAD_LETTER_RETENTION),
+        (Job.objects.dead().filter(workflow__isnull=True), ojs_settings.DEAD_LETTER_RETENTION),
     ):
         deleted = _delete(_older(jobs, keep))
         if deleted:
@@ -36,12 +55,17 @@ def prune_jobs() -> int:
 
 def _older(jobs: QuerySet[Job], keep: timedelta) -> list[UUID]:
     old = jobs.filter(finished_at__lte=Now() - keep).order_by("finished_at")
+    # A result that shall outlive the job's keep keeps the job (OJS results §7.1).
+    old = old.filter(
+        Q(result_ttl__isnull=True) | Q(finished_at__lte=Now() - F("result_ttl")) | ~HAS_RESULT
+    )
     return list(old.values_list("pk", flat=True)[:BATCH_SIZE])
 
 
 def _over_the_limit() -> list[UUID]:
     """The oldest jobs of a dead letter that outgrew `DEAD_LETTER_MAX` (OJS dead letter §8.1)."""
-    newest_first = Job.objects.dead().order_by("-finished_at", "-pk").values_list("pk", flat=True)
+    dead = Job.objects.dead().filter(workflow__isnull=True)
+    newest_first = dead.order_by("-finished_at", "-pk").values_list("pk", flat=True)
     limit = ojs_settings.DEAD_LETTER_MAX
     return list(newest_first[limit : limit + BATCH_SIZE])
 
@@ -55,8 +79,63 @@ def _delete(ids: list[UUID]) -> int:
         gone = list(finished.select_for_update().order_by("pk").values_list("pk", flat=True))
         JobError.objects.filter(job__in=gone).delete()
         JobLog.objects.filter(job__in=gone).delete()
+        ProgressReport.objects.filter(job__in=gone).delete()
+        Checkpoint.objects.filter(pk__in=gone).delete()
+        Dependency.objects.filter(Q(predecessor__in=gone) | Q(waiter__in=gone)).delete()
         Job.objects.filter(pk__in=gone)._raw_delete(using=Job.objects.db)
     return len(gone)
+
+
+def prune_results() -> int:
+    """Delete one batch of results whose `result_ttl` has passed (OJS results §5.3).
+
+    What a workflow may still pass on stays until that has ended (§9.1).
+    """
+    roots = Workflow.objects.filter(pk=OuterRef("workflow__root_id"), finished_at__isnull=True)
+    awaited = Dependency.objects.filter(predecessor=OuterRef("pk"), waiter__state=State.PENDING)
+    over = (
+        Job.objects.filter(
+            result_ttl__isnull=False,
+            result_pruned=False,
+            finished_at__isnull=False,
+            finished_at__lte=Now() - F("result_ttl"),
+        )
+        .exclude(Q(followed=True) & (Exists(roots) | Exists(awaited)))
+        .order_by("finished_at")
+    )
+    ids = list(over.values_list("pk", flat=True)[:BATCH_SIZE])
+    finished = Job.objects.filter(pk__in=ids, finished_at__isnull=False)
+    return finished.update(result=None, result_pruned=True)
+
+
+def prune_workflows() -> int:
+    """Delete workflows that ended long enough ago, with all inside them; return how many."""
+    over = Workflow.objects.filter(parent__isnull=True, finished_at__isnull=False)
+    for state, keep in (
+        (WorkflowState.COMPLETED, ojs_settings.COMPLETED_RETENTION),
+        (WorkflowState.CANCELLED, ojs_settings.CANCELLED_RETENTION),
+        (WorkflowState.FAILED, ojs_settings.DEAD_LETTER_RETENTION),
+    ):
+        old = over.filter(state=state, finished_at__lte=Now() - keep).order_by("finished_at")
+        ids = list(old.values_list("pk", flat=True)[:WORKFLOWS])
+        if ids:
+            return sum(_delete_workflow(pk) for pk in ids)
+    return 0
+
+
+def _delete_workflow(root_id: UUID) -> int:
+    """Delete a workflow; one with more jobs than a batch goes in several rounds."""
+    inside = Workflow.objects.filter(root_id=root_id)
+    with atomic():
+        jobs = Job.objects.filter(workflow__in=inside.values("pk"))
+        # What is dead, or runs still, goes on as a job of its own.
+        for stays in (Q(finished_at__isnull=True), Q(state=State.DISCARDED, dead_letter=True)):
+            jobs.filter(stays).update(workflow=None, workflow_index=None)
+        ids = list(jobs.values_list("pk", flat=True)[:BATCH_SIZE])
+        _delete(ids)
+        if len(ids) < BATCH_SIZE:
+            inside.delete()
+    return 1
 
 
 def prune_events() -> int:
@@ -68,6 +147,10 @@ def prune_events() -> int:
     deleted = horizon.delete()[0]
     # A listener that was killed could not take itself off the list.
     Listener.objects.filter(seen_at__lte=Now() - timedelta(minutes=5)).delete()
+    # Open runs are known by their jobs (§6.3 of OJS cron), however old.
+    runs = CronRun.objects.filter(decided_at__lte=Now() - keep, unfinished=False).order_by("pk")
+    old = list(runs.values_list("pk", flat=True)[:BATCH_SIZE])
+    deleted += CronRun.objects.filter(pk__in=old).delete()[0]
     refused = RefusedFinish.objects.filter(refused_at__lte=Now() - keep).order_by("pk")
     ids = list(refused.values_list("pk", flat=True)[:BATCH_SIZE])
     return deleted + RefusedFinish.objects.filter(pk__in=ids).delete()[0]

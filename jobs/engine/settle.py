@@ -16,10 +16,12 @@ from django.db.models import F
 
 from ..conf import ojs_settings
 from ..database import atomic, is_postgresql, run
+from ..errors import ResultTooLarge
 from ..events import job_event, record
 from ..lifecycle import Event, State
 from ..models import Job
 from ..signals import jobs_completed, send_on_commit
+from .following import follow
 from .outcomes import Completion, Outcome, explain
 
 # Rows are locked in the order of their ids: two batches that share jobs cannot deadlock. The
@@ -33,10 +35,10 @@ COMPLETE = """
       ORDER BY id
          LIMIT {limit}
     ), held AS MATERIALIZED (
-        SELECT job.id, done.result, done.worker_id IS NULL AS unfenced
+        SELECT job.id, done.result, done.worker_id IS NULL AS unfenced, job.followed
           FROM done
     CROSS JOIN LATERAL (
-            SELECT id
+            SELECT id, followed
               FROM ojs_jobs_job
              WHERE id = done.id
                AND state = 'active'
@@ -55,12 +57,18 @@ COMPLETE = """
                reserved_until = NULL,
                reserved_for = NULL
           FROM held
-         WHERE job.id = held.id
+         WHERE job.id = held.id{alone}
      RETURNING job.id, job.type, job.queue, job.attempt, job.max_attempts, job.finished_at,
                job.finished_by, job.started_at
     ){told}
-    SELECT id, attempt, max_attempts, finished_at FROM completed
+    SELECT id, attempt, max_attempts, finished_at FROM completed{left}
 """
+# A job that others wait for is left for a second statement, in one transaction with what its end
+# sets free; all others need no more than this one.
+ALONE = "\n           AND NOT held.followed"
+LEFT = """
+ UNION ALL
+    SELECT id, NULL, NULL, NULL FROM held WHERE followed"""
 TOLD = """, told AS (
         INSERT INTO ojs_jobs_event
                (type, subject, queue, job_type, worker_id, attempt, time, data)
@@ -73,9 +81,14 @@ SIZES = (1, 10, 100, 1_000, 10_000, 100_000)
 
 
 @cache
-def _statement(size: int, told: bool) -> str:
+def _statement(size: int, told: bool, followed: bool) -> str:
     limit = next(limit for limit in SIZES if limit >= size)
-    return COMPLETE.format(limit=limit, told=TOLD if told else "")
+    return COMPLETE.format(
+        limit=limit,
+        told=TOLD if told else "",
+        alone="" if followed else ALONE,
+        left="" if followed else LEFT,
+    )
 
 
 def complete(completions: Sequence[Completion]) -> list[Outcome]:
@@ -84,6 +97,9 @@ def complete(completions: Sequence[Completion]) -> list[Outcome]:
     A refused one carries its error: `JobNotFound`, `ReservationLost` (another worker or attempt
     holds the job) or `InvalidTransition` (it is not active).
     """
+    large = [index for index, item in enumerate(completions) if _is_too_large(item.result)]
+    if large:
+        return _all_but(large, completions)
     settle = _complete_postgresql if is_postgresql() else _complete_portable
     # The same job several times in one request: only one of them can win.
     first = {item.job_id: item for item in reversed(completions)}
@@ -105,7 +121,40 @@ def complete(completions: Sequence[Completion]) -> list[Outcome]:
     return outcomes
 
 
+def _is_too_large(result: Any) -> bool:
+    return (
+        isinstance(result, dict | list | str)
+        and len(orjson.dumps(result)) > ojs_settings.MAX_RESULT_SIZE
+    )
+
+
+def _all_but(large: Sequence[int], completions: Sequence[Completion]) -> list[Outcome]:
+    """Complete the others; those with too large a result stay active (OJS results §7.2)."""
+    rest = iter(complete([item for n, item in enumerate(completions) if n not in set(large)]))
+    limit = ojs_settings.MAX_RESULT_SIZE
+    refusal = f"The result may have at most {limit} bytes of JSON."
+    return [
+        Outcome(item.job_id, error=ResultTooLarge(refusal, max_size=limit))
+        if n in set(large)
+        else next(rest)
+        for n, item in enumerate(completions)
+    ]
+
+
 def _complete_postgresql(completions: Sequence[Completion]) -> dict[UUID, Outcome]:
+    done = _run(completions, followed=False)
+    left = [item for item in completions if item.job_id in done and not done[item.job_id].attempt]
+    if left:
+        for item in left:
+            del done[item.job_id]
+        with atomic():
+            settled = _run(left, followed=True)
+            follow(list(settled))
+        done |= settled
+    return done
+
+
+def _run(completions: Sequence[Completion], *, followed: bool) -> dict[UUID, Outcome]:
     document = orjson.dumps(
         [
             {
@@ -117,15 +166,16 @@ def _complete_postgresql(completions: Sequence[Completion]) -> dict[UUID, Outcom
             for item in completions
         ]
     ).decode()
-    statement = _statement(len(completions), ojs_settings.RECORD_EVENTS)
+    statement = _statement(len(completions), ojs_settings.RECORD_EVENTS, followed)
     return {
-        job_id: Outcome(job_id, State.COMPLETED, attempt, most, at)
+        job_id: Outcome(job_id, State.COMPLETED, attempt or 0, most or 0, at)
         for job_id, attempt, most, at in run(statement, [document])
     }
 
 
 def _complete_portable(completions: Sequence[Completion]) -> dict[UUID, Outcome]:
     done: dict[UUID, Outcome] = {}
+    followed: list[UUID] = []
     with atomic():
         for item in completions:
             moved = _held(item).transition(
@@ -141,6 +191,9 @@ def _complete_portable(completions: Sequence[Completion]) -> dict[UUID, Outcome]
                     job.pk, State.COMPLETED, job.attempt, job.max_attempts, job.finished_at
                 )
                 record([_completed_event(job)])
+                if job.followed:
+                    followed.append(job.pk)
+        follow(followed)
     return done
 
 

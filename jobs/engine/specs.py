@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from django.db import models
 from django.utils import timezone
 
 from ..models import Job, JobLog, JobSpec
@@ -66,8 +67,11 @@ def write_lines(worker_id: str, lines: Sequence[Line]) -> int:
         return 0
     ids = {line.job_id for line in lines}
     held = dict(Job.objects.held_by(worker_id).filter(pk__in=ids).values_list("pk", "attempt"))
+    written = JobLog.objects.filter(job__in=held).order_by().values_list("job")
+    room = dict.fromkeys(held, MOST_LINES)
+    for job_id, count in written.annotate(models.Count("pk")):
+        room[job_id] -= count
     kept = []
-    room = {job_id: MOST_LINES - JobLog.objects.filter(job=job_id).count() for job_id in held}
     now = timezone.now()
     for line in lines:
         if room.get(line.job_id, 0) <= 0:

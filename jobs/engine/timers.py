@@ -13,10 +13,11 @@ from ..database import atomic, connection
 from ..envelope import milliseconds
 from ..events import job_event, record
 from ..lifecycle import WAITING, Event, State
-from ..models import Job
+from ..models import Job, Maintenance
 from ..querysets import JobQuerySet
 from ..signals import jobs_discarded, jobs_failed, jobs_promoted, send_on_commit
 from .failure import fail_locked
+from .following import follow
 from .outcomes import Failure
 
 BATCH_SIZE = 1000
@@ -35,6 +36,8 @@ def promote_due() -> int:
     """Make scheduled and retryable jobs whose time has come available (OJS core §6.3)."""
     now = timezone.now()
     with atomic():
+        if Maintenance.objects.on().exists():
+            return 0  # promotion waits as well (OJS admin API §12.1)
         waiting = Job.objects.due().filter(scheduled_at__lte=Now() - HEAD_START)
         due = locked(waiting.order_by("scheduled_at"), "type", "queue", "attempt")
         if not due:
@@ -91,6 +94,7 @@ def discard_expired() -> int:
             "attempt",
             "created_at",
             "expires_at",
+            "followed",
         )
         if not stale:
             return 0
@@ -98,6 +102,7 @@ def discard_expired() -> int:
             Event.EXPIRE, State.DISCARDED
         )
         record(job_event("job.expired", job, time=now, data=_expiry(job, now)) for job in stale)
+        follow([job.pk for job in stale if job.followed])
     send_on_commit(jobs_discarded, Job, count=len(stale), reason="expired")
     return len(stale)
 

@@ -5,22 +5,41 @@ statements of `jobs.engine`.
 """
 
 from .apikey import ApiKey, Scope, all_scopes
+from .audit import OperatorAction, Source
+from .checkpoint import Checkpoint
+from .cron import CronJob, CronRun, OverlapPolicy
+from .endpoint import Endpoint
 from .event import Event
 from .job import DeadJob, Job, JobError, RefusedFinish
+from .maintenance import Maintenance
 from .queue import Listener, Queue
 from .spec import JobLog, JobSpec
+from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, WorkflowType
 
 __all__ = [
     "ApiKey",
+    "Checkpoint",
+    "CronJob",
+    "CronRun",
     "DeadJob",
+    "Dependency",
+    "Endpoint",
     "Event",
     "Job",
     "JobError",
     "JobLog",
     "JobSpec",
     "Listener",
+    "Maintenance",
+    "OperatorAction",
+    "OverlapPolicy",
+    "ProgressReport",
     "Queue",
     "RefusedFinish",
     "Scope",
+    "Source",
+    "Workflow",
+    "WorkflowState",
+    "WorkflowType",
     "all_scopes",
 ]

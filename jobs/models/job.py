@@ -68,14 +68,46 @@ class Job(models.Model):
     tags = models.JSONField(default=list, blank=True)
     attributes = models.JSONField(default=dict, blank=True)
     """Fields of the envelope that no column holds, returned as they came (OJS core §5.5.4)."""
+    needs = models.JSONField(null=True, blank=True)
+    """What a worker must be able to do to get it, from `meta.capabilities`; null for nearly all."""
+    unique_key = models.CharField(max_length=64, null=True, blank=True)  # noqa: DJ001 (see index)
+    """What the job's unique policy compares, and null for most (OJS unique jobs §4)."""
     dead_letter = models.BooleanField(default=False)
     """Discarded, and kept for an operator to look at (OJS dead letter §4.2)."""
+
+    # Neither constraint nor plain index: a job outside of workflows pays for neither.
+    workflow = models.ForeignKey(
+        "Workflow",
+        null=True,
+        blank=True,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name="jobs",
+    )
+    workflow_index = models.PositiveIntegerField(null=True, blank=True)
+    """Place among the workflow's nodes; null for a callback."""
+    followed = models.BooleanField(default=False, db_default=False)
+    """Something waits for its end: a workflow, or a job that depends on it."""
+    parent_results = models.JSONField(null=True, blank=True)
+    """Results of the jobs before it (OJS workflows §7); null outside of workflows."""
+    result_ttl = models.DurationField(null=True, blank=True)
+    """How long the result is kept, where the client said so (OJS results §7.1)."""
+    result_pruned = models.BooleanField(default=False, db_default=False)
 
     objects = JobQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("job")
         verbose_name_plural = _("jobs")
+        permissions = [
+            ("cancel_job", _("Can cancel jobs")),
+            ("retry_job", _("Can retry discarded jobs")),
+            ("discard_job", _("Can delete jobs from the dead letter")),
+            ("run_job", _("Can run waiting jobs now")),
+            ("enqueue_job", _("Can enqueue jobs by hand")),
+            ("view_job_args", _("Can see arguments that are redacted for others")),
+        ]
         indexes = [
             # FETCH: one range scan a queue, already in order.
             models.Index(
@@ -106,6 +138,32 @@ class Job(models.Model):
                 "expires_at",
                 name="ojs_job_expires",
                 condition=Q(expires_at__isnull=False, state__in=sorted(WAITING)),
+            ),
+            models.Index(
+                "workflow",
+                "workflow_index",
+                name="ojs_job_workflow",
+                condition=Q(workflow__isnull=False),
+            ),
+            models.Index(
+                "workflow",
+                name="ojs_job_workflow_open",
+                condition=Q(workflow__isnull=False, finished_at__isnull=True),
+            ),
+            models.Index(
+                "finished_at",
+                name="ojs_job_result_ttl",
+                condition=Q(
+                    result_ttl__isnull=False, finished_at__isnull=False, result_pruned=False
+                ),
+            ),
+            # Null, not empty, for jobs that are not unique: those are in no index.
+            models.Index(
+                "unique_key",
+                "state",
+                "created_at",
+                name="ojs_job_unique",
+                condition=Q(unique_key__isnull=False),
             ),
         ]
         constraints = [

@@ -40,6 +40,10 @@ class Queue(models.Model):
         verbose_name = _("queue")
         verbose_name_plural = _("queues")
         ordering = ("name",)
+        permissions = [
+            ("pause_queue", _("Can pause and resume queues")),
+            ("purge_queue", _("Can delete the jobs of a queue")),
+        ]
 
     def __str__(self) -> str:
         return self.name

@@ -23,6 +23,7 @@ class JobSpec(models.Model):
         verbose_name = _("job spec")
         verbose_name_plural = _("job specs")
         ordering = ("type",)
+        permissions = [("register_spec", _("Can register and withdraw job specs"))]
 
     def __str__(self) -> str:
         return f"{self.type} {self.checksum}"

@@ -38,7 +38,7 @@ class Rota:
         self.socket = socket
 
     def _wait(self, coming):
-        return self._loop.run_until_complete(asyncio.wait_for(coming, PATIENCE))
+        return asyncio.run_coroutine_threadsafe(coming, self._loop).result(PATIENCE)
 
     def say(self, **message):
         self._wait(self.socket.send(json.dumps({"type": "heartbeat"} | message)))
@@ -67,15 +67,21 @@ class Rota:
 def connecting():
     """Returns how to connect to the server on a port; every connection is closed in the end."""
     with contextlib.ExitStack() as stack:
+        # In a thread, for a server that ends expects to be answered.
         loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever)
+        thread.start()
         stack.callback(loop.close)
+        stack.callback(thread.join, PATIENCE)
+        stack.callback(loop.call_soon_threadsafe, loop.stop)
 
         def connect(port, **headers):
             async def opened():
                 url = f"ws://127.0.0.1:{port}/work"
                 return await websockets.connect(url, additional_headers=headers, proxy=None)
 
-            worker = Rota(loop, loop.run_until_complete(opened()))
+            opening = asyncio.run_coroutine_threadsafe(opened(), loop)
+            worker = Rota(loop, opening.result(PATIENCE))
             stack.callback(worker.close)
             return worker
 
@@ -124,6 +130,7 @@ class Serving:
     def stop(self):
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(PATIENCE)
+        assert not self._thread.is_alive()
 
 
 @pytest.fixture
@@ -134,7 +141,7 @@ def process(database_url, tmp_path, connecting):
 
         def start(**options):
             port = processes.free_port()
-            given = {"ROTA_ENABLED": 1, "ROTA_PORT": port, "ALLOW_ANONYMOUS": 1} | options
+            given = {"ROTA_PORT": port, "ALLOW_ANONYMOUS": 1} | options
             environment = processes.environment(database_url, **given)
             started = stack.enter_context(processes.manage(tmp_path, environment, "runrota"))
             started.wait_for("Rota workers are served")
@@ -168,7 +175,7 @@ def test_a_worker_registers_gets_a_job_and_reports_what_it_returned(connect):
     assert answer["results"] == [{"job_id": given["id"], "ok": True, "state": "completed"}]
     assert Job.objects.get(pk=job.id).result == {"sent": 1}
     known = Worker.objects.get(pk="rota-1")
-    assert (known.protocol, known.labels, known.telemetry) == ("rota", ["eu"], {"os": "Linux"})
+    assert (known.protocol, known.labels, known.details) == ("rota", ["eu"], {"os": "Linux"})
 
 
 def test_work_is_pushed_as_soon_as_it_exists_and_never_more_than_wanted(connect):
@@ -259,7 +266,7 @@ def test_logs_and_alerts_are_kept_with_the_job_they_are_about(connect):
         (job.id, "log", "connecting", 1),
         (job.id, "alert", "mailbox is full", 1),
     ]
-    assert Worker.objects.get(pk="rota-1").telemetry == {"os": "Linux", "cpu": 0.5}
+    assert Worker.objects.get(pk="rota-1").stats == {"cpu": 0.5}
 
 
 def test_a_job_of_another_worker_cannot_be_reported(connect):

@@ -1,7 +1,8 @@
 """The fleet in the Django admin."""
 
 from . import notices  # noqa: F401 (registers what our pages warn of)
+from .operation import FleetOperationAdmin
 from .spec import JobSpecAdmin
 from .worker import WorkerAdmin
 
-__all__ = ["JobSpecAdmin", "WorkerAdmin"]
+__all__ = ["FleetOperationAdmin", "JobSpecAdmin", "WorkerAdmin"]

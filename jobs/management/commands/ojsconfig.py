@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields
 from datetime import timedelta
 from typing import Any
 
@@ -23,23 +23,30 @@ def shown_days(value: timedelta) -> str:
     return f"{value // timedelta(seconds=1)}"
 
 
+def every_option(
+    group: Any = conf.Settings, values: Any = None, place: str = ""
+) -> Iterator[tuple[str, Any, str]]:
+    """Every option's name, value and sentence; those of a group as `AGQ["PORT"]`."""
+    for option in fields(group):
+        name = f'{place}["{option.name}"]' if place else option.name
+        if values is not None:
+            value = getattr(values, option.name)
+        else:
+            factory = option.default_factory
+            value = option.default if factory is MISSING else factory()
+        if option.name in conf.GROUPS:
+            yield from every_option(conf.GROUPS[option.name], value, name)
+        else:
+            yield name, value, option.metadata["help"]
+
+
 def reference() -> str:
     """The table of the README."""
     lines = ["| option | default | meaning |", "|---|---|---|"]
-    for name, default, meaning in _options(conf.Settings()):
+    for name, default, meaning in every_option():
         unit = " s" if isinstance(default, timedelta) else ""
         lines.append(f"| `{name}` | {shown(default)}{unit} | {meaning} |")
     return "\n".join(lines)
-
-
-def _options(settings: Any, group: str = "") -> Iterator[tuple[str, Any, str]]:
-    """Name, value and meaning of each option; those of a group are named `GROUP.NAME`."""
-    for option in fields(settings):
-        value = getattr(settings, option.name)
-        if is_dataclass(value):
-            yield from _options(value, f"{option.name}.")
-        else:
-            yield f"{group}{option.name}", value, option.metadata["help"]
 
 
 class Command(BaseCommand):
@@ -55,5 +62,5 @@ class Command(BaseCommand):
         if options["markdown"]:
             self.stdout.write(reference())
             return
-        for name, value, _ in _options(conf.configured()):
+        for name, value, _ in every_option(values=conf.configured()):
             self.stdout.write(f"{name} = {shown(value)}")

@@ -9,6 +9,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from jobs import engine
+from jobs.audit import of_shell, record_action
+from jobs.database import atomic
 
 LONGEST = 255
 
@@ -34,8 +36,17 @@ class Command(BaseCommand):
                 raise CommandError(f"{name!r} needs a checksum: write TYPE=CHECKSUM.")
         if not checksums and not options["forget"]:
             raise CommandError("Name at least one TYPE=CHECKSUM, --file or --forget.")
-        forgotten = engine.forget_specs(options["forget"])
-        changed = engine.register_specs(checksums)
+        with atomic():
+            forgotten = engine.forget_specs(options["forget"])
+            changed = engine.register_specs(checksums)
+            if forgotten or changed:
+                record_action(
+                    of_shell(),
+                    "register_spec",
+                    kind="jobspec",
+                    count=changed + forgotten,
+                    selection={"registered": checksums, "withdrawn": options["forget"]},
+                )
         self.stdout.write(
             f"{changed} registered, {len(checksums) - changed} as before, {forgotten} withdrawn."
         )

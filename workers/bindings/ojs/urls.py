@@ -2,6 +2,8 @@
 
 from django.urls import path
 
+from .checkpoints import CheckpointViewSet
+from .progress import ProgressViewSet
 from .views import HealthViewSet, WorkerViewSet
 
 register = WorkerViewSet.as_view({"post": "register"})
@@ -29,6 +31,19 @@ urlpatterns = [
     path("ojs/v1/jobs/<str:job_id>/ack", ack),
     path("ojs/v1/jobs/<str:job_id>/nack", nack),
     path("ojs/v1/jobs/<str:job_id>/fail", nack),
+    path(
+        "ojs/v1/jobs/<str:job_id>/progress",
+        ProgressViewSet.as_view({"get": "retrieve", "put": "report", "post": "report"}),
+        name="progress",
+    ),
+    path(
+        "ojs/v1/jobs/<str:job_id>/checkpoint",
+        CheckpointViewSet.as_view(
+            {"post": "save", "put": "save", "get": "retrieve", "delete": "destroy"}
+        ),
+        name="checkpoint",
+    ),
+    path("ojs/v1/workers/progress", ProgressViewSet.as_view({"post": "report"})),
     path(
         "ojs/v1/workers/<path:worker_id>",
         WorkerViewSet.as_view({"delete": "deregister"}),

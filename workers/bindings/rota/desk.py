@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from jobs import engine
 from jobs.api.authentication import ANYBODY, caller_of
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob, Failure, Outcome
-from jobs.errors import NotAuthenticated, PermissionDenied
-from workers import protocol
+from jobs.errors import JobNotFound, NotAuthenticated, PermissionDenied
+from workers import directory, protocol
 from workers.protocol import Reply
 
 from .messages import Message, Registration
@@ -75,15 +77,36 @@ def hear(registration: Registration, message: Message, in_hand: Collection[str])
         active_job_ids=sorted({*in_hand, *message.job_ids} - settled),
         sequence=message.sequence,
     )
-    if message.telemetry:
-        system = registration.description.telemetry or {}
-        protocol.note_telemetry(worker_id, system | message.telemetry)
+    _note_progress(registration, message, reply.jobs_extended)
+    if message.stats:
+        directory.keep_stats(worker_id, message.stats)
     return Told(reply, outcomes)
+
+
+def _note_progress(registration: Registration, message: Message, held: Collection[str]) -> None:
+    """Note how far its jobs are; what was said before is not written again."""
+    for job_id in registration.told.keys() - set(held):
+        del registration.told[job_id]
+    for job_id in held:
+        said = message.progress.get(job_id)
+        if said is None or said == registration.told.get(job_id):
+            continue
+        # Its retention may pass, or an operator delete it, in this very moment.
+        with contextlib.suppress(JobNotFound):
+            engine.report_progress(
+                UUID(job_id),
+                value=said.value,
+                message=said.message,
+                worker_id=registration.worker_id,
+            )
+        registration.told[job_id] = said
 
 
 def assign(registration: Registration, count: int) -> list[ClaimedJob]:
     """Claim jobs of the types whose checksum is the registered one."""
     types = engine.matching_types(registration.specs)
+    if not types:
+        return []
     return protocol.fetch(
         registration.queues, worker_id=registration.worker_id, count=count, types=types
     )

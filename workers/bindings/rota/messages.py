@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from django.utils import timezone
 
 from jobs import fields
+from jobs.api.body import parse_json
 from jobs.engine import Line, Outcome
 from jobs.envelope import envelope
 from jobs.errors import InvalidPayload, InvalidRequest, OJSError
@@ -31,6 +32,18 @@ class Registration:
     queues: list[str]
     specs: dict[str, str]
     description: Description
+    told: dict[str, Progress] = field(default_factory=dict)
+    """What is on record of the progress of its jobs, so that saying it again costs nothing."""
+
+
+class Progress(NamedTuple):
+    """How far a job is, 0 to 1, and what the worker says about it."""
+
+    value: float | None
+    message: str
+
+
+NO_PROGRESS = Progress(None, "")
 
 
 @dataclass(slots=True)
@@ -41,8 +54,9 @@ class Message:
     state: WorkerState | None = None
     job_ids: list[str] = field(default_factory=list)
     """Jobs the worker says it runs; it may leave those out that it was assigned here."""
-    progress: list[tuple[Any, float, str]] = field(default_factory=list)
-    telemetry: dict[str, Any] | None = None
+    progress: dict[str, Progress] = field(default_factory=dict)
+    stats: dict[str, Any] | None = None
+    """How busy its machine is."""
     lines: list[Line] = field(default_factory=list)
     completions: list[Completion] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
@@ -64,10 +78,7 @@ def read(text: str | bytes, worker_id: str, timeout: timedelta) -> Message:
         InvalidPayload: it is not a JSON object.
         InvalidRequest: a member is missing or wrong; `details["field"]` says which.
     """
-    try:
-        body = orjson.loads(text)
-    except orjson.JSONDecodeError as problem:
-        raise InvalidPayload(f"The message is not JSON: {problem}") from None
+    body = parse_json(text.encode() if isinstance(text, str) else text)
     if type(body) is not dict:
         raise InvalidPayload("The message must be a JSON object.")
     kind = fields.required_text(body, "type")
@@ -138,7 +149,7 @@ def _registration(said: Document, timeout: timedelta) -> Registration:
         protocol="rota",
         heartbeat_timeout=timeout,
         specs=specs,
-        telemetry={"os": system} if system else None,
+        details={"os": system} if system else None,
     )
     return Registration(worker_id, list(dict.fromkeys(queues)), specs, description)
 
@@ -155,12 +166,12 @@ def _status(status: Document, message: Message) -> None:
         message.state = STATES[state]
     usage = {name: _share(status, name) for name in ("cpu", "ram")}
     usage = {name: share for name, share in usage.items() if share is not None}
-    message.telemetry = usage or None
+    message.stats = usage or None
     for index, job in enumerate(_objects(status, "jobs")):
-        job_id, progress, note = _inside(f"jobs[{index}]", _job_status, job)
-        message.job_ids.append(str(job_id))
-        if progress is not None:
-            message.progress.append((job_id, progress, note))
+        job_id, progress = _inside(f"jobs[{index}]", _job_status, job)
+        message.job_ids.append(job_id)
+        if progress != NO_PROGRESS:
+            message.progress[job_id] = progress
     for name, is_alert in (("logs", False), ("alerts", True)):
         for index, line in enumerate(_objects(status, name)):
             message.lines.append(_inside(f"{name}[{index}]", _line, line, is_alert))
@@ -175,9 +186,9 @@ def _share(document: Document, name: str) -> float | None:
     return float(value)
 
 
-def _job_status(job: Document) -> tuple[Any, float | None, str]:
+def _job_status(job: Document) -> tuple[str, Progress]:
     note = fields.text(job, "message", longest=1_000) or ""
-    return fields.job_id(job), _share(job, "progress"), note
+    return str(fields.job_id(job)), Progress(_share(job, "progress"), note)
 
 
 def _line(line: Document, is_alert: bool) -> Line:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import http
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -16,18 +16,19 @@ from websockets.exceptions import ConnectionClosed
 from jobs import wakeup
 from jobs.conf import ojs_settings
 from jobs.database import borrowed, is_postgresql
+from jobs.endpoints import url_of
 from jobs.errors import InvalidRequest, NotAuthenticated, OJSError
+from workers.presence import announced
 
 from . import desk, messages
 
 logger = logging.getLogger("workers.rota")
 
 PATH = "/work"
-THREADS = 8
 LOOK_EVERY = 5.0
 """Seconds between two looks for work nobody told us of."""
-POLL = 0.1
-"""The same where the database cannot notify."""
+GOODBYE = 2.0
+"""Seconds a worker has to answer that its connection is being closed."""
 SILENT, REPLACED, REFUSED = 4408, 4409, 4400
 """Close codes of ours."""
 PROPERLY = (1000, 1001)
@@ -39,24 +40,47 @@ class RotaServer:
     """Serves `/work` until it is stopped; holds what its connections share."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="ojs-rota")
+        self._threads = ThreadPoolExecutor(ojs_settings.ROTA.THREADS, thread_name_prefix="rota")
         self.sessions: dict[str, Session] = {}
+        self.look_every = LOOK_EVERY
 
     async def run(self, host: str, port: int, stop: asyncio.Event) -> None:
-        options = ojs_settings.ROTA
-        async with serve(
-            self._handle,
-            host,
-            port,
-            process_request=self._admit,
-            max_size=options.MAX_MESSAGE,
-            max_queue=8,
-            # Workers send a message a second; silence is judged by those.
-            ping_interval=None,
-        ) as server:
-            logger.info("Rota workers are served at ws://%s:%s%s", host, _port(server), PATH)
-            await stop.wait()
+        with contextlib.ExitStack() as stack:
+            if not await self.in_thread(is_postgresql):
+                self.look_every = wakeup.SHORT_POLL
+            # It may have to connect, so not in the loop.
+            watch = wakeup.watching(self._told_by(asyncio.get_running_loop()))
+            await self.in_thread(stack.enter_context, watch)
+            async with serve(
+                self._handle,
+                host,
+                port,
+                process_request=self._admit,
+                max_size=ojs_settings.ROTA.MAX_MESSAGE,
+                max_queue=8,
+                # Workers send a message a second; silence is judged by those.
+                ping_interval=None,
+                close_timeout=GOODBYE,
+            ) as server:
+                options = ojs_settings.ROTA
+                url = url_of("ws", host, _port(server), PATH, public=options.URL)
+                logger.info("Rota workers are served at ws://%s:%s%s", host, _port(server), PATH)
+                async with announced(self.in_thread, "rota", url):
+                    await stop.wait()
         self._threads.shutdown()
+
+    def _told_by(self, loop: asyncio.AbstractEventLoop) -> Callable[[Collection[str]], None]:
+        """Return what the thread calls that listens to the database."""
+
+        def told(queues: Collection[str]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(self._ring, frozenset(queues))
+
+        return told
+
+    def _ring(self, queues: frozenset[str]) -> None:
+        for session in self.sessions.values():
+            session.ring(queues)
 
     async def in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """The one crossing from asyncio to the engine."""
@@ -114,6 +138,11 @@ class Session:
         self._wanted = 0
         self._assigned = 0
         """Assignments sent on this connection."""
+
+    def ring(self, queues: frozenset[str]) -> None:
+        """One of `queues` may have work."""
+        if self._registration and not queues.isdisjoint(self._registration.queues):
+            self._work.set()
 
     @property
     def worker_id(self) -> str:
@@ -185,16 +214,24 @@ class Session:
             await self._connection.close(REPLACED, "the worker has connected again")
 
     async def _push(self, registration: messages.Registration) -> None:
+        try:
+            await self._assign_for_ever(registration)
+        except ConnectionClosed:
+            pass
+        except Exception:
+            # A bug, or a database that is away: the worker shall connect again.
+            logger.exception("Jobs for a Rota worker cannot be claimed.")
+            await self._connection.close(1011, "internal error")
+
+    async def _assign_for_ever(self, registration: messages.Registration) -> None:
         """Assign jobs as soon as there are some, never more than wanted."""
-        look_every = LOOK_EVERY if is_postgresql() else POLL
-        with wakeup.subscription(registration.queues, _ringing(self._work)):
-            while True:
-                self._work.clear()
-                if self._wanted > 0:
-                    await self._assign(registration)
-                timeout = look_every if self._wanted > 0 else None
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._work.wait(), timeout)
+        while True:
+            self._work.clear()
+            if self._wanted > 0:
+                await self._assign(registration)
+            timeout = self._server.look_every if self._wanted > 0 else None
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._work.wait(), timeout)
 
     async def _assign(self, registration: messages.Registration) -> None:
         asked = min(self._wanted, ojs_settings.MAX_FETCH)
@@ -237,14 +274,3 @@ class Session:
         del self._server.sessions[self.worker_id]
         if self._connection.close_code in PROPERLY and not self._in_hand:
             await self._server.in_thread(desk.leave, self.worker_id)
-
-
-def _ringing(event: asyncio.Event) -> Callable[[], None]:
-    """Return what sets `event` from the thread that listens to the database."""
-    loop = asyncio.get_running_loop()
-
-    def ring() -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(event.set)
-
-    return ring

@@ -19,8 +19,6 @@ class Command(BaseCommand):
         parser.add_argument("--port", type=int, help='its port (default: OJS["ROTA"]["PORT"])')
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if not ojs_settings.ROTA.ENABLED:
-            raise CommandError('Rota is switched off: set OJS["ROTA"]["ENABLED"] to True.')
         try:
             from workers.bindings.rota.server import RotaServer
         except ImportError as problem:

@@ -1,0 +1,161 @@
+"""Results over HTTP: read one, wait for it, read many (OJS results §8, §9.3, §10)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, ClassVar
+from uuid import UUID
+
+from rest_framework.response import Response
+
+from ..conf import ojs_settings
+from ..database import connection
+from ..envelope import is_pruned, result_expires_at
+from ..errors import InvalidRequest, JobNotFound, ResultPruned, WaitTimeout
+from ..fields import missing, refuse, texts
+from ..identifiers import parse_uuid
+from ..lifecycle import State
+from ..models import Job, Scope
+from ..timestamps import format_timestamp
+from .base import OJSViewSet, dumps
+from .jobs import errors_of, parse_id
+from .paging import number
+
+DEFAULT_WAIT = 30
+LOOKS = (0.05, 0.5)
+"""Seconds between two looks: the first, and the longest it grows to."""
+MANY = 1000
+COLUMNS = (
+    "state",
+    "attempt",
+    "result",
+    "result_ttl",
+    "result_pruned",
+    "finished_at",
+    "started_at",
+)
+
+_waiting = threading.Lock()
+_waiters = 0
+
+
+class ResultViewSet(OJSViewSet):
+    """`/ojs/v1/jobs/{id}/result`"""
+
+    scopes: ClassVar[dict[str, str]] = dict.fromkeys(("retrieve", "bulk"), Scope.PRODUCE)
+
+    def retrieve(self, request: Any, job_id: str) -> Response:
+        """The outcome of a job; with `wait=true` as soon as there is one (§8.2)."""
+        parameters = request.query_params
+        identifier = parse_id(job_id)
+        seconds = number(parameters, "timeout", DEFAULT_WAIT, least=0, most=86_400)
+        job = _job(identifier)
+        if job.finished_at is None and _flag(parameters, "wait"):
+            job = _wait(identifier, min(seconds, ojs_settings.MAX_WAIT.total_seconds()))
+            if job.finished_at is None:
+                raise WaitTimeout(
+                    f"Job '{job_id}' has not finished yet.", job_id=job_id, state=job.state
+                )
+        if job.finished_at is not None and (job.result_pruned or is_pruned(job)):
+            when = format_timestamp(result_expires_at(job) or job.finished_at)
+            raise ResultPruned(f"Result expired at {when}", job_id=job_id)
+        response = Response(_document(job))
+        if job.finished_at is None:
+            response["Retry-After"] = "1"
+        return response
+
+    def bulk(self, request: Any) -> Response:
+        """The results of many jobs; null where there is none (§9.3)."""
+        ids = texts(self.read(required=True), "ids", longest=64)
+        if ids is None:
+            raise missing("ids")
+        if not 1 <= len(ids) <= MANY:
+            raise refuse("ids", f"Give 1 to {MANY} ids, not {len(ids)}.", validation="size")
+        parsed = {text: parse_uuid(text) for text in ids}
+        known = [job_id for job_id in parsed.values() if job_id is not None]
+        jobs = Job.objects.only(*COLUMNS).in_bulk(known)
+        return Response({"results": {text: _entry(jobs.get(pk)) for text, pk in parsed.items()}})
+
+
+def _job(job_id: UUID) -> Job:
+    job = Job.objects.only(*COLUMNS).filter(pk=job_id).first()
+    if job is None:
+        raise JobNotFound(job_id)
+    return job
+
+
+def _flag(parameters: Any, name: str) -> bool:
+    text = parameters.get(name, "false")
+    if text not in ("true", "false", "1", "0"):
+        raise InvalidRequest(f"The '{name}' parameter must be true or false.", field=name)
+    return text in ("true", "1")
+
+
+def _wait(job_id: UUID, seconds: float) -> Job:
+    """Look again and again until the job has ended, or the time is up.
+
+    Waiters hold a thread each; beyond `MAX_WAITING` they look once.
+    """
+    global _waiters
+    with _waiting:
+        if _waiters >= ojs_settings.MAX_WAITING:
+            return _job(job_id)
+        _waiters += 1
+    deadline = time.monotonic() + seconds
+    pause, longest = LOOKS
+    never = threading.Event()
+    try:
+        while True:
+            job = _job(job_id)
+            left = deadline - time.monotonic()
+            if job.finished_at is not None or left <= 0:
+                return job
+            current = connection()
+            if current.settings_dict["OPTIONS"].get("pool") and not current.in_atomic_block:
+                current.close()  # a sleeper must not keep it from those that work
+            never.wait(min(left, pause))
+            pause = min(pause * 1.5, longest)
+    finally:
+        with _waiting:
+            _waiters -= 1
+
+
+def _document(job: Job) -> dict[str, Any]:
+    document: dict[str, Any] = {"job_id": str(job.pk), "state": job.state, "result": job.result}
+    if job.finished_at is None:
+        return document
+    finished = format_timestamp(job.finished_at)
+    document["completed_at"] = finished
+    if job.state == State.COMPLETED:
+        document |= result_metadata(job)
+    else:
+        history = errors_of(job)
+        if history:
+            last = history[-1]
+            document["error"] = {
+                "type": last["type"],
+                "code": last["code"] or last["type"],
+                "message": last["message"],
+                "attempt": last["attempt"],
+            }
+    return document
+
+
+def result_metadata(job: Job) -> dict[str, Any]:
+    """When the result was stored, until when it stays, and its size (§6.2)."""
+    expires_at = result_expires_at(job)
+    if job.finished_at is None or expires_at is None:
+        return {}
+    return {
+        "result_stored_at": format_timestamp(job.finished_at),
+        "result_expires_at": format_timestamp(expires_at),
+        "result_size_bytes": len(dumps(job.result)),
+    }
+
+
+def _entry(job: Job | None) -> dict[str, Any] | None:
+    if job is None:
+        return None
+    kept = job.finished_at is not None and not (job.result_pruned or is_pruned(job))
+    return {"state": job.state, "result": job.result if kept else None}

@@ -1,0 +1,118 @@
+"""Workflows over HTTP: create, look, list, cancel (OJS workflows §11, HTTP §14)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django.utils import timezone
+from rest_framework.response import Response
+
+from .. import engine
+from ..errors import InvalidRequest, WorkflowNotFound
+from ..identifiers import parse_uuid
+from ..models import Scope, Workflow, WorkflowState, WorkflowType
+from ..workflow_document import progress_document, summaries, workflow_document
+from ..workflow_plans import plan_of
+from .base import OJSViewSet
+from .dialects import is_sdk
+from .paging import bad_cursor, page
+
+FILTERS = {"state": WorkflowState.values, "type": WorkflowType.values}
+
+
+class WorkflowViewSet(OJSViewSet):
+    """`/ojs/v1/workflows`"""
+
+    scopes: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("create", "retrieve", "list", "cancel", "progress"), Scope.PRODUCE
+    )
+
+    def create(self, request: Any) -> Response:
+        """Create and begin a workflow (OJS workflows §11.1)."""
+        workflow = engine.create_workflow(plan_of(self.read(required=True), timezone.now()))
+        response = self._answer(workflow_document(workflow), status=201)
+        response["Location"] = f"{request.path.rstrip('/')}/{workflow.pk}"
+        return response
+
+    def retrieve(self, request: Any, workflow_id: str) -> Response:
+        """The workflow with all its steps (OJS workflows §11.2)."""
+        return self._answer(workflow_document(self._find(workflow_id)))
+
+    def list(self, request: Any) -> Response:
+        """Newest first, those inside others left out; `state`, `type` and `name` filter."""
+        parameters = request.query_params
+        rows = Workflow.objects.filter(parent__isnull=True).order_by("-id")
+        for name, known in FILTERS.items():
+            value = parameters.get(name)
+            if value and value not in known:
+                raise InvalidRequest(
+                    f"The '{name}' parameter must be one of {', '.join(known)}.", field=name
+                )
+            if value:
+                rows = rows.filter(**{name: value})
+        if parameters.get("name"):
+            rows = rows.filter(name=parameters["name"])
+        found, pagination = page(
+            parameters,
+            rows,
+            keys=lambda workflow: [str(workflow.pk)],
+            after=_older_than,
+            parts=1,
+        )
+        documents = summaries(found)
+        return Response(
+            {
+                "workflows": documents,
+                "items": documents,
+                "pagination": pagination,
+                "total": pagination["total"],
+            }
+        )
+
+    def cancel(self, request: Any, workflow_id: str) -> Response:
+        """Cancel; active jobs may finish (OJS workflows §11.3)."""
+        workflow = engine.cancel_workflow(_parse(workflow_id))
+        document = workflow_document(self._find(str(workflow.pk)))
+        nodes = document.get("steps") or document.get("jobs") or []
+        states = [node["state"] for node in nodes]
+        document |= {
+            "steps_cancelled": states.count("cancelled"),
+            "steps_already_completed": states.count("completed"),
+        }
+        return self._answer(document)
+
+    def progress(self, request: Any, workflow_id: str) -> Response:
+        """How far the workflow is (OJS progress §9.2)."""
+        response = Response(progress_document(self._find(workflow_id)))
+        response["Cache-Control"] = "no-cache"
+        return response
+
+    def _find(self, text: str) -> Workflow:
+        workflow = Workflow.objects.filter(pk=_parse(text)).first()
+        if workflow is None:
+            raise WorkflowNotFound(text)
+        return workflow
+
+    def _answer(self, document: dict[str, Any], status: int = 200) -> Response:
+        # Some of the public SDKs read the fields at the top level.
+        flat = document if is_sdk(self.request.META) else {}
+        return Response(flat | {"workflow": document}, status=status)
+
+
+def _parse(text: str) -> UUID:
+    """
+    Raises:
+        WorkflowNotFound: this cannot be the id of a workflow.
+    """
+    workflow_id = parse_uuid(text)
+    if workflow_id is None:
+        raise WorkflowNotFound(text)
+    return workflow_id
+
+
+def _older_than(rows: Any, keys: list[str]) -> Any:
+    last = parse_uuid(keys[0])
+    if last is None:
+        raise bad_cursor(keys[0])
+    return rows.filter(pk__lt=last)

@@ -1,0 +1,224 @@
+"""Jobs that wait for other jobs (OJS HTTP §14.1, `depends_on`): any graph without cycles.
+
+A waiting job is pending. What frees it is decided under a lock of its row, after its edges were
+marked: of two predecessors that end at the same instant on two servers, the second to get the
+lock sees the mark of the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from uuid import UUID
+
+from django.db.models import Exists, OuterRef
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from .. import wakeup
+from ..database import atomic, connection
+from ..errors import InvalidRequest
+from ..events import job_event, record
+from ..lifecycle import WAITING, Event, State
+from ..models import Dependency, Job
+from ..signals import jobs_cancelled, jobs_promoted, send_on_commit
+from ..validation import NewJob
+from .enqueue import enqueue
+from .inheritance import results_of_jobs
+
+BATCH = 1000
+IN_VAIN = "A job it depends on did not complete."
+
+
+def enqueue_after(
+    new: Sequence[NewJob],
+    depends_on: Mapping[UUID, Sequence[UUID]],
+    *,
+    condition: str = Dependency.SUCCESS,
+    pass_results: bool = True,
+) -> Sequence[NewJob]:
+    """Store the jobs, all or none; those named in `depends_on` wait for the jobs it gives.
+
+    A waiting job becomes available when all its predecessors have settled, with their results as
+    `parent_results`, in the order given. One whose predecessor ends otherwise than completed is
+    cancelled, and those that wait for it in turn; with the condition `settled` any end will do.
+
+    Args:
+        depends_on: id of a new job → ids of jobs, new ones too.
+        condition: `success` or `settled`.
+        pass_results: give the job its predecessors' results.
+
+    Raises:
+        InvalidRequest: a predecessor does not exist, or the jobs wait for each other in a circle.
+        DuplicateJob: see `enqueue`.
+    """
+    waiting = {job_id: list(dict.fromkeys(ids)) for job_id, ids in depends_on.items() if ids}
+    _refuse_cycles(waiting)
+    _prepare(new, waiting, pass_results)
+    named = {job_id for ids in waiting.values() for job_id in ids}
+    older = named - {job.id for job in new}
+    with atomic():
+        ended = _hold(older)
+        enqueue(new)
+        Dependency.objects.bulk_create(
+            [
+                Dependency(
+                    waiter_id=job_id, predecessor_id=other, position=place, condition=condition
+                )
+                for job_id, ids in waiting.items()
+                for place, other in enumerate(ids)
+            ],
+            batch_size=BATCH,
+        )
+        if ended:
+            from .following import follow  # it goes on with what these jobs set free
+
+            follow(ended)
+    return new
+
+
+def _prepare(
+    new: Sequence[NewJob], waiting: Mapping[UUID, Sequence[UUID]], pass_results: bool
+) -> None:
+    named = {job_id for ids in waiting.values() for job_id in ids}
+    for job in new:
+        job.followed = job.followed or job.id in named
+        if job.id in waiting:
+            job.pending = job.followed = True
+            job.parent_results = [] if pass_results else None
+
+
+def _hold(ids: Collection[UUID]) -> list[UUID]:
+    """Lock the jobs that others shall wait for from now on; return which have ended already."""
+    if not ids:
+        return []
+    jobs = Job.objects.filter(pk__in=ids).order_by("pk").select_for_update().only("finished_at")
+    found = {job.pk: job for job in jobs}
+    unknown = next((job_id for job_id in ids if job_id not in found), None)
+    if unknown is not None:
+        raise InvalidRequest(
+            f"The 'depends_on' field names a job that does not exist: '{unknown}'.",
+            field="depends_on",
+            validation="reference",
+        )
+    Job.objects.filter(pk__in=ids, followed=False).update(followed=True)
+    return [job.pk for job in found.values() if job.finished_at is not None]
+
+
+def find_cycle(waiting: Mapping[UUID, Sequence[UUID]] | Mapping[str, Sequence[str]]) -> list:
+    """Return what waits for itself, in a circle, or an empty list."""
+    edges: dict = {
+        node: [other for other in ids if other in waiting] for node, ids in waiting.items()
+    }
+    free = [node for node, ids in edges.items() if not ids]
+    followers: dict = {}
+    missing = {node: len(ids) for node, ids in edges.items()}
+    for node, ids in edges.items():
+        for other in ids:
+            followers.setdefault(other, []).append(node)
+    while free:
+        node = free.pop()
+        del missing[node]
+        for follower in followers.get(node, ()):
+            missing[follower] -= 1
+            if not missing[follower]:
+                free.append(follower)
+    return list(missing)
+
+
+def _refuse_cycles(waiting: Mapping[UUID, Sequence[UUID]]) -> None:
+    circle = find_cycle(waiting)
+    if circle:
+        raise InvalidRequest(
+            "The jobs wait for each other in a circle.",
+            field="depends_on",
+            validation="cycle",
+            job_ids=[str(job_id) for job_id in circle[:10]],
+        )
+
+
+def release(jobs: Collection[Job]) -> list[UUID]:
+    """Tell what waits for these jobs, which have ended; return the waiters that ended by it."""
+    ended = {job.pk: job.state for job in jobs}
+    if not ended:
+        return []
+    edges = list(
+        Dependency.objects.filter(predecessor__in=list(ended), settled=False).values_list(
+            "pk", "waiter_id", "predecessor_id", "condition"
+        )
+    )
+    if not edges:
+        return []
+    Dependency.objects.filter(pk__in=[edge[0] for edge in edges]).update(settled=True)
+    waiters = {edge[1] for edge in edges}
+    # Locked before it is asked what is left: see above.
+    waiting = Job.objects.filter(pk__in=waiters, state=State.PENDING)
+    locked = list(
+        waiting.order_by("pk")
+        .select_for_update()
+        .only("type", "queue", "attempt", "parent_results")
+    )
+    in_vain = {
+        waiter
+        for _, waiter, predecessor, condition in edges
+        if condition == Dependency.SUCCESS and ended[predecessor] != State.COMPLETED
+    }
+    still = set(
+        Dependency.objects.filter(waiter__in=waiters, settled=False).values_list(
+            "waiter_id", flat=True
+        )
+    )
+    _free([job for job in locked if job.pk not in in_vain and job.pk not in still])
+    return cancel_waiting([job.pk for job in locked if job.pk in in_vain], IN_VAIN)
+
+
+def _free(jobs: Sequence[Job]) -> None:
+    """Make waiting jobs available, with the results of what they waited for."""
+    if not jobs:
+        return
+    _inherit([job.pk for job in jobs if job.parent_results is not None])
+    Job.objects.filter(pk__in=[job.pk for job in jobs]).transition(
+        Event.ACTIVATE, State.AVAILABLE, enqueued_at=Now()
+    )
+    now = timezone.now()
+    record(job_event("job.enqueued", job, time=now) for job in jobs)
+    wakeup.notify({job.queue for job in jobs})
+    send_on_commit(jobs_promoted, Job, count=len(jobs))
+
+
+def _inherit(waiters: Sequence[UUID]) -> None:
+    """Give each waiter its predecessors' results; those with the same ones share an UPDATE."""
+    before: dict[UUID, list[UUID]] = {}
+    edges = Dependency.objects.filter(waiter__in=waiters).order_by("waiter", "position")
+    for waiter, predecessor in edges.values_list("waiter_id", "predecessor_id"):
+        before.setdefault(waiter, []).append(predecessor)
+    alike: dict[tuple[UUID, ...], list[UUID]] = {}
+    for waiter, predecessors in before.items():
+        alike.setdefault(tuple(predecessors), []).append(waiter)
+    for sources, heirs in alike.items():
+        results = results_of_jobs(sources, copies=len(heirs))
+        Job.objects.filter(pk__in=heirs).update(parent_results=results)
+
+
+def cancel_waiting(ids: Iterable[UUID], reason: str) -> list[UUID]:
+    """Cancel those of `ids` that nobody runs yet; return those that something follows."""
+    wanted = list(ids)
+    if not wanted:
+        return []
+    skip = connection().features.has_select_for_update_skip_locked
+    jobs = list(
+        Job.objects.filter(pk__in=wanted, state__in=sorted(WAITING))
+        .order_by("pk")
+        .select_for_update(skip_locked=skip)
+        .only("type", "queue", "attempt", "followed")
+    )
+    Job.objects.filter(pk__in=[job.pk for job in jobs]).transition(Event.CANCEL, State.CANCELLED)
+    now = timezone.now()
+    record(job_event("job.cancelled", job, time=now, data={"reason": reason}) for job in jobs)
+    if jobs:
+        send_on_commit(jobs_cancelled, Job, job_ids=[job.pk for job in jobs])
+    return [job.pk for job in jobs if job.followed]
+
+
+def is_waiting() -> Exists:
+    """Whether a job of the outer query waits for another one, so that nobody may activate it."""
+    return Exists(Dependency.objects.filter(waiter=OuterRef("pk"), settled=False))

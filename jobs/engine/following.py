@@ -1,0 +1,83 @@
+"""What the end of a job sets free: jobs that wait for it, and the workflow it belongs to.
+
+Called inside the transaction that ended the jobs, and only for those that something follows
+(`Job.followed`): a plain job costs nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+from uuid import UUID
+
+from django.db.models import Exists, OuterRef
+from django.db.models.functions import Now
+
+from ..database import atomic
+from ..lifecycle import WAITING
+from ..models import Dependency, Job, Workflow
+from . import dependencies, workflows
+
+BATCH_SIZE = 500
+SETTLING = timedelta(seconds=5)
+"""Left alone for so long: what looks stuck may be in the middle of a transaction."""
+
+
+def follow(job_ids: Collection[UUID]) -> None:
+    """Go on with what waited for these jobs, which have reached a terminal state."""
+    settled: list[Job] = []
+    ids = list(job_ids)
+    while ids:
+        jobs = list(Job.objects.filter(pk__in=ids, finished_at__isnull=False).only(*COLUMNS))
+        settled += jobs
+        # What is cancelled because it waited in vain has ended as well.
+        ids = dependencies.release(jobs)
+    workflows.tell(settled)
+    workflows.advance({job.workflow_id for job in settled if job.workflow_id is not None})
+
+
+COLUMNS = (
+    "type",
+    "queue",
+    "state",
+    "attempt",
+    "workflow_id",
+    "workflow_index",
+    "started_at",
+    "finished_at",
+)
+
+
+def repair() -> int:
+    """Finish what a crash, a deletion or a host's own SQL left undone; one batch (a sweep).
+
+    All of it happens in the transaction that ends a job, so there should be nothing to do.
+    """
+    with atomic():
+        missed = list(
+            Dependency.objects.filter(
+                settled=False, predecessor__finished_at__lte=Now() - SETTLING
+            ).values_list("predecessor_id", flat=True)[:BATCH_SIZE]
+        )
+        follow(set(missed))
+        stuck = list(
+            Workflow.objects.filter(finished_at__isnull=True, created_at__lte=Now() - SETTLING)
+            .exclude(Exists(Job.objects.filter(workflow=OuterRef("pk"), finished_at__isnull=True)))
+            .exclude(
+                Exists(Workflow.objects.filter(parent=OuterRef("pk"), finished_at__isnull=True))
+            )
+            .order_by("pk")
+            .values_list("pk", flat=True)[:BATCH_SIZE]
+        )
+        workflows.advance(stuck)
+        stray = list(
+            Job.objects.filter(
+                state__in=sorted(WAITING),
+                finished_at__isnull=True,
+                workflow__isnull=False,
+                workflow__state="cancelled",
+                workflow__finished_at__lte=Now() - SETTLING,
+            ).values_list("pk", flat=True)[:BATCH_SIZE]
+        )
+        follow(dependencies.cancel_waiting(stray, "Its workflow was cancelled."))
+    return len(missed) + len(stuck) + len(stray)

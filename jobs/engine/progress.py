@@ -1,0 +1,126 @@
+"""How far a running job is: reported by its worker, kept for who asks (OJS progress).
+
+A report is a heartbeat too: it restarts the job's visibility timeout (§6.3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import models
+from django.db.models import F
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from ..database import atomic
+from ..errors import JobNotFound
+from ..events import job_event, record
+from ..lifecycle import State
+from ..models import Job, ProgressReport
+
+EVENTS_EVERY = timedelta(seconds=1)
+"""At most one event of a job in that time (OJS progress §6.2)."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a job is, as far as anybody said."""
+
+    job_id: UUID
+    state: str
+    value: float | None = None
+    data: dict[str, Any] | None = None
+    message: str = ""
+    updated_at: datetime | None = None
+
+
+def report_progress(
+    job_id: UUID,
+    *,
+    value: float | None = None,
+    data: dict[str, Any] | None = None,
+    message: str = "",
+    worker_id: str | None = None,
+    attempt: int | None = None,
+) -> Standing:
+    """Note how far a job is, and restart its visibility timeout; return what holds now (§6).
+
+    The number is clamped to 0…1 and never goes down within an attempt. A report about a job that
+    is not active, or that somebody else holds, changes nothing.
+
+    Args:
+        worker_id: who says so; None for a request that does not tell.
+
+    Raises:
+        JobNotFound: there is no such job.
+    """
+    held = Job.objects.active().filter(pk=job_id)
+    if worker_id is not None:
+        held = held.filter(reserved_by=worker_id)
+    if attempt is not None:
+        held = held.filter(attempt=attempt)
+    until = models.ExpressionWrapper(Now() + F("reserved_for"), output_field=models.DateTimeField())
+    with atomic():
+        # The job's row is locked by this: reports about one job take turns.
+        if held.update(reserved_until=until):
+            _write(Job.objects.defer("args", "meta").get(pk=job_id), value, data, message)
+    return progress_of(job_id)
+
+
+def _write(job: Job, value: float | None, data: dict[str, Any] | None, message: str) -> None:
+    now = timezone.now()
+    before = ProgressReport.objects.filter(pk=job.pk, attempt=job.attempt).first()
+    if value is not None:
+        value = min(1.0, max(0.0, value, (before and before.value) or 0.0))
+    elif before:
+        value = before.value
+    told_at = now
+    if before and now - before.told_at < EVENTS_EVERY:
+        told_at = before.told_at
+    else:
+        told = {"progress": value, "data": data, "message": message or None}
+        record(
+            [
+                job_event(
+                    "progress.updated",
+                    job,
+                    time=now,
+                    worker_id=job.reserved_by,
+                    data={name: item for name, item in told.items() if item is not None},
+                )
+            ]
+        )
+    ProgressReport.objects.update_or_create(
+        pk=job.pk,
+        defaults={
+            "attempt": job.attempt,
+            "value": value,
+            "data": data if data is not None or before is None else before.data,
+            "message": message or (before.message if before else ""),
+            "updated_at": now,
+            "told_at": told_at,
+        },
+    )
+
+
+def progress_of(job_id: UUID) -> Standing:
+    """
+    Raises:
+        JobNotFound: there is no such job.
+    """
+    job = Job.objects.only("state", "attempt").filter(pk=job_id).first()
+    if job is None:
+        raise JobNotFound(job_id)
+    report = ProgressReport.objects.filter(pk=job_id).first()
+    return standing(job, report)
+
+
+def standing(job: Job, report: ProgressReport | None) -> Standing:
+    """What a report says of the job now: its end made it whole, another attempt void (§5.3, §8)."""
+    if report is None or report.attempt != job.attempt:
+        return Standing(job.pk, job.state)
+    value = 1.0 if job.state == State.COMPLETED else report.value
+    return Standing(job.pk, job.state, value, report.data, report.message, report.updated_at)

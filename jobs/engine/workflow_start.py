@@ -1,0 +1,104 @@
+"""Beginning a workflow, or the next part of one: rows are gathered, then stored in sets."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from ..errors import DuplicateJob
+from ..identifiers import uuid7
+from ..models import Workflow, WorkflowType
+from ..validation import NewJob
+from ..workflow_plans import Plan, Step
+from .dependencies import enqueue_after
+from .enqueue import enqueue
+
+BATCH = 1000
+
+
+class Nursery:
+    """Workflows and jobs about to be stored, all or none."""
+
+    def __init__(self, now: datetime) -> None:
+        self.now = now
+        self.workflows: list[Workflow] = []
+        self.jobs: list[NewJob] = []
+        self.depends_on: dict[UUID, list[UUID]] = {}
+
+    def plant(self, plan: Plan) -> Workflow:
+        """Begin a workflow of its own."""
+        identifier = plan.id or uuid7()
+        if plan.id and Workflow.objects.filter(pk=plan.id).exists():
+            raise DuplicateJob(f"A workflow with id '{plan.id}' already exists.")
+        return self._workflow(plan, identifier, identifier, None, None, [])
+
+    def add(
+        self, parent: Workflow, index: int, node: Step | Plan, parent_results: list[Any]
+    ) -> None:
+        """Begin a node of `parent`: a job, or a workflow inside."""
+        if isinstance(node, Plan):
+            self._workflow(node, uuid7(), parent.root_id, parent, index, parent_results)
+            return
+        job = node.job
+        job.workflow_id, job.workflow_index = parent.pk, index
+        job.followed, job.parent_results = True, parent_results
+        self.jobs.append(job)
+
+    def _workflow(
+        self,
+        plan: Plan,
+        identifier: UUID,
+        root_id: UUID,
+        parent: Workflow | None,
+        index: int | None,
+        parent_results: list[Any],
+    ) -> Workflow:
+        workflow = Workflow(
+            id=identifier,
+            type=plan.type,
+            name=plan.name,
+            parent=parent,
+            root_id=root_id,
+            index=index,
+            depth=parent.depth + 1 if parent else 1,
+            steps=_remembered(plan),
+            size=len(plan.nodes),
+            job_count=plan.job_count,
+            callbacks=plan.callbacks,
+            parent_results=parent_results,
+            created_at=self.now,
+        )
+        self.workflows.append(workflow)
+        # The others of a chain are made when their turn comes.
+        begun = plan.nodes[:1] if plan.type == WorkflowType.CHAIN else plan.nodes
+        for place, node in enumerate(begun):
+            self.add(workflow, place, node, parent_results)
+        if plan.type == WorkflowType.DAG:
+            self._connect(plan)
+        return workflow
+
+    def _connect(self, plan: Plan) -> None:
+        ids = {step.name: step.job.id for step in plan.nodes if isinstance(step, Step)}
+        for step in plan.nodes:
+            if isinstance(step, Step) and step.depends_on:
+                self.depends_on[step.job.id] = [ids[name] for name in step.depends_on]
+
+    def store(self) -> None:
+        Workflow.objects.bulk_create(self.workflows, batch_size=BATCH)
+        if self.depends_on:
+            enqueue_after(self.jobs, self.depends_on)
+        else:
+            enqueue(self.jobs)
+
+
+def _remembered(plan: Plan) -> list[Any]:
+    if plan.type == WorkflowType.CHAIN:
+        return [node.document for node in plan.nodes]
+    if plan.type == WorkflowType.DAG:
+        return [
+            {"id": step.name, "type": step.job.type, "depends_on": step.depends_on}
+            for step in plan.nodes
+            if isinstance(step, Step)
+        ]
+    return []

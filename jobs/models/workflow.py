@@ -1,0 +1,161 @@
+"""Jobs that belong together: workflows, and jobs that wait for others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
+
+from ..identifiers import uuid7
+from .job import Job
+
+
+class WorkflowType(models.TextChoices):
+    """How the members follow one another (OJS workflows §1.1; HTTP §14 for `dag`)."""
+
+    CHAIN = "chain"
+    GROUP = "group"
+    BATCH = "batch"
+    DAG = "dag"
+
+
+class WorkflowState(models.TextChoices):
+    """OJS workflows §8.1."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Workflow(models.Model):
+    """A chain, group, batch or graph of jobs; inside another one it is a node of that."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    type = models.CharField(max_length=5, choices=WorkflowType)
+    name = models.CharField(max_length=255, blank=True, default="")
+    state = models.CharField(max_length=9, choices=WorkflowState, default=WorkflowState.RUNNING)
+    parent = models.ForeignKey(
+        "self", null=True, blank=True, on_delete=models.CASCADE, related_name="children"
+    )
+    index = models.PositiveIntegerField(null=True, blank=True)
+    """Place among the parent's nodes; null at the top and for a callback."""
+    root_id = models.UUIDField(db_index=True)
+    """The outermost workflow: its own id at the top."""
+    depth = models.PositiveSmallIntegerField(default=1)
+    steps = models.JSONField(default=list)
+    """What is not made yet: the nodes of a chain as sent; of a graph, its names and edges."""
+    size = models.PositiveIntegerField(default=0)
+    """Number of nodes: jobs, and workflows inside."""
+    job_count = models.PositiveIntegerField(default=0)
+    """Jobs of this workflow and of those inside it, callbacks left out (OJS workflows §3.3)."""
+    callbacks = models.JSONField(default=dict, blank=True)
+    fired = models.JSONField(null=True, blank=True)
+    """Callback → id of its job; null until all jobs of the batch have settled."""
+    parent_results = models.JSONField(default=list, blank=True)
+    """What its first jobs were given."""
+    problem = models.JSONField(null=True, blank=True)
+    """Why it failed (OJS workflows §9.6)."""
+    created_at = models.DateTimeField()
+    started_at = models.DateTimeField(null=True, blank=True)
+    """When the first job began to execute."""
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        verbose_name = _("workflow")
+        verbose_name_plural = _("workflows")
+        permissions = [("cancel_workflow", _("Can cancel workflows"))]
+        ordering = ("-id",)
+        indexes = [
+            models.Index(
+                "state",
+                "finished_at",
+                name="ojs_workflow_finished",
+                condition=Q(finished_at__isnull=False, parent__isnull=True),
+            ),
+            models.Index("id", name="ojs_workflow_open", condition=Q(finished_at__isnull=True)),
+            models.Index(F("id").desc(), name="ojs_workflow_top", condition=Q(parent__isnull=True)),
+        ]
+        constraints = [
+            models.CheckConstraint(
+                name="ojs_workflow_terminal_is_finished",
+                condition=Q(
+                    state__in=("completed", "failed", "cancelled"), finished_at__isnull=False
+                )
+                | Q(state__in=("pending", "running"), finished_at__isnull=True),
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name or self.type} {self.id}"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.finished_at is not None
+
+    @property
+    def settled_well(self) -> bool:
+        return self.state == WorkflowState.COMPLETED
+
+
+class Dependency(models.Model):
+    """One job waits for another (OJS HTTP §14.1, `depends_on`)."""
+
+    SUCCESS = "success"
+    SETTLED = "settled"
+
+    waiter = models.ForeignKey(
+        Job, on_delete=models.CASCADE, related_name="dependencies", db_index=False
+    )
+    predecessor = models.ForeignKey(
+        Job, on_delete=models.CASCADE, related_name="dependents", db_index=False
+    )
+    position = models.PositiveIntegerField(default=0)
+    """Place of the predecessor's result among the waiter's `parent_results`."""
+    condition = models.CharField(
+        max_length=7, default=SUCCESS, choices=[(SUCCESS, SUCCESS), (SETTLED, SETTLED)]
+    )
+    """`success`: without it the waiter is cancelled. `settled`: any end will do."""
+    settled = models.BooleanField(default=False)
+    """The predecessor has reached a terminal state, and the waiter was told."""
+
+    class Meta:
+        verbose_name = _("dependency")
+        verbose_name_plural = _("dependencies")
+        indexes = [
+            models.Index("predecessor", "waiter", name="ojs_dependency_from"),
+            models.Index("waiter", "position", name="ojs_dependency_to"),
+            models.Index("waiter", name="ojs_dependency_open", condition=Q(settled=False)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.waiter_id} after {self.predecessor_id}"
+
+
+class ProgressReport(models.Model):
+    """What a worker last said of how far its job is (OJS progress §5)."""
+
+    job: Any = models.OneToOneField(
+        Job, on_delete=models.CASCADE, primary_key=True, related_name="progress_report"
+    )
+    attempt = models.PositiveIntegerField()
+    """Progress belongs to one attempt; that of an earlier one counts for nothing (§5.3)."""
+    value = models.FloatField(null=True, blank=True)
+    """0 to 1, never decreasing within an attempt."""
+    data = models.JSONField(null=True, blank=True)
+    message = models.TextField(blank=True, default="")
+    checkpoint = models.JSONField(null=True, blank=True)
+    """What the next attempt may go on from (§6.4)."""
+    updated_at = models.DateTimeField()
+    told_at = models.DateTimeField()
+    """When the last event was recorded: one a second at most (§6.2)."""
+
+    class Meta:
+        verbose_name = _("progress report")
+        verbose_name_plural = _("progress reports")
+
+    def __str__(self) -> str:
+        return f"{self.job_id}: {self.value}"

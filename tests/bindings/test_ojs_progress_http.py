@@ -1,0 +1,146 @@
+"""Progress over HTTP (OJS progress)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from jobs import engine
+from jobs.identifiers import uuid7
+from jobs.models import Event, Job, ProgressReport
+from tests.factories import JobFactory, ago, ahead
+from tests.ojs_client import refusal
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def job():
+    return JobFactory(active=True, reserved_by="w")
+
+
+def report(api, job, **body):
+    reply = api.put(f"/ojs/v1/jobs/{job.pk}/progress", data=body, content_type="application/json")
+    assert reply.status_code == 200, reply.content
+    return reply.json()
+
+
+def test_progress_is_kept_and_told_with_its_data(api, job):
+    assert api.see(f"jobs/{job.pk}/progress").json() == {
+        "job_id": str(job.pk),
+        "state": "active",
+        "progress": None,
+        "data": None,
+        "message": None,
+        "updated_at": None,
+    }
+
+    report(api, job, progress=0.47, data={"rows": 14}, message="Half way")
+
+    reply = api.see(f"jobs/{job.pk}/progress")
+    told = reply.json()
+    assert (told["progress"], told["data"], told["message"]) == (0.47, {"rows": 14}, "Half way")
+    assert (reply.headers["X-OJS-Progress"], reply.headers["Cache-Control"]) == ("0.47", "no-cache")
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [([1.5], 1.0), ([-3], 0.0), ([0.5, 0.3], 0.5), ([0.5, 0.7], 0.7), ([0.2, -1], 0.2)],
+)
+def test_progress_is_clamped_and_never_goes_down(api, job, said, kept):
+    for value in said:
+        told = report(api, job, progress=value)
+
+    assert told["progress"] == kept
+
+
+def test_data_alone_keeps_the_number_and_the_number_alone_keeps_the_data(api, job):
+    report(api, job, progress=0.5)
+    assert report(api, job, data={"at": 1})["progress"] == 0.5
+    assert report(api, job, progress=0.6)["data"] == {"at": 1}
+
+
+def test_a_report_restarts_the_visibility_timeout(api, job):
+    Job.objects.update(reserved_until=ahead(1), reserved_for=timedelta(minutes=30))
+
+    report(api, job, progress=0.1)
+
+    assert Job.objects.get().reserved_until > ahead(1700)
+
+
+def test_a_report_about_a_job_that_is_not_active_is_ignored_without_a_word(api):
+    waiting = JobFactory()
+    assert report(api, waiting, progress=0.5)["progress"] is None
+    assert not ProgressReport.objects.exists()
+
+
+def test_a_worker_that_lost_the_job_neither_reports_nor_holds_it_on(api, job):
+    Job.objects.update(reserved_until=ago(1))
+    assert report(api, job, progress=0.5, worker_id="other")["progress"] is None
+    assert Job.objects.get().reserved_until < ahead(0)
+
+
+def test_the_next_attempt_starts_afresh_and_a_failure_keeps_what_was_said(api):
+    job_id = api.pushed(options={"retry": {"max_attempts": 2, "initial_interval_ms": 1}})
+    job = Job.objects.get()
+    api.fetch()
+    report(api, job, progress=0.8)
+    api.nack(job_id)
+    assert api.see(f"jobs/{job_id}/progress").json()["progress"] == 0.8
+
+    Job.objects.update(scheduled_at=ago(1))
+    api.fetch()
+    assert api.see(f"jobs/{job_id}/progress").json()["progress"] is None
+    assert report(api, job, progress=0.1)["progress"] == 0.1
+    api.ack(job_id)
+    assert api.see(f"jobs/{job_id}/progress").json()["progress"] == 1.0
+
+
+def test_many_reports_in_a_second_leave_one_event_and_the_last_value(api, job):
+    for step in range(10):
+        report(api, job, progress=step / 10)
+    assert Event.objects.filter(type="progress.updated").count() == 1
+    assert ProgressReport.objects.get().value == 0.9
+
+    ProgressReport.objects.update(told_at=ago(2))
+    report(api, job, progress=1)
+    assert Event.objects.filter(type="progress.updated").count() == 2
+
+
+def test_the_percentage_of_the_public_sdks(api, job):
+    reply = api.send("workers/progress", {"job_id": str(job.pk), "percentage": 65})
+    assert reply.json()["progress"] == 0.65
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "progress"),
+        ({"progress": "half"}, "progress"),
+        ({"progress": True}, "progress"),
+        ({"data": [1]}, "data"),
+        ({"data": {"x": "y" * 70_000}}, "data"),
+        ({"progress": 1, "message": 5}, "message"),
+    ],
+)
+def test_a_report_that_says_nothing_or_nonsense_is_refused(api, job, body, field):
+    reply = api.send(f"jobs/{job.pk}/progress", body)
+    assert refusal(reply)["details"].get("field", field) == field
+    assert reply.status_code == 400
+
+
+def test_progress_of_no_job_is_not_found(api):
+    for reply in (
+        api.see(f"jobs/{uuid7()}/progress"),
+        api.send(f"jobs/{uuid7()}/progress", {"progress": 1}),
+    ):
+        assert reply.status_code == 404
+
+
+def test_progress_goes_with_its_job(api, job, settings):
+    settings.OJS = {**settings.OJS, "COMPLETED_RETENTION": 0}
+    report(api, job, progress=0.5)
+    api.ack(job.pk)
+
+    assert engine.prune_jobs() == 1

@@ -1,0 +1,424 @@
+"""Workflows over HTTP, from a producer's and a worker's side (OJS workflows, HTTP §14)."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+
+from jobs import engine
+from jobs.models import Job, Workflow
+from tests.ojs_client import refusal
+
+pytestmark = pytest.mark.django_db
+
+
+def job(type="step", **options):
+    return {"type": type, "args": [], "options": options}
+
+
+def create(api, **workflow):
+    reply = api.send("workflows", workflow)
+    assert reply.status_code == 201, reply.content
+    document = reply.json()["workflow"]
+    assert reply.headers["Location"].endswith(document["id"])
+    return document
+
+
+def look(api, workflow):
+    reply = api.see(f"workflows/{workflow['id']}")
+    assert reply.status_code == 200, reply.content
+    return reply.json()["workflow"]
+
+
+def run(api, *outcomes, queue="default"):
+    """Fetch as many jobs as there are outcomes; settle each: a result, or None for a failure."""
+    jobs = api.fetch(queue, count=len(outcomes))
+    assert len(jobs) == len(outcomes), f"{len(jobs)} jobs were there"
+    for fetched, result in zip(jobs, outcomes, strict=True):
+        if result is None:
+            api.nack(fetched["id"], retryable=False, message="broken")
+        else:
+            assert api.ack(fetched["id"], result=result).status_code == 200
+    return jobs
+
+
+def states(document):
+    return [node["state"] for node in document.get("steps") or document["jobs"]]
+
+
+def test_a_chain_hands_all_earlier_results_to_each_step(api):
+    chain = create(api, type="chain", name="order", steps=[job("a"), job("b"), job("c")])
+    assert (chain["state"], states(chain)) == ("running", ["pending", "waiting", "waiting"])
+    assert chain["steps"][1]["job_id"] is None
+
+    (first,) = run(api, {"a": 1})
+    (second,) = run(api, {"b": 2})
+    assert states(look(api, chain)) == ["completed", "completed", "pending"]
+    (third,) = run(api, {"c": 3})
+
+    given = [fetched["parent_results"] for fetched in (first, second, third)]
+    assert given == [[], [{"a": 1}], [{"a": 1}, {"b": 2}]]
+    assert [fetched["workflow_id"] for fetched in (first, third)] == [chain["id"]] * 2
+    after = look(api, chain)
+    assert after["state"] == "completed"
+    assert after["steps"][2]["result"] == {"c": 3}
+    assert after["metadata"]["completed_count"] == after["metadata"]["job_count"] == 3
+    assert after["metadata"]["started_at"] <= after["metadata"]["completed_at"]
+
+
+def test_a_chain_stops_at_the_step_that_failed_and_says_which_and_why(api):
+    chain = create(api, type="chain", steps=[job("a"), job("b"), job("c")])
+    run(api, 1)
+    (failed,) = run(api, None)
+
+    after = look(api, chain)
+    assert (after["state"], states(after)) == ("failed", ["completed", "failed", "cancelled"])
+    assert after["failed_step_index"] == 1
+    assert after["failed_job_ids"] == [failed["id"]]
+    assert after["errors"][0] | {"message": "broken", "attempt": 1} == after["errors"][0]
+    assert api.fetch() == []
+
+
+def test_a_failure_that_will_be_retried_is_no_failure_of_the_workflow(api):
+    chain = create(api, type="chain", steps=[job("a"), job("b")])
+    (fetched,) = api.fetch()
+    api.nack(fetched["id"])
+
+    after = look(api, chain)
+    assert (after["state"], states(after)) == ("running", ["pending", "waiting"])
+
+
+def test_a_group_runs_at_once_and_fails_only_when_all_have_settled(api):
+    group = create(api, type="group", jobs=[job(), job(), job()])
+    run(api, 1, None)
+    assert look(api, group)["state"] == "running"
+    run(api, 3)
+
+    after = look(api, group)
+    assert after["state"] == "failed"
+    assert sorted(states(after)) == ["completed", "completed", "failed"]
+    assert (after["jobs_total"], after["jobs_completed"], after["jobs_failed"]) == (3, 2, 1)
+
+
+CALLBACKS = ("on_complete", "on_success", "on_failure")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "fired"),
+    [((1, 2), {"on_complete", "on_success"}), ((1, None), {"on_complete", "on_failure"})],
+    ids=["all succeeded", "one failed"],
+)
+def test_the_callbacks_of_a_batch_follow_the_matrix_with_all_results(api, outcomes, fired):
+    callbacks = {name: job(name, queue="calls") for name in CALLBACKS}
+    batch = create(api, type="batch", jobs=[job(), job()], callbacks=callbacks)
+    assert api.fetch("calls") == []
+    run(api, *outcomes)
+
+    calls = api.fetch("calls", count=9)
+    assert {call["type"] for call in calls} == fired
+    for call in calls:
+        first, second = call["parent_results"]
+        assert first == 1
+        assert second == 2 if outcomes[1] else second["error"]["message"] == "broken"
+    assert look(api, batch)["state"] == "running"
+    for call in calls:
+        api.ack(call["id"])
+    after = look(api, batch)
+    assert after["state"] == "completed"
+    assert {name for name, call in after["callbacks"].items() if call["job_id"]} == fired
+
+
+def test_a_batch_fails_when_a_callback_fails(api):
+    batch = create(api, type="batch", jobs=[job()], callbacks={"on_complete": job("call")})
+    run(api, 1)
+    run(api, None)
+
+    after = look(api, batch)
+    assert after["state"] == "failed"
+    assert after["failed_callbacks"] == ["on_complete"]
+    assert after["errors"][0]["message"] == "broken"
+
+
+def test_a_batch_whose_callback_has_nothing_to_say_is_completed_at_once(api):
+    batch = create(api, type="batch", jobs=[job()], callbacks={"on_failure": job("call")})
+    run(api, 1)
+
+    assert look(api, batch)["state"] == "completed"
+
+
+def test_a_group_in_a_chain_gets_the_results_before_it_and_leaves_an_array(api):
+    inner = {"type": "group", "jobs": [job("x"), job("y")]}
+    chain = create(api, type="chain", steps=[job("a"), inner, job("b")])
+    assert chain["metadata"]["job_count"] == 4
+    run(api, "raw")
+    x, y = run(api, "x done", "y done")
+    assert x["parent_results"] == y["parent_results"] == ["raw"]
+
+    (last,) = run(api, "loaded")
+
+    assert last["parent_results"] == ["raw", ["x done", "y done"]]
+    after = look(api, chain)
+    assert after["state"] == after["steps"][1]["state"] == "completed"
+    assert states(after["steps"][1]) == ["completed", "completed"]
+
+
+def test_a_failed_group_fails_the_chain_around_it(api):
+    inner = {"type": "group", "jobs": [job("x"), job("y")]}
+    chain = create(api, type="chain", steps=[inner, job("b")])
+    run(api, "x done", None)
+
+    after = look(api, chain)
+    assert (after["state"], states(after)) == ("failed", ["failed", "cancelled"])
+    assert after["errors"][0]["message"] == "broken"
+
+
+def test_a_chain_goes_on_after_a_batch_whose_failure_was_taken_care_of(api):
+    inner = {"type": "batch", "jobs": [job("x")], "callbacks": {"on_failure": job("care")}}
+    chain = create(api, type="chain", steps=[inner, job("b")])
+    run(api, None)
+    run(api, "taken care of")
+
+    run(api, "b done")
+    assert look(api, chain)["state"] == "completed"
+
+
+def test_three_levels_deep(api):
+    lane = {"type": "chain", "steps": [job("a"), job("b")]}
+    deep = {"type": "group", "jobs": [lane, lane]}
+    chain = create(api, type="chain", steps=[deep, job("end")])
+    run(api, 1, 2)
+    run(api, 3, 4)
+
+    (end,) = run(api, 5)
+    assert sorted(map(sorted, end["parent_results"][0])) in ([[1, 3], [2, 4]], [[1, 4], [2, 3]])
+    assert look(api, chain)["state"] == "completed"
+
+
+def graph(**edges):
+    return [job(name) | {"id": name, "depends_on": others} for name, others in edges.items()]
+
+
+def test_a_graph_runs_each_step_when_what_it_depends_on_is_done(api):
+    """The diamond of HTTP §14.1, which names no type."""
+    diamond = create(
+        api,
+        name="diamond",
+        steps=graph(a=[], b=["a"], c=["a"], d=["b", "c"]),
+        options={"queue": "q"},
+    )
+    assert states(diamond) == ["available", "pending", "pending", "pending"]
+    run(api, "A", queue="q")
+    run(api, "B", "C", queue="q")
+    (last,) = run(api, "D", queue="q")
+
+    assert sorted(last["parent_results"]) == ["B", "C"]
+    after = look(api, diamond)
+    assert (after["state"], after["type"], after["steps_completed"]) == ("completed", "dag", 4)
+    assert [step["id"] for step in after["steps"]] == ["a", "b", "c", "d"]
+
+
+def test_a_failed_step_of_a_graph_cancels_what_depends_on_it_and_no_more(api):
+    workflow = create(api, name="g", steps=graph(a=[], b=["a"], c=["b"], x=[], y=["x"]))
+    jobs = {fetched["type"]: fetched["id"] for fetched in api.fetch(count=9)}
+    api.nack(jobs["a"], retryable=False)
+    assert look(api, workflow)["state"] == "running"
+    api.ack(jobs["x"])
+    run(api, "y")
+
+    after = look(api, workflow)
+    expected = ["discarded", "cancelled", "cancelled", "completed", "completed"]
+    assert (after["state"], states(after)) == ("failed", expected)
+
+
+REFUSED = {
+    "no steps": ({"type": "chain", "steps": []}, "$.steps"),
+    "no jobs": ({"type": "group", "jobs": []}, "$.jobs"),
+    "jobs not a list": ({"type": "group", "jobs": {}}, "$.jobs"),
+    "steps missing": ({"type": "chain"}, "$.steps"),
+    "no such type": ({"type": "star", "jobs": [job()]}, "$.type"),
+    "type not text": ({"type": 7, "jobs": [job()]}, "$.type"),
+    "no callbacks": ({"type": "batch", "jobs": [job()]}, "$.callbacks"),
+    "empty callbacks": ({"type": "batch", "jobs": [job()], "callbacks": {}}, "$.callbacks"),
+    "odd callback": (
+        {"type": "batch", "jobs": [job()], "callbacks": {"on_tuesday": job()}},
+        "$.callbacks.on_tuesday",
+    ),
+    "callback no object": (
+        {"type": "batch", "jobs": [job()], "callbacks": {"on_complete": 1}},
+        "$.callbacks.on_complete",
+    ),
+    "bad job": ({"type": "group", "jobs": [job(), {"type": "x"}]}, "$.jobs[1].args"),
+    "job no object": ({"type": "group", "jobs": [None]}, "$.jobs[0]"),
+    "bad late step": ({"type": "chain", "steps": [job(), job(queue="NO")]}, "$.steps[1].queue"),
+    "bad step deep inside": (
+        {"type": "chain", "steps": [job(), {"type": "group", "jobs": [{"type": "x"}]}]},
+        "$.steps[1].jobs[0].args",
+    ),
+    "pending job": ({"type": "group", "jobs": [job(pending=True)]}, "$.jobs[0]"),
+    "circle": ({"name": "g", "steps": graph(a=["b"], b=["a"])}, "$.steps"),
+    "depends on itself": ({"name": "g", "steps": graph(a=["a"])}, "$.steps"),
+    "unknown dependency": ({"name": "g", "steps": graph(a=["z"])}, "$.steps[0].depends_on"),
+    "same id twice": ({"name": "g", "steps": graph(a=[]) * 2}, "$.steps[1].id"),
+    "no id": ({"name": "g", "steps": [job()]}, "$.steps[0].id"),
+    "depends_on no list": (
+        {"name": "g", "steps": [job() | {"id": "a", "depends_on": "b"}]},
+        "$.steps[0].depends_on",
+    ),
+    "name no text": ({"type": "chain", "name": [], "steps": [job()]}, "$.name"),
+    "options no object": ({"type": "chain", "options": [], "steps": [job()]}, "$.options"),
+}
+
+
+@pytest.mark.parametrize("workflow", REFUSED)
+def test_a_bad_workflow_is_refused_whole_and_the_reply_says_where(api, workflow):
+    document, path = REFUSED[workflow]
+
+    reply = api.send("workflows", document)
+
+    error = refusal(reply)
+    assert (reply.status_code, error["code"]) == (400, "invalid_workflow")
+    assert error["details"]["validation_errors"][0]["path"] == path
+    assert not Workflow.objects.exists() and not Job.objects.exists()
+
+
+def test_nesting_has_an_end_and_it_is_found_before_anything_runs(api):
+    workflow = job()
+    for _ in range(10):
+        workflow = {"type": "chain", "steps": [workflow]}
+    assert api.send("workflows", workflow).status_code == 201
+
+    error = refusal(api.send("workflows", {"type": "chain", "steps": [workflow]}))
+    assert "10 levels" in error["message"]
+
+
+def test_too_many_jobs_are_refused(api, settings):
+    settings.OJS = {**settings.OJS, "MAX_BATCH": 3}
+    lane = {"type": "chain", "steps": [job(), job()]}
+
+    assert refusal(api.send("workflows", {"type": "group", "jobs": [lane, lane]}))
+
+
+def test_a_workflow_keeps_the_id_a_client_chose_and_refuses_it_twice(api):
+    chosen = "019539a4-b68c-7def-8000-1a2b3c4d5e6f"
+    assert create(api, type="group", id=chosen, jobs=[job()])["id"] == chosen
+
+    reply = api.send("workflows", {"type": "group", "id": chosen, "jobs": [job()]})
+    assert (reply.status_code, refusal(reply)["code"]) == (409, "duplicate")
+
+
+def test_cancelling_stops_what_waits_and_lets_active_jobs_finish(api):
+    inner = {"type": "group", "jobs": [job("x"), job("y")]}
+    chain = create(api, type="chain", steps=[inner, job("b")])
+    (active,) = api.fetch()
+
+    reply = api.delete(f"/ojs/v1/workflows/{chain['id']}")
+
+    assert reply.status_code == 200
+    cancelled = reply.json()["workflow"]
+    assert cancelled["state"] == "cancelled" and cancelled["metadata"]["cancelled_at"]
+    assert cancelled["steps"][0]["state"] == "cancelled"
+    assert sorted(states(cancelled["steps"][0])) == ["active", "cancelled"]
+    assert api.ack(active["id"]).status_code == 200
+    assert api.fetch() == []
+    assert look(api, chain)["state"] == "cancelled"
+
+
+def test_a_finished_workflow_cannot_be_cancelled(api):
+    group = create(api, type="group", jobs=[job()])
+    run(api, 1)
+
+    reply = api.delete(f"/ojs/v1/workflows/{group['id']}")
+    assert (reply.status_code, refusal(reply)["code"]) == (409, "conflict")
+
+
+@pytest.mark.parametrize("name", ["019539a4-b68c-7def-8000-1a2b3c4d5e6f", "wf_nonexistent"])
+def test_a_workflow_that_is_not_there_is_not_found(api, name):
+    for reply in (
+        api.see(f"workflows/{name}"),
+        api.see(f"workflows/{name}/progress"),
+        api.delete(f"/ojs/v1/workflows/{name}"),
+    ):
+        assert (reply.status_code, refusal(reply)["code"]) == (404, "not_found")
+
+
+def test_the_list_shows_whole_workflows_newest_first_and_filters(api):
+    lane = {"type": "chain", "steps": [job(), job()]}
+    old = create(api, type="group", name="old", jobs=[lane, job()])
+    new = create(api, type="chain", name="new", steps=[job()])
+
+    reply = api.see("workflows").json()
+    assert [item["id"] for item in reply["workflows"]] == [new["id"], old["id"]]
+    page = api.see("workflows", limit=1).json()
+    rest = api.see("workflows", limit=1, cursor=page["pagination"]["next_cursor"]).json()
+    assert [item["id"] for item in rest["workflows"]] == [old["id"]]
+    assert api.see("workflows", type="chain").json()["total"] == 1
+    assert api.see("workflows", name="old", state="running").json()["total"] == 1
+    refusal(api.see("workflows", state="odd"))
+
+
+def test_the_story_of_a_workflow_is_in_the_record_of_events(api):
+    chain = create(api, type="chain", name="etl", steps=[job("a"), job("b")])
+    run(api, 1)
+    run(api, None)
+
+    events = api.see("events", subject=chain["id"]).json()["events"]
+    told = [event["type"].removeprefix("workflow.") for event in events]
+    assert told == ["created", "started", "step_completed", "step_failed", "failed"]
+    by_type = {event["type"]: event["data"] for event in events}
+    assert by_type["workflow.step_completed"]["steps_remaining"] == 1
+    assert by_type["workflow.failed"]["failed_step_type"] == "b"
+    assert by_type["workflow.failed"]["error"]["message"] == "broken"
+    assert all(data["workflow_name"] == "etl" for data in by_type.values())
+
+
+def test_the_progress_of_a_chain_counts_the_step_that_runs(api):
+    chain = create(api, type="chain", steps=[job("a"), job("b"), job("c")])
+    run(api, 1)
+    (fetched,) = api.fetch()
+    api.send(f"jobs/{fetched['id']}/progress", {"progress": 0.73, "data": {"rows": 9}})
+
+    progress = api.see(f"workflows/{chain['id']}/progress").json()
+    assert progress["progress"] == pytest.approx(0.5767, abs=1e-3)
+    assert [step["progress"] for step in progress["steps"]] == [1.0, 0.73, None]
+    assert progress["steps"][1]["data"] == {"rows": 9}
+
+
+def test_a_large_group_is_made_and_finished_in_sets(api, django_assert_max_num_queries):
+    # SQLite takes twenty jobs in a statement, PostgreSQL a thousand.
+    on_postgres = connection.vendor == "postgresql"
+    with django_assert_max_num_queries(30 if on_postgres else 140):
+        group = create(api, type="group", jobs=[job()] * 2_000)
+    ids = []
+    while batch := engine.claim(["default"], count=1000):
+        ids += [claimed.id for claimed in batch]
+
+    with django_assert_max_num_queries(30 if on_postgres else 6_200):
+        engine.complete([engine.Completion(job_id) for job_id in ids])
+
+    assert Workflow.objects.get(pk=group["id"]).state == "completed"
+
+
+def test_a_finished_workflow_goes_with_all_its_jobs_when_its_keep_has_passed(api, settings):
+    lane = {"type": "chain", "steps": [job(), job()]}
+    group = create(api, type="group", jobs=[lane, job()])
+    settings.OJS = {**settings.OJS, "COMPLETED_RETENTION": 0}
+    run(api, 1, 2)
+    assert engine.prune_jobs() == 0, "the workflow still needs them"
+    run(api, 3)
+
+    assert engine.prune_workflows() == 1
+
+    assert not Job.objects.exists() and not Workflow.objects.exists()
+    assert api.see(f"workflows/{group['id']}").status_code == 404
+
+
+def test_the_sweep_sets_a_stuck_workflow_going_again(api):
+    chain = create(api, type="chain", steps=[job(), job()])
+    Workflow.objects.update(created_at="2026-01-01T00:00Z")
+    # A host's own SQL ended the first job.
+    Job.objects.update(state="completed", finished_at="2026-01-01T00:00Z")
+
+    assert engine.repair() == 1
+
+    assert states(look(api, chain)) == ["completed", "pending"]
+    assert engine.repair() == 0

@@ -1,0 +1,89 @@
+"""Progress over OJS HTTP: workers report it, everybody may ask (OJS progress §10)."""
+
+from __future__ import annotations
+
+import math
+from email.utils import format_datetime
+from typing import Any, ClassVar
+
+from rest_framework.response import Response
+
+from jobs import engine
+from jobs.api.base import dumps
+from jobs.api.jobs import parse_id
+from jobs.errors import InvalidRequest
+from jobs.fields import Document, missing, refuse, wrong_type
+from jobs.timestamps import format_timestamp
+
+from . import requests
+from .views import WORK, WorkerViewSet
+
+MESSAGE = 10_000
+DATA = 64 * 1024
+"""Bytes of JSON; the document recommends 4 KB (§5.2)."""
+
+
+class ProgressViewSet(WorkerViewSet):
+    """`/ojs/v1/jobs/{id}/progress`"""
+
+    scopes: ClassVar[dict[str, str]] = {"retrieve": "produce", "report": WORK}
+
+    def retrieve(self, request: Any, job_id: str) -> Response:
+        """How far a job is; null where nobody said (§7.1)."""
+        return _answer(engine.progress_of(parse_id(job_id)))
+
+    def report(self, request: Any, job_id: str | None = None) -> Response:
+        """PROGRESS (§6.1); `percentage` is what the public SDKs send."""
+        body = self.read(required=True)
+        identifier = requests.fields.job_id(body) if job_id is None else parse_id(job_id)
+        worker_id = requests.worker_id(body, self.caller)
+        value, data = _value(body), requests.fields.mapping(body, "data")
+        if data is not None and len(dumps(data)) > DATA:
+            raise refuse("data", f"Progress data may have at most {DATA} bytes of JSON.")
+        message = requests.fields.text(body, "message", longest=MESSAGE) or ""
+        attempt = requests.fields.integer(body, "attempt", least=1, most=2**31 - 1)
+        if value is None and data is None and not message:
+            raise missing("progress")
+        self._admit(worker_id)
+        return _answer(
+            engine.report_progress(
+                identifier,
+                value=value,
+                data=data,
+                message=message,
+                worker_id=worker_id,
+                attempt=attempt,
+            )
+        )
+
+
+def _value(body: Document) -> float | None:
+    value, scale = body.get("progress"), 1.0
+    name = "progress"
+    if value is None:
+        value, scale, name = body.get("percentage"), 100.0, "percentage"
+    if value is None:
+        return None
+    if type(value) not in (int, float):
+        raise wrong_type(name, "number", value)
+    if not math.isfinite(value):
+        raise InvalidRequest(f"The '{name}' field must be a finite number.", field=name)
+    return float(value) / scale
+
+
+def _answer(standing: engine.Standing) -> Response:
+    document: dict[str, Any] = {
+        "job_id": str(standing.job_id),
+        "state": standing.state,
+        "progress": standing.value,
+        "data": standing.data,
+        "message": standing.message or None,
+        "updated_at": format_timestamp(standing.updated_at) if standing.updated_at else None,
+    }
+    response = Response(document)
+    response["Cache-Control"] = "no-cache"
+    if standing.value is not None:
+        response["X-OJS-Progress"] = repr(standing.value)
+    if standing.updated_at is not None:
+        response["Last-Modified"] = format_datetime(standing.updated_at, usegmt=True)
+    return response
