@@ -15,17 +15,19 @@ import websockets
 from django.core.management import call_command
 
 import jobs
-from jobs import engine
+from jobs import endpoints, engine
 from jobs.api.authentication import make_key
 from jobs.models import Job, JobLog
 from tests import processes
+from tests.conftest import url_of_test_database
+from tests.factories import ago
 from tests.processes import eventually
+from workers import reaper
 from workers.bindings.rota import messages
-from workers.bindings.rota.server import RotaServer
 from workers.lifecycle import WorkerState
 from workers.models import Worker
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 PATIENCE = 30
 SPECS = {"email.send": "v1", "image.resize": "v7"}
 
@@ -62,6 +64,11 @@ class Rota:
     def close(self):
         self._wait(self.socket.close())
 
+    def abort(self):
+        """Go without a word, so that the server has nothing more to write for it."""
+        self._loop.call_soon_threadsafe(self.socket.transport.abort)
+        self._wait(self.socket.wait_closed())
+
 
 @pytest.fixture
 def connecting():
@@ -82,78 +89,43 @@ def connecting():
 
             opening = asyncio.run_coroutine_threadsafe(opened(), loop)
             worker = Rota(loop, opening.result(PATIENCE))
-            stack.callback(worker.close)
+            stack.callback(worker.abort)
             return worker
 
         yield connect
 
 
-@pytest.fixture
-def serve(database_url, settings, connecting):
-    """Serve with these options in a thread of ours; returns how to connect to it."""
-    with contextlib.ExitStack() as stack:
+@pytest.fixture(scope="module")
+def start(django_db_setup, tmp_path_factory):
+    """Start `runrota` on the test database: `with start(ALLOW_ANONYMOUS=1) as process:`."""
+    folder = tmp_path_factory.mktemp("rota")
 
-        def start(**options):
-            settings.OJS = settings.OJS | {"ALLOW_ANONYMOUS": True} | options
-            port = processes.free_port()
-            serving = Serving(port)
-            stack.callback(serving.stop)
-            return functools.partial(connecting, port)
+    @contextlib.contextmanager
+    def begin(**options):
+        port = processes.free_port()
+        environment = processes.environment(url_of_test_database(), ROTA_PORT=port, **options)
+        with processes.manage(folder, environment, "runrota", name=f"runrota-{port}") as process:
+            process.wait_for("Rota workers are served at")
+            process.port, process.environment = port, environment
+            yield process
+            assert "Traceback" not in process.output, process.output
 
-        yield start
+    return begin
 
 
-class Serving:
-    """The server in a thread: as `runrota` runs it, but for the start of a process."""
-
-    def __init__(self, port):
-        self._started = threading.Event()
-        self._thread = threading.Thread(target=asyncio.run, args=[self._run(port)])
-        self._thread.start()
-        assert self._started.wait(PATIENCE)
-
-    async def _run(self, port):
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        serving = asyncio.create_task(RotaServer().run("127.0.0.1", port, self._stop))
-        while not await self._listens(port):
-            await asyncio.sleep(0.01)
-        self._started.set()
-        await serving
-
-    async def _listens(self, port):
-        with contextlib.suppress(OSError):
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.close()
-            return True
-        return False
-
-    def stop(self):
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(PATIENCE)
-        assert not self._thread.is_alive()
+@pytest.fixture(scope="module")
+def served(start):
+    """A server that is open to everybody, for the whole file."""
+    with start(ALLOW_ANONYMOUS=1) as process:
+        yield process
+        assert process.process.poll() is None, process.output
 
 
 @pytest.fixture
-def process(database_url, tmp_path, connecting):
-    """A `runrota` process with these options: how to connect, the process, its environment."""
+def connect(served, transactional_db, connecting):
+    """Returns how to connect to the server, which has the specs registered."""
     engine.register_specs(SPECS)
-    with contextlib.ExitStack() as stack:
-
-        def start(**options):
-            port = processes.free_port()
-            given = {"ROTA_PORT": port, "ALLOW_ANONYMOUS": 1} | options
-            environment = processes.environment(database_url, **given)
-            started = stack.enter_context(processes.manage(tmp_path, environment, "runrota"))
-            started.wait_for("Rota workers are served")
-            return functools.partial(connecting, port), started, environment
-
-        yield start
-
-
-@pytest.fixture
-def connect(serve):
-    engine.register_specs(SPECS)
-    return serve()
+    return functools.partial(connecting, served.port)
 
 
 def state_of(job):
@@ -244,6 +216,30 @@ def test_a_failure_is_retried_with_its_error_on_record(connect):
     assert kept.worker_id == "rota-1"
 
 
+def test_progress_is_that_of_every_protocol(connect, api):
+    job = jobs.enqueue("email.send", [1])
+    worker = connect()
+    worker.register(wanted=1)
+    worker.hear("assignment")
+
+    for share in (0.4, 0.2):
+        said = {"job_id": str(job.id), "progress": share, "message": f"at {share}"}
+        worker.say(status={"jobs": [said]})
+        worker.hear("heartbeat")
+
+    told = api.get(f"/ojs/v1/jobs/{job.id}/progress").json()
+    assert (told["progress"], told["message"]) == (0.4, "at 0.2")
+
+
+def test_the_manifest_says_where_workers_connect(served, api, transactional_db):
+    endpoints.announce("rota", f"ws://127.0.0.1:{served.port}/work")
+
+    manifest = api.get("/ojs/manifest").json()
+
+    assert "rota" in manifest["protocols"]
+    assert manifest["endpoints"]["rota"] == f"ws://127.0.0.1:{served.port}/work"
+
+
 def test_logs_and_alerts_are_kept_with_the_job_they_are_about(connect):
     job, foreign = jobs.enqueue("email.send", [1]), jobs.enqueue("video.cut", [1])
     worker = connect()
@@ -298,17 +294,17 @@ def test_a_quieted_worker_hears_it_and_is_given_nothing(connect):
     assert state_of(job) == "available"
 
 
-def test_a_silent_workers_job_is_recovered_and_run_by_another(process, tmp_path):
-    connect, _, environment = process(ROTA_HEARTBEAT_TIMEOUT=1, REAPER_INTERVAL=0.1)
+def test_a_silent_workers_job_is_recovered_and_run_by_another(connect):
     job = jobs.enqueue("email.send", [1])
     silent = connect()
     silent.register("silent", wanted=1)
     silent.hear("assignment")
-    with processes.manage(tmp_path, environment, "runreaper"):
-        eventually(lambda: state_of(job) == "available")
-        heir = connect()
-        heir.register("heir", wanted=1)
-        again = heir.hear("assignment")["job"]
+    Worker.objects.update(last_heartbeat_at=ago(5.1))
+
+    reaper.sweep()
+    heir = connect()
+    heir.register("heir", wanted=1)
+    again = heir.hear("assignment")["job"]
 
     assert (again["id"], again["attempt"]) == (str(job.id), 2)
     assert [error["type"] for error in again["errors"]] == ["worker_death"]
@@ -380,29 +376,25 @@ def test_the_first_message_must_register(connect):
         worker.hear("heartbeat")
 
 
-def test_without_a_key_the_handshake_is_refused(serve):
-    connect = serve(ALLOW_ANONYMOUS=False)
+def test_without_a_key_the_handshake_is_refused(start, connecting):
     _, key = make_key("rota", scopes=["work"])
     _, producer = make_key("shop", scopes=["produce"])
 
-    for header, status in (
-        ({}, 401),
-        ({"Authorization": "Bearer nonsense"}, 401),
-        ({"Authorization": f"Bearer {producer}"}, 403),
-    ):
-        with pytest.raises(websockets.InvalidStatus) as refused:
-            connect(**header)
-        assert refused.value.response.status_code == status
+    with start() as process:
+        connect = functools.partial(connecting, process.port)
+        for header, status in (
+            ({}, 401),
+            ({"Authorization": "Bearer nonsense"}, 401),
+            ({"Authorization": f"Bearer {producer}"}, 403),
+        ):
+            with pytest.raises(websockets.InvalidStatus) as refused:
+                connect(**header)
+            assert refused.value.response.status_code == status
 
-    worker = connect(Authorization=f"Bearer {key}")
-    assert worker.register()["registered"] == "rota-1"
-
-
-def test_the_server_ends_cleanly_on_sigterm(process):
-    connect, started, _ = process()
-    connect().register(wanted=1)
-
-    assert started.terminate() == 0
+        worker = connect(Authorization=f"Bearer {key}")
+        assert worker.register()["registered"] == "rota-1"
+        # And it ends cleanly, with a worker connected.
+        assert process.terminate() == 0
 
 
 DOCUMENT = processes.ROOT / "docs" / "protocols" / "rota.md"

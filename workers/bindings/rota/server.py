@@ -25,8 +25,6 @@ from . import desk, messages
 logger = logging.getLogger("workers.rota")
 
 PATH = "/work"
-LOOK_EVERY = 5.0
-"""Seconds between two looks for work nobody told us of."""
 GOODBYE = 2.0
 """Seconds a worker has to answer that its connection is being closed."""
 SILENT, REPLACED, REFUSED = 4408, 4409, 4400
@@ -42,12 +40,13 @@ class RotaServer:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(ojs_settings.ROTA.THREADS, thread_name_prefix="rota")
         self.sessions: dict[str, Session] = {}
-        self.look_every = LOOK_EVERY
+        self.look_every = ojs_settings.WAIT_POLL_INTERVAL.total_seconds()
+        """Seconds between two looks for work that nobody told us of."""
 
     async def run(self, host: str, port: int, stop: asyncio.Event) -> None:
         with contextlib.ExitStack() as stack:
             if not await self.in_thread(is_postgresql):
-                self.look_every = wakeup.SHORT_POLL
+                self.look_every = min(self.look_every, wakeup.SHORT_POLL)
             # It may have to connect, so not in the loop.
             watch = wakeup.watching(self._told_by(asyncio.get_running_loop()))
             await self.in_thread(stack.enter_context, watch)
