@@ -46,6 +46,8 @@ class Announcement:
         yield f"  Health    {url}/ojs/v1/health    server, database and reaper"
         yield from self._bindings()
         yield f"  Manifest  {url}/ojs/manifest     what the API under {url}/ojs/v1 can do"
+        if ojs_settings.FLARE.ENABLED:
+            yield f"  Flare     {url}/flare/v1        the Zeridion Flare worker protocol"
         yield ""
         yield from self._exposure()
         if self.worker_pid:

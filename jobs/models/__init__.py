@@ -13,6 +13,7 @@ from .event import Event
 from .job import DeadJob, Job, JobError, RefusedFinish
 from .maintenance import Maintenance
 from .queue import Listener, Queue
+from .rollup import QueueSample, Rollup, RollupMark
 from .spec import JobLog, JobSpec
 from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, WorkflowType
 
@@ -35,7 +36,10 @@ __all__ = [
     "OverlapPolicy",
     "ProgressReport",
     "Queue",
+    "QueueSample",
     "RefusedFinish",
+    "Rollup",
+    "RollupMark",
     "Scope",
     "Source",
     "Workflow",

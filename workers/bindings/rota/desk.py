@@ -13,7 +13,7 @@ from jobs.api.authentication import ANYBODY, caller_of
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob, Failure, Outcome
 from jobs.errors import JobNotFound, NotAuthenticated, PermissionDenied
-from workers import directory, protocol
+from workers import admission, directory, protocol
 from workers.protocol import Reply
 
 from .messages import Message, Registration
@@ -43,13 +43,16 @@ def register(caller: Any, registration: Registration) -> None:
     """Store the worker (Rota, Registration).
 
     Raises:
-        PermissionDenied: the key speaks for another worker, or for workers of another label.
+        PermissionDenied: the key speaks for another worker, or for workers of another label or
+            project.
     """
+    description = registration.description
     if caller.worker_id and registration.worker_id != caller.worker_id:
         raise PermissionDenied(f"This API key speaks for worker '{caller.worker_id}' only.")
-    if caller.label and caller.label not in (registration.description.labels or []):
-        raise PermissionDenied(f"This API key is for workers labelled '{caller.label}' only.")
-    protocol.register(registration.worker_id, registration.description)
+    admission.check_label(description.labels or (), caller)
+    admission.admit([registration.worker_id], caller, said=description.labels)
+    description.project = registration.project = caller.project
+    protocol.register(registration.worker_id, description)
 
 
 @dataclass(slots=True)
@@ -67,15 +70,16 @@ def hear(registration: Registration, message: Message, in_hand: Collection[str])
     # What a worker wrote about a job is kept while the job is still its own.
     engine.write_lines(worker_id, message.lines)
     if message.completions:
-        outcomes += protocol.ack(message.completions)
+        outcomes += protocol.ack(message.completions, project=registration.project)
     if message.failures:
-        outcomes += protocol.fail(message.failures)
+        outcomes += protocol.fail(message.failures, project=registration.project)
     settled = {str(outcome.job_id) for outcome in outcomes}
     reply = protocol.beat(
         worker_id,
         state=message.state,
         active_job_ids=sorted({*in_hand, *message.job_ids} - settled),
         sequence=message.sequence,
+        project=registration.project,
     )
     _note_progress(registration, message, reply.jobs_extended)
     if message.stats:
@@ -108,7 +112,11 @@ def assign(registration: Registration, count: int) -> list[ClaimedJob]:
     if not types:
         return []
     return protocol.fetch(
-        registration.queues, worker_id=registration.worker_id, count=count, types=types
+        registration.queues,
+        worker_id=registration.worker_id,
+        count=count,
+        types=types,
+        project=registration.project,
     )
 
 

@@ -32,6 +32,8 @@ class Registration:
     queues: list[str]
     specs: dict[str, str]
     description: Description
+    project: str = ""
+    """That of the key it came with."""
     told: dict[str, Progress] = field(default_factory=dict)
     """What is on record of the progress of its jobs, so that saying it again costs nothing."""
 
