@@ -22,9 +22,11 @@ from ..models import (
     Dependency,
     Event,
     Job,
+    JobCounter,
     JobError,
     ProgressReport,
     Queue,
+    QueueFlow,
     RefusedFinish,
     Workflow,
 )
@@ -47,8 +49,9 @@ CAPABILITIES = {
     "pause_resume": False,
     "events": True,
 }
-EXTENSIONS = ["x-batch-ack", "x-fetch-with-acks", "x-fetch-wait", "x-jobs-lost"]
-"""Ours: lists in ACK and FAIL, outcomes carried by FETCH, `wait_ms`, and `jobs_lost` in BEAT."""
+EXTENSIONS = ["x-batch-ack", "x-fetch-with-acks", "x-fetch-wait", "x-jobs-lost", "x-autoscaling"]
+"""Ours: lists in ACK and FAIL, outcomes carried by FETCH, `wait_ms`, `jobs_lost` in BEAT, and
+what an autoscaler reads."""
 
 
 def backend() -> str:
@@ -81,6 +84,7 @@ class ManifestViewSet(OJSViewSet):
                     "base_url": request.build_absolute_uri(f"{base}/v1"),
                     "manifest": f"{base}/manifest",
                     "health": f"{base}/v1/health",
+                    "metrics": f"{base}/v1/metrics",
                     **elsewhere,
                 },
             }
@@ -134,6 +138,8 @@ class ConformanceViewSet(OJSViewSet):
             Event,
             RefusedFinish,
             Queue,
+            JobCounter,
+            QueueFlow,
         ):
             model._default_manager.all().delete()
         engine.forget_queues()

@@ -12,6 +12,7 @@ from .endpoint import Endpoint
 from .event import Event
 from .job import DeadJob, Job, JobError, RefusedFinish
 from .maintenance import Maintenance
+from .metrics import JobCounter, QueueFlow
 from .queue import Listener, Queue
 from .rollup import QueueSample, Rollup, RollupMark
 from .spec import JobLog, JobSpec
@@ -27,6 +28,7 @@ __all__ = [
     "Endpoint",
     "Event",
     "Job",
+    "JobCounter",
     "JobError",
     "JobLog",
     "JobSpec",
@@ -36,6 +38,7 @@ __all__ = [
     "OverlapPolicy",
     "ProgressReport",
     "Queue",
+    "QueueFlow",
     "QueueSample",
     "RefusedFinish",
     "Rollup",
