@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -12,6 +13,7 @@ from rest_framework.response import Response
 from .. import __version__, engine
 from ..conf import ojs_settings
 from ..database import connection
+from ..endpoints import announced
 from ..errors import NotFound
 from ..models import (
     Checkpoint,
@@ -20,15 +22,18 @@ from ..models import (
     Dependency,
     Event,
     Job,
+    JobCounter,
     JobError,
     ProgressReport,
     Queue,
+    QueueFlow,
     RefusedFinish,
     Workflow,
 )
 from .base import SPEC_VERSION, OJSViewSet
 
 STARTED = time.monotonic()
+PORT = re.compile(r":\d+\Z")
 BACKENDS = {"postgresql": "postgres"}
 CAPABILITIES = {
     "batch_enqueue": True,
@@ -44,8 +49,9 @@ CAPABILITIES = {
     "pause_resume": False,
     "events": True,
 }
-EXTENSIONS = ["x-batch-ack", "x-fetch-with-acks", "x-fetch-wait", "x-jobs-lost"]
-"""Ours: lists in ACK and FAIL, outcomes carried by FETCH, `wait_ms`, and `jobs_lost` in BEAT."""
+EXTENSIONS = ["x-batch-ack", "x-fetch-with-acks", "x-fetch-wait", "x-jobs-lost", "x-autoscaling"]
+"""Ours: lists in ACK and FAIL, outcomes carried by FETCH, `wait_ms`, `jobs_lost` in BEAT, and
+what an autoscaler reads."""
 
 
 def backend() -> str:
@@ -58,6 +64,7 @@ class ManifestViewSet(OJSViewSet):
 
     def retrieve(self, request: Any) -> Response:
         base = request.path.rsplit("/manifest", 1)[0]
+        elsewhere = endpoints_beside(PORT.sub("", request.get_host()))
         return Response(
             {
                 "ojs_version": SPEC_VERSION,
@@ -68,7 +75,7 @@ class ManifestViewSet(OJSViewSet):
                     "language": "python",
                 },
                 "conformance_level": 3,
-                "protocols": ["http"],
+                "protocols": ["http", *sorted(elsewhere)],
                 "backend": backend(),
                 "capabilities": CAPABILITIES,
                 "unique_job_strength": "strong",
@@ -77,9 +84,19 @@ class ManifestViewSet(OJSViewSet):
                     "base_url": request.build_absolute_uri(f"{base}/v1"),
                     "manifest": f"{base}/manifest",
                     "health": f"{base}/v1/health",
+                    "metrics": f"{base}/v1/metrics",
+                    **elsewhere,
                 },
             }
         )
+
+
+def endpoints_beside(host: str) -> dict[str, str]:
+    """Where workers are served beside this port; nothing while the database is away."""
+    try:
+        return announced(host)
+    except (DatabaseError, InterfaceError):
+        return {}
 
 
 def backend_health() -> dict[str, Any]:
@@ -121,6 +138,8 @@ class ConformanceViewSet(OJSViewSet):
             Event,
             RefusedFinish,
             Queue,
+            JobCounter,
+            QueueFlow,
         ):
             model._default_manager.all().delete()
         engine.forget_queues()

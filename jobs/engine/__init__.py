@@ -34,6 +34,7 @@ from .reclaim import VISIBILITY_TIMEOUT, WORKER_DEATH, Cause, expire, reclaim
 from .reservations import extend, keep_alive, last_reservation, reserve
 from .retention import prune_events, prune_jobs, prune_results, prune_workflows
 from .settle import complete
+from .specs import Line, forget_specs, matching_types, register_specs, write_lines
 from .timers import discard_expired, promote_due, time_out
 from .workflows import cancel_workflow, create_workflow
 
@@ -45,6 +46,7 @@ __all__ = [
     "ClaimedJob",
     "Completion",
     "Failure",
+    "Line",
     "NewCronJob",
     "Outcome",
     "Saved",
@@ -69,9 +71,11 @@ __all__ = [
     "find_checkpoint",
     "follow",
     "forget_queues",
+    "forget_specs",
     "freed_by",
     "keep_alive",
     "last_reservation",
+    "matching_types",
     "not_dead",
     "pause",
     "progress_of",
@@ -81,6 +85,7 @@ __all__ = [
     "prune_results",
     "prune_workflows",
     "reclaim",
+    "register_specs",
     "repair",
     "report_progress",
     "reserve",
@@ -94,4 +99,5 @@ __all__ = [
     "set_cron_enabled",
     "time_out",
     "upsert_cron",
+    "write_lines",
 ]

@@ -18,6 +18,7 @@ from ..models import (
     Event,
     Job,
     JobError,
+    JobLog,
     Listener,
     ProgressReport,
     RefusedFinish,
@@ -77,6 +78,7 @@ def _delete(ids: list[UUID]) -> int:
         finished = Job.objects.filter(pk__in=ids, finished_at__isnull=False)
         gone = list(finished.select_for_update().order_by("pk").values_list("pk", flat=True))
         JobError.objects.filter(job__in=gone).delete()
+        JobLog.objects.filter(job__in=gone).delete()
         ProgressReport.objects.filter(job__in=gone).delete()
         Checkpoint.objects.filter(pk__in=gone).delete()
         Dependency.objects.filter(Q(predecessor__in=gone) | Q(waiter__in=gone)).delete()
