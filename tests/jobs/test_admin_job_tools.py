@@ -17,8 +17,10 @@ from jobs.admin import job as job_admin
 from jobs.admin import job_list
 from jobs.identifiers import uuid7
 from jobs.lifecycle import State
-from jobs.models import Job, OperatorAction
+from jobs.models import CronRun, Job, Maintenance, OperatorAction
+from jobs.models.cron import Outcome
 from jobs.redaction import HIDDEN, redact, redact_text
+from jobs.validation import new_job
 from tests.factories import (
     JobErrorFactory,
     JobFactory,
@@ -254,6 +256,56 @@ def test_quiet_workers_fetch_nothing(admin_client):
     (text,) = why(admin_client)
 
     assert text.startswith("No worker that serves “default” is running")
+
+
+def test_the_jobs_that_it_waits_for_are_named(admin_client):
+    new = [new_job({"type": kind, "args": []}, timezone.now()) for kind in ("extract", "report")]
+    engine.enqueue_after(new, {new[1].id: [new[0].id]})
+    first, second = (Job.objects.get(pk=each.id) for each in new)
+
+    (text, *_others) = page_of(admin_client, second).context["why"]
+
+    assert text == f"It waits for 1 job to end: extract {first.pk} (available)."
+
+
+def test_a_run_that_waits_for_earlier_ones_says_so(admin_client):
+    job = JobFactory(pending=True)
+    CronRun.objects.create(
+        cron_name="nightly",
+        job_id=job.pk,
+        scheduled_for=ago(5),
+        outcome=Outcome.TRIGGERED,
+        held=True,
+    )
+
+    assert page_of(admin_client, job).context["why"] == [
+        "It waits until earlier runs of the cron job “nightly” have ended."
+    ]
+
+
+def test_workers_that_cannot_do_what_it_needs_are_no_help(admin_client):
+    WorkerFactory(queues=["default"], capabilities=["gpu"], job_types=["email.send"])
+
+    assert why(admin_client, needs=["gpu"]) == ["Nothing is in its way: the next fetch takes it."]
+    assert why(admin_client, needs=["gpu", "eu"], created_at=ago(9)) == [
+        "None of the 1 running workers of “default” can do what it needs: gpu, eu."
+    ]
+    assert why(admin_client, type="video.cut", created_at=ago(10)) == [
+        "None of the 1 running workers of “default” takes “video.cut”."
+    ]
+
+
+def test_workers_of_another_project_do_not_serve_it(admin_client):
+    WorkerFactory(queues=["default"], project="other")
+
+    assert why(admin_client, project="acme") == ["No live worker serves the queue “default”."]
+
+
+def test_maintenance_keeps_every_job(admin_client):
+    WorkerFactory(queues=["default"])
+    Maintenance.objects.create(since=timezone.now(), reason="Database upgrade", started_by="ops")
+
+    assert why(admin_client) == ["Maintenance mode is on: nothing is fetched. Database upgrade"]
 
 
 def test_a_job_in_nobodys_way_is_next(admin_client):
