@@ -14,12 +14,14 @@ from ..conf import ojs_settings
 from ..database import connection
 from ..errors import NotFound
 from ..models import (
+    BulkRequest,
     Dependency,
     Event,
     Job,
     JobError,
     ProgressReport,
     Queue,
+    RateLimit,
     RefusedFinish,
     Workflow,
 )
@@ -34,11 +36,11 @@ CAPABILITIES = {
     "delayed_jobs": True,
     "job_ttl": True,
     "priority_queues": True,
-    "rate_limiting": False,
+    "rate_limiting": True,
     "schema_validation": False,
     "unique_jobs": False,
     "workflows": True,
-    "pause_resume": False,
+    "pause_resume": True,
     "events": True,
 }
 EXTENSIONS = ["x-batch-ack", "x-fetch-with-acks", "x-fetch-wait", "x-jobs-lost"]
@@ -99,6 +101,15 @@ def health_document(backend: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+class ReadyViewSet(OJSViewSet):
+    """`/ready`: whether this server can serve, for a load balancer; says nothing else."""
+
+    def retrieve(self, request: Any) -> Response:
+        healthy = backend_health()["status"] == "healthy"
+        status = "ready" if healthy else "unavailable"
+        return Response({"status": status}, status=200 if healthy else 503)
+
+
 class ConformanceViewSet(OJSViewSet):
     """Test hooks of the public conformance suite; not there outside `CONFORMANCE_MODE`."""
 
@@ -114,6 +125,8 @@ class ConformanceViewSet(OJSViewSet):
             Event,
             RefusedFinish,
             Queue,
+            RateLimit,
+            BulkRequest,
         ):
             model._default_manager.all().delete()
         engine.forget_queues()

@@ -1,5 +1,7 @@
 """Every way a job may change: `from jobs import engine; engine.claim(...)`."""
 
+from . import bulk, limits, queues
+from .bounds import relieve
 from .claim import ClaimedJob, claim
 from .control import (
     Change,
@@ -8,6 +10,7 @@ from .control import (
     delete_dead,
     not_dead,
     pause,
+    prioritize,
     resume,
     retry,
     retry_one,
@@ -37,6 +40,7 @@ __all__ = [
     "Outcome",
     "Standing",
     "activate",
+    "bulk",
     "cancel",
     "cancel_workflow",
     "claim",
@@ -51,15 +55,19 @@ __all__ = [
     "fail",
     "follow",
     "forget_queues",
+    "limits",
     "not_dead",
     "pause",
+    "prioritize",
     "progress_of",
     "promote_due",
     "prune_events",
     "prune_jobs",
     "prune_results",
     "prune_workflows",
+    "queues",
     "reclaim",
+    "relieve",
     "repair",
     "report_progress",
     "results_of_workflow",

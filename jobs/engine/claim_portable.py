@@ -6,7 +6,7 @@ The same tests run against both; this is what lets a site try the app without Po
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -61,7 +61,10 @@ def take(
         ids: list[UUID] = []
         paused = set(Queue.objects.paused().filter(pk__in=queues).values_list("pk", flat=True))
         open_queues = [queue for queue in queues if queue not in paused]
-        fetchable = Job.objects.unexpired().filter(**({"type__in": types} if types else {}))
+        # Those with a rate limit are claimed by `limits` alone.
+        fetchable = Job.objects.unexpired().filter(rate_key="")
+        if types:
+            fetchable = fetchable.filter(type__in=types)
         fetchable = fetchable.select_for_update(
             skip_locked=connection().features.has_select_for_update_skip_locked
         )
@@ -74,26 +77,38 @@ def take(
                 if room > 0:
                     found = jobs.filter(queue=queue).order_by(*order)[:room]
                     ids += found.values_list("pk", flat=True)
-        if not ids:
-            return []
+        return claim_chosen(ids, worker_id, period)
+
+
+def claim_chosen(
+    ids: Sequence[UUID], worker_id: str, period: timedelta, at: datetime | None = None
+) -> list[ClaimedJob]:
+    """Claim exactly these jobs, which the caller has locked.
+
+    Args:
+        at: the moment they start; None means now.
+    """
+    if not ids:
+        return []
+    with atomic():
         chosen = Job.objects.filter(pk__in=ids)
         was_due = set(chosen.due().values_list("pk", flat=True))
         if was_due:
             chosen.filter(pk__in=was_due).transition(
                 Event.TIMER, State.AVAILABLE, enqueued_at=Now()
             )
-        chosen.transition(Event.FETCH, State.ACTIVE, **_reservation(worker_id, period))
+        chosen.transition(Event.FETCH, State.ACTIVE, **_reservation(worker_id, period, at))
         claimed = _read(chosen, ids)
         _tell(claimed, was_due, worker_id)
     return claimed
 
 
-def _reservation(worker_id: str, period: timedelta) -> dict[str, Any]:
+def _reservation(worker_id: str, period: timedelta, at: datetime | None) -> dict[str, Any]:
     length = Coalesce(F("visibility_timeout"), Value(period, output_field=models.DurationField()))
     return {
         "attempt": F("attempt") + Case(When(attempt_counted=True, then=0), default=1),
         "attempt_counted": False,
-        "started_at": Now(),
+        "started_at": at or Now(),
         "reserved_by": worker_id,
         "reserved_for": length,
         "reserved_until": models.ExpressionWrapper(

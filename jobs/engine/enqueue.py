@@ -18,6 +18,7 @@ from ..lifecycle import State
 from ..models import Job, Queue
 from ..signals import jobs_enqueued, send_on_commit
 from ..validation import NewJob
+from . import bounds, limits
 
 BATCH = 1000
 EVENT_OF = {State.AVAILABLE: "job.enqueued", State.SCHEDULED: "job.scheduled"}
@@ -35,14 +36,15 @@ INSERT = """
                pending boolean, max_attempts integer, retry jsonb, timeout double precision,
                visibility_timeout double precision, scheduled_at timestamptz,
                expires_at timestamptz, tags jsonb, attributes jsonb, result_ttl double precision,
-               workflow_id uuid, workflow_index integer, followed boolean, parent_results jsonb)
+               workflow_id uuid, workflow_index integer, followed boolean, parent_results jsonb,
+               rate_key text)
     ), inserted AS (
         INSERT INTO ojs_jobs_job
                (id, type, queue, args, meta, priority, state, attempt, attempt_counted,
                 max_attempts, retry, timeout, visibility_timeout, reserved_by, finished_by,
                 unfenced, scheduled_at, expires_at, created_at, enqueued_at, tags, attributes,
                 dead_letter, result_ttl, workflow_id, workflow_index, followed,
-                parent_results)
+                parent_results, rate_key)
         SELECT id, type, queue, args, meta, priority,
                CASE WHEN pending THEN 'pending'
                     WHEN scheduled_at > statement_timestamp() THEN 'scheduled'
@@ -51,8 +53,8 @@ INSERT = """
                make_interval(secs => visibility_timeout), '', '', false, scheduled_at,
                expires_at, statement_timestamp(), statement_timestamp(), tags, attributes, false,
                make_interval(secs => result_ttl), workflow_id, workflow_index,
-               coalesce(followed, false), parent_results
-          FROM given
+               coalesce(followed, false), parent_results, coalesce(rate_key, '')
+          FROM given{guard}
    ON CONFLICT (id) DO NOTHING
      RETURNING id, type, queue, priority, state, scheduled_at
     ), rung AS (
@@ -73,8 +75,20 @@ TOLD = """, told AS (
           FROM inserted
          WHERE state <> 'pending'
     )"""
-INSERT_TOLD = INSERT.format(told=TOLD)
-INSERT_UNTOLD = INSERT.format(told="")
+# A queue that is bounded, draining or particular decides about its jobs first; the batch comes
+# back untouched then. Answered once for the statement, from an index that is empty where no
+# queue is like that.
+GUARD = """
+         WHERE NOT EXISTS (
+               SELECT 1
+                 FROM ojs_jobs_queue
+                WHERE is_guarded
+                  AND name IN (SELECT queue FROM given))"""
+STATEMENTS = {
+    (told, guarded): INSERT.format(told=TOLD if told else "", guard=GUARD if guarded else "")
+    for told in (True, False)
+    for guarded in (True, False)
+}
 
 
 def enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
@@ -84,10 +98,22 @@ def enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
 
     Raises:
         DuplicateJob: a job with one of the ids exists, or the batch names an id twice.
+        QueueFull, QueueClosed, JobTypeNotAllowed: a queue among them does not take its jobs.
     """
     if not new:
         return new
-    if len(new) > BATCH or any(job.client_id for job in new):
+    try:
+        _store_all(new)
+    except bounds.Guarded:
+        bounds.store(new, lambda: _store(new, admitted=True))
+    _know_queues({job.queue for job in new})
+    if jobs_enqueued.has_listeners():
+        send_on_commit(jobs_enqueued, Job, jobs=new)
+    return new
+
+
+def _store_all(new: Sequence[NewJob]) -> None:
+    if len(new) > BATCH or any(job.client_id or job.rate_limit for job in new):
         # Ids that somebody else chose may be taken, and a second statement may fail when the
         # first has succeeded; then all is undone.
         _refuse_repeated_ids(new)
@@ -95,19 +121,22 @@ def enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
             _store(new)
     else:
         _store(new)
-    _know_queues({job.queue for job in new})
-    if jobs_enqueued.has_listeners():
-        send_on_commit(jobs_enqueued, Job, jobs=new)
-    return new
 
 
-def _store(new: Sequence[NewJob]) -> None:
+def _store(new: Sequence[NewJob], *, admitted: bool = False) -> None:
+    """
+    Args:
+        admitted: the guarded queues among them have agreed.
+    """
     insert = _insert_postgresql if is_postgresql() else _insert_portable
     for start in range(0, len(new), BATCH):
         batch = new[start : start + BATCH]
-        stored = insert(batch)
+        stored = insert(batch, admitted)
         if stored < len(batch):
+            if not (admitted or stored) and bounds.guarded({job.queue for job in batch}):
+                raise bounds.Guarded
             raise _duplicate(batch)
+    limits.know([job for job in new if job.rate_limit])
 
 
 def _stamp(new: Sequence[NewJob], now: datetime) -> None:
@@ -119,9 +148,9 @@ def _stamp(new: Sequence[NewJob], now: datetime) -> None:
             job.state = State.SCHEDULED
 
 
-def _insert_postgresql(new: Sequence[NewJob]) -> int:
+def _insert_postgresql(new: Sequence[NewJob], admitted: bool) -> int:
     document = orjson.dumps([_record(job) for job in new]).decode()
-    statement = INSERT_TOLD if ojs_settings.RECORD_EVENTS else INSERT_UNTOLD
+    statement = STATEMENTS[ojs_settings.RECORD_EVENTS, not admitted]
     ((now, stored),) = run(statement, [document])
     _stamp(new, now)
     return stored
@@ -146,6 +175,7 @@ def _record(job: NewJob) -> dict[str, Any]:
         "expires_at": job.expires_at,
         "tags": job.tags,
         "attributes": job.attributes,
+        "rate_key": job.rate_key,
     }
     if job.result_ttl is not None:
         document["result_ttl"] = job.result_ttl.total_seconds()
@@ -154,7 +184,9 @@ def _record(job: NewJob) -> dict[str, Any]:
     return document
 
 
-def _insert_portable(new: Sequence[NewJob]) -> int:
+def _insert_portable(new: Sequence[NewJob], admitted: bool) -> int:
+    if not admitted and bounds.guarded({job.queue for job in new}):
+        return 0
     now = timezone.now()
     _stamp(new, now)
     rows = [
@@ -178,6 +210,7 @@ def _insert_portable(new: Sequence[NewJob]) -> int:
             attributes=job.attributes,
             result_ttl=job.result_ttl,
             **{name: getattr(job, name) for name in FOLLOWED},
+            rate_key=job.rate_key,
         )
         for job in new
     ]

@@ -8,16 +8,19 @@ from uuid import UUID
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 
+from .. import queue_config
 from ..conf import ojs_settings
 from ..database import atomic
 from ..lifecycle import State
 from ..models import (
+    BulkRequest,
     Dependency,
     Event,
     Job,
     JobError,
     Listener,
     ProgressReport,
+    Queue,
     RefusedFinish,
     Workflow,
     WorkflowState,
@@ -26,6 +29,8 @@ from ..models import (
 BATCH_SIZE = 1000
 WORKFLOWS = 20
 HAS_RESULT = Q(state=State.COMPLETED, result_pruned=False)
+IDEMPOTENT = timedelta(hours=24)
+"""How long the answers to bulk requests are kept (OJS bulk operations §10.2)."""
 
 
 def prune_jobs() -> int:
@@ -35,19 +40,31 @@ def prune_jobs() -> int:
     finished = Job.objects.filter(finished_at__isnull=False, workflow__isnull=True).exclude(
         Q(followed=True) & Exists(awaited)
     )
-    for jobs, keep in (
-        (finished.filter(state=State.COMPLETED), ojs_settings.COMPLETED_RETENTION),
-        (finished.filter(state=State.CANCELLED), ojs_settings.CANCELLED_RETENTION),
-        (
-            finished.filter(state=State.DISCARDED, dead_letter=False),
-            ojs_settings.DISCARDED_RETENTION,
-        ),
-        (Job.objects.dead().filter(workflow__isnull=True), ojs_settings.DEAD_LETTER_RETENTION),
+    for state, keep in (
+        (State.COMPLETED, ojs_settings.COMPLETED_RETENTION),
+        (State.CANCELLED, ojs_settings.CANCELLED_RETENTION),
+        (State.DISCARDED, ojs_settings.DISCARDED_RETENTION),
     ):
-        deleted = _delete(_older(jobs, keep))
-        if deleted:
-            return deleted
+        jobs = finished.filter(state=state)
+        if state == State.DISCARDED:
+            jobs = jobs.filter(dead_letter=False)
+        own = _own_retention(state)
+        ids = _older(jobs.exclude(queue__in=own) if own else jobs, keep)
+        for queue, period in own.items():
+            ids = ids or _older(jobs.filter(queue=queue), period)
+        if ids:
+            return _delete(ids)
+    deleted = _delete(_older(Job.objects.dead().filter(workflow__isnull=True), ojs_settings.DEAD_LETTER_RETENTION))
+    if deleted:
+        return deleted
     return _delete(_over_the_limit())
+
+
+def _own_retention(state: State) -> dict[str, timedelta]:
+    """Queues that keep jobs of `state` longer or shorter (OJS queue configuration §6.3)."""
+    queues = Queue.objects.filter(config__has_key="retention").values_list("pk", "config")
+    kept = {queue: queue_config.retention(config, state) for queue, config in queues}
+    return {queue: keep for queue, keep in kept.items() if keep is not None}
 
 
 def _older(jobs: QuerySet[Job], keep: timedelta) -> list[UUID]:
@@ -142,6 +159,7 @@ def prune_events() -> int:
     deleted = horizon.delete()[0]
     # A listener that was killed could not take itself off the list.
     Listener.objects.filter(seen_at__lte=Now() - timedelta(minutes=5)).delete()
+    BulkRequest.objects.filter(created_at__lte=Now() - IDEMPOTENT).delete()
     refused = RefusedFinish.objects.filter(refused_at__lte=Now() - keep).order_by("pk")
     ids = list(refused.values_list("pk", flat=True)[:BATCH_SIZE])
     return deleted + RefusedFinish.objects.filter(pk__in=ids).delete()[0]

@@ -7,11 +7,13 @@ statements of `jobs.engine`.
 from .apikey import ApiKey, Scope, all_scopes
 from .event import Event
 from .job import DeadJob, Job, JobError, RefusedFinish
+from .limits import BulkRequest, RateLimit
 from .queue import Listener, Queue
 from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, WorkflowType
 
 __all__ = [
     "ApiKey",
+    "BulkRequest",
     "DeadJob",
     "Dependency",
     "Event",
@@ -20,6 +22,7 @@ __all__ = [
     "Listener",
     "ProgressReport",
     "Queue",
+    "RateLimit",
     "RefusedFinish",
     "Scope",
     "Workflow",

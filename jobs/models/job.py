@@ -26,6 +26,8 @@ class Job(models.Model):
     args = models.JSONField(default=list)
     meta = models.JSONField(default=dict, blank=True)
     priority = models.SmallIntegerField(default=0)
+    rate_key = models.CharField(max_length=255, blank=True, default="", db_default="")
+    """The rate limit partition the job belongs to; empty for one without a limit of its own."""
     state = models.CharField(max_length=9, choices=State, default=State.AVAILABLE)
 
     attempt = models.PositiveIntegerField(default=0)
@@ -97,9 +99,11 @@ class Job(models.Model):
         verbose_name = _("job")
         verbose_name_plural = _("jobs")
         indexes = [
-            # FETCH: one range scan a queue, already in order.
+            # FETCH: one range scan a queue, already in order; and one for each key of rate-limited
+            # jobs, so that those that must wait are never read.
             models.Index(
                 "queue",
+                "rate_key",
                 F("priority").desc(),
                 "enqueued_at",
                 "id",
@@ -115,6 +119,14 @@ class Job(models.Model):
             # this index, slower with every job in flight.
             models.Index(
                 "reserved_by", name="ojs_job_reserved", condition=Q(reserved_until__isnull=False)
+            ),
+            # A bounded queue counts these; there are few.
+            models.Index("queue", name="ojs_job_pending", condition=Q(state=State.PENDING)),
+            # How many jobs of a rate limit run. An ack does not imply the second condition.
+            models.Index(
+                "rate_key",
+                name="ojs_job_rate_active",
+                condition=Q(state=State.ACTIVE) & Q(rate_key__gt=""),
             ),
             models.Index(
                 "state",
