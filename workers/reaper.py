@@ -115,6 +115,7 @@ SWEEPS = (
     Chore("due-jobs", engine.promote_due, "jobs became due"),
     Chore("expired-jobs", engine.discard_expired, "jobs expired before they ran"),
     Chore("workflows", engine.repair, "workflows set going again", timedelta(minutes=1)),
+    Chore("pressure", engine.relieve, "queues have room again", timedelta(seconds=5)),
     Chore("finished-jobs", engine.prune_jobs, "finished jobs deleted", timedelta(minutes=1)),
     Chore("old-results", engine.prune_results, "results deleted", timedelta(minutes=1)),
     Chore("old-workflows", engine.prune_workflows, "workflows deleted", timedelta(minutes=1)),

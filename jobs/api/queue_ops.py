@@ -88,7 +88,7 @@ class QueueOperationsViewSet(OJSViewSet):
         return Response({"queue": name, "config": full_document(queue)["config"]})
 
     def configure(self, request: Any, name: str) -> Response:
-        """Change what is named; null takes it away (queue configuration §9.1, backpressure §6.2)."""
+        """Change what is named; null takes it away (§9.1; backpressure §6.2)."""
         changes = queue_config.parse(self.read(required=True))
         document = full_document(engine.queues.configure(checked(name), changes))
         return Response(document | {"queue": document})
