@@ -99,6 +99,7 @@ def test_the_bound_holds_in_python_too(api):
 
 
 @pytest.mark.postgres
+@pytest.mark.django_db(transaction=True)
 def test_a_plain_enqueue_is_one_statement_while_another_queue_is_bounded(
     api, django_assert_num_queries
 ):
