@@ -37,10 +37,10 @@ from ..errors import (
     NotFound,
     OJSError,
     PermissionDenied,
-    ResultPruned,
-    ResultTooLarge,
     QueueClosed,
     QueueFull,
+    ResultPruned,
+    ResultTooLarge,
     Unsupported,
     WaitTimeout,
 )

@@ -24,9 +24,18 @@ STRATEGIES = ("reject", "discard", "move")
 class QueueOperationsViewSet(OJSViewSet):
     """`/ojs/v1/queues/{name}` and `/ojs/v1/admin/queues/{name}`"""
 
-    scopes: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("pause", "resume", "configure", "limit", "purge", "destroy"), Scope.OPERATE
-    ) | dict.fromkeys(("retrieve", "stats", "configuration", "priorities"), Scope.PRODUCE)
+    scopes: ClassVar[dict[str, str]] = {
+        "retrieve": Scope.PRODUCE,
+        "stats": Scope.PRODUCE,
+        "configuration": Scope.PRODUCE,
+        "priorities": Scope.PRODUCE,
+        "pause": Scope.OPERATE,
+        "resume": Scope.OPERATE,
+        "configure": Scope.OPERATE,
+        "limit": Scope.OPERATE,
+        "purge": Scope.OPERATE,
+        "destroy": Scope.OPERATE,
+    }
 
     def retrieve(self, request: Any, name: str) -> Response:
         """A queue, its configuration and how deep it is (queue configuration §9.3)."""

@@ -118,16 +118,20 @@ def _make_room(queue: Queue, bound: int, new: Sequence[NewJob]) -> None:
 
 def _drop(queue: str, count: int) -> int:
     """Discard the oldest available jobs to make room; return how many (OJS backpressure §5.3)."""
+    # Late, because following a job may enqueue others, which leads here.
+    from .following import follow
+
     now = timezone.now()
     oldest = list(
         Job.objects.filter(queue=queue, state=State.AVAILABLE)
         .order_by("enqueued_at", "pk")
         .select_for_update()
-        .only("type", "queue", "attempt")[:count]
+        .only("type", "queue", "attempt", "followed")[:count]
     )
     dropped = Job.objects.filter(pk__in=[job.pk for job in oldest]).transition(
         Event.EXPIRE, State.DISCARDED
     )
+    follow([job.pk for job in oldest if job.followed])
     message = "Discarded to make room in a full queue."
     JobError.objects.bulk_create(
         JobError(job=job, attempt=job.attempt, type="overflow", message=message, occurred_at=now)

@@ -18,10 +18,12 @@ from .. import wakeup
 from ..database import atomic
 from ..events import job_event, record
 from ..lifecycle import TERMINAL, WAITING, Event, State
-from ..models import Job, JobError
+from ..models import Job
 from ..querysets import JobQuerySet
 from ..signals import jobs_cancelled, send_on_commit
 from .control import retry as retry_dead
+from .following import follow
+from .retention import erase
 
 BATCH = 500
 MOST = 10_000
@@ -51,6 +53,7 @@ def cancel(
             job_event("job.cancelled", job, time=now, worker_id=job.reserved_by, data=data)
             for job in batch
         )
+        follow([job.pk for job in batch if job.followed])
         send_on_commit(jobs_cancelled, Job, job_ids=[job.pk for job in batch])
 
     return _in_batches(jobs, CANCELLABLE, move, most)
@@ -76,23 +79,25 @@ def retry(jobs: JobQuerySet, *, most: int = MOST) -> list[UUID]:
 
 
 def delete(jobs: JobQuerySet, *, most: int = MOST) -> list[UUID]:
-    """Delete the finished ones among `jobs` for good; return which (OJS bulk operations §8)."""
+    """Delete the finished ones among `jobs` for good; return which (OJS bulk operations §8).
+
+    Those of a workflow go with it.
+    """
 
     def move(batch: list[Job]) -> None:
-        JobError.objects.filter(job__in=[job.pk for job in batch]).delete()
-        _these(batch)._raw_delete(using=Job.objects.db)
+        erase([job.pk for job in batch])
 
-    return _in_batches(jobs, DELETABLE, move, most)
+    return _in_batches(jobs.filter(workflow__isnull=True), DELETABLE, move, most)
 
 
 def purge(jobs: JobQuerySet, states: Iterable[State], *, most: int = MOST) -> list[UUID]:
     """Delete jobs that nobody holds, waiting ones too; return which (OJS admin API §6.5)."""
 
     def move(batch: list[Job]) -> None:
-        JobError.objects.filter(job__in=[job.pk for job in batch]).delete()
-        _these(batch)._raw_delete(using=Job.objects.db)
+        erase([job.pk for job in batch])
 
-    return _in_batches(jobs, frozenset(states) - {State.ACTIVE}, move, most)
+    alone = jobs.filter(workflow__isnull=True, followed=False)
+    return _in_batches(alone, frozenset(states) - {State.ACTIVE}, move, most)
 
 
 def _these(batch: list[Job]) -> JobQuerySet:
@@ -104,7 +109,7 @@ def _in_batches(
 ) -> list[UUID]:
     """Lock batch after batch in the order of the ids, and move each; return the ids."""
     eligible = jobs.filter(state__in=sorted(states)).order_by("pk")
-    columns = ("type", "queue", "attempt", "state", "reserved_by")
+    columns = ("type", "queue", "attempt", "state", "reserved_by", "followed")
     done: list[UUID] = []
     while len(done) < most:
         with atomic():

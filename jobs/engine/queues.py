@@ -15,6 +15,7 @@ from ..events import job_event, queue_event, record
 from ..lifecycle import WAITING, Event, State
 from ..models import Job, JobError, Queue, RateLimit
 from . import bulk
+from .following import follow
 from .limits import QUEUE_KEY
 
 
@@ -149,7 +150,7 @@ def _each_batch(name: str, act: Callable[[list[Job]], int]) -> int:
     while touched < bulk.MOST:
         with atomic():
             waiting = Job.objects.filter(queue=name, state__in=sorted(WAITING)).order_by("pk")
-            columns = ("type", "queue", "attempt", "state", "rate_key")
+            columns = ("type", "queue", "attempt", "state", "rate_key", "followed")
             batch = list(waiting.select_for_update().only(*columns)[: bulk.BATCH])
             if not batch:
                 break
@@ -175,7 +176,9 @@ def _discard(name: str) -> int:
         error = {"last_error": {"code": "queue_deleted", "message": message}}
         record(job_event("job.discarded", job, time=now, data=error) for job in batch)
         these = Job.objects.filter(pk__in=[job.pk for job in batch])
-        return these.transition(Event.EXPIRE, State.DISCARDED)
+        moved = these.transition(Event.EXPIRE, State.DISCARDED)
+        follow([job.pk for job in batch if job.followed])
+        return moved
 
     return _each_batch(name, discard)
 

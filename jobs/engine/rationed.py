@@ -100,14 +100,18 @@ def _oldest(queue: str, key: str) -> list[Job]:
         Job.objects.filter(queue=queue, rate_key=key, state=State.AVAILABLE)
         .order_by("-priority", "enqueued_at", "id")
         .select_for_update(skip_locked=skip)
-        .only("type", "queue", "attempt")[:BATCH]
+        .only("type", "queue", "attempt", "followed")[:BATCH]
     )
 
 
 def drop(queue: str, key: str, now: datetime) -> list[Any]:
     """Discard a batch of jobs that may not start; return what is to be told (§6.2 `drop`)."""
+    # Late, because following a job may enqueue others, which leads here.
+    from .following import follow
+
     jobs = _oldest(queue, key)
     _batch(jobs).transition(Event.EXPIRE, State.DISCARDED)
+    follow([job.pk for job in jobs if job.followed])
     message = f"Dropped: the rate limit '{key}' was reached."
     JobError.objects.bulk_create(
         JobError(

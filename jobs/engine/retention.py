@@ -54,7 +54,8 @@ def prune_jobs() -> int:
             ids = ids or _older(jobs.filter(queue=queue), period)
         if ids:
             return _delete(ids)
-    deleted = _delete(_older(Job.objects.dead().filter(workflow__isnull=True), ojs_settings.DEAD_LETTER_RETENTION))
+    dead = Job.objects.dead().filter(workflow__isnull=True)
+    deleted = _delete(_older(dead, ojs_settings.DEAD_LETTER_RETENTION))
     if deleted:
         return deleted
     return _delete(_over_the_limit())
@@ -91,11 +92,16 @@ def _delete(ids: list[UUID]) -> int:
         # A job retried by an operator in this very moment is no longer finished: it stays.
         finished = Job.objects.filter(pk__in=ids, finished_at__isnull=False)
         gone = list(finished.select_for_update().order_by("pk").values_list("pk", flat=True))
-        JobError.objects.filter(job__in=gone).delete()
-        ProgressReport.objects.filter(job__in=gone).delete()
-        Dependency.objects.filter(Q(predecessor__in=gone) | Q(waiter__in=gone)).delete()
-        Job.objects.filter(pk__in=gone)._raw_delete(using=Job.objects.db)
+        erase(gone)
     return len(gone)
+
+
+def erase(ids: list[UUID]) -> None:
+    """Delete jobs the caller has locked, and what hangs on them."""
+    JobError.objects.filter(job__in=ids).delete()
+    ProgressReport.objects.filter(job__in=ids).delete()
+    Dependency.objects.filter(Q(predecessor__in=ids) | Q(waiter__in=ids)).delete()
+    Job.objects.filter(pk__in=ids)._raw_delete(using=Job.objects.db)
 
 
 def prune_results() -> int:
