@@ -18,13 +18,11 @@ from .middleware import enqueue_chain, execution_chain
 @checks.register("ojs")
 def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
     given = getattr(settings, "OJS", {}) or {}
-    known = conf.option_names()
     found: list[checks.CheckMessage] = []
-    for name in given:
-        if name not in known and name not in conf.NESTED:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"Did you mean {close[0]!r}?" if close else "See the configuration reference."
-            found.append(checks.Error(f"Unknown option OJS[{name!r}].", hint=hint, id="ojs.E001"))
+    for place, known in conf.unknown_options(given):
+        close = difflib.get_close_matches(place.split("'")[-2], known, n=1)
+        hint = f"Did you mean {close[0]!r}?" if close else "See the configuration reference."
+        found.append(checks.Error(f"Unknown option OJS{place}.", hint=hint, id="ojs.E001"))
     try:
         options = conf.configured()
     except ImproperlyConfigured as problem:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import types
 import typing
-from dataclasses import Field, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -31,7 +32,32 @@ def _seconds(amount: float, help_text: str) -> Any:
     return _option(timedelta(seconds=amount), help_text)
 
 
+def _group(options: type[Any]) -> Any:
+    return field(default_factory=options, metadata={"help": options.__doc__})
+
+
 DAY = 86_400
+
+
+@dataclass(frozen=True)
+class AGQ:
+    """Options of AGQ's RESP over TCP, `manage.py runagq`: `OJS["AGQ"]`, `OJS_AGQ_<NAME>`."""
+
+    HOST: str = _option("127.0.0.1", "Address `runagq` listens on.")
+    PORT: int = _option(6380, "Port `runagq` listens on.")
+    HEARTBEAT_INTERVAL: timedelta = _seconds(30, "How often AGQ workers are told to be heard.")
+    HEARTBEAT_TIMEOUT: timedelta = _seconds(90, "Silence after which an AGQ worker is dead.")
+    JOB_TIMEOUT: timedelta = _seconds(
+        3600,
+        "How long an AGQ worker may take for a job that names no visibility timeout of its own; "
+        "beyond it the job is taken back and the worker flagged for investigation.",
+    )
+    THREADS: int = _option(8, "Commands carried out at once, each with a database connection.")
+    MAX_CONNECTIONS: int = _option(10_000, "Most connections of one process.")
+    MAX_COMMAND: int = _option(16 * 1024 * 1024, "Largest command, in bytes.")
+    MAX_BUFFERED: int = _option(
+        256 * 1024 * 1024, "Most bytes of unfinished commands, all connections together."
+    )
 
 
 @dataclass(frozen=True)
@@ -114,46 +140,71 @@ class Settings:
         False, "Test hooks of the public conformance suite (reset, test directives). Never in use."
     )
 
-
-NESTED: frozenset[str] = frozenset()
-"""Names of options that hold a dictionary of their own, one for each optional binding."""
-
-
-def option_names() -> list[str]:
-    return [option.name for option in fields(Settings)]
+    # The optional bindings
+    AGQ: AGQ = _group(AGQ)
 
 
-def _coerce(option: Field[Any], value: Any, wanted: Any) -> Any:
-    """Return `value` as the type the option declares.
+GROUPS: dict[str, type[Any]] = {"AGQ": AGQ}
+"""Options that hold a dictionary of their own, one for each optional binding."""
+
+
+def option_names(group: type[Any] = Settings) -> list[str]:
+    return [option.name for option in fields(group)]
+
+
+def unknown_options(given: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    """Return each option that is none, as it is written, and the names it may have meant."""
+    found = [(f"[{name!r}]", option_names()) for name in given if name not in option_names()]
+    for name, group in GROUPS.items():
+        inner = given.get(name)
+        if isinstance(inner, Mapping):
+            known = option_names(group)
+            found += [(f"[{name!r}][{option!r}]", known) for option in inner if option not in known]
+    return found
+
+
+def _read(group: type[Any], given: Any, place: str = "OJS") -> Any:
+    """Return the options of `group` that are given, each as the type it declares.
 
     Raises:
-        ImproperlyConfigured: it is not of that type.
+        ImproperlyConfigured: one is not of that type.
     """
+    if not isinstance(given, Mapping):
+        raise ImproperlyConfigured(f"{place} must be a dictionary, not {given!r}.")
+    wanted = typing.get_type_hints(group)
+    return group(
+        **{
+            option.name: _coerce(
+                f'{place}["{option.name}"]', given[option.name], wanted[option.name]
+            )
+            for option in fields(group)
+            if option.name in given
+        }
+    )
+
+
+def _coerce(place: str, value: Any, wanted: Any) -> Any:
+    if wanted in GROUPS.values():
+        return _read(wanted, value, place)
     if wanted is timedelta:
         seconds = value.total_seconds() if isinstance(value, timedelta) else value
         if type(seconds) in (int, float) and 0 <= seconds <= LONGEST.total_seconds():
             return timedelta(seconds=seconds)
         raise ImproperlyConfigured(
-            f'OJS["{option.name}"] must be a number of seconds, a century at most, not {value!r}.'
+            f"{place} must be a number of seconds, a century at most, not {value!r}."
         )
     if wanted is bool and value in (0, 1):
         return bool(value)
     if isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool)):
         return value
     name = getattr(wanted, "__name__", str(wanted))
-    raise ImproperlyConfigured(f'OJS["{option.name}"] must be of type {name}, not {value!r}.')
+    raise ImproperlyConfigured(f"{place} must be of type {name}, not {value!r}.")
 
 
 @cache
 def _load() -> Settings:
     given: dict[str, Any] = getattr(django_settings, "OJS", {}) or {}
-    wanted = typing.get_type_hints(Settings)
-    values = {
-        option.name: _coerce(option, given[option.name], wanted[option.name])
-        for option in fields(Settings)
-        if option.name in given
-    }
-    return Settings(**values)
+    return typing.cast(Settings, _read(Settings, given))
 
 
 def configured() -> Settings:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from django.db import connections, router, transaction
+from django.db import close_old_connections, connections, router, transaction
 
 
 def alias() -> str:
@@ -16,6 +17,19 @@ def alias() -> str:
 
 def connection() -> Any:
     return connections[alias()]
+
+
+@contextlib.contextmanager
+def borrowed() -> Iterator[None]:
+    """A connection for one piece of work outside a request, as a request has one.
+
+    One that is broken or too old is closed, and one of a pool goes back to it.
+    """
+    close_old_connections()
+    try:
+        yield
+    finally:
+        close_old_connections()
 
 
 def atomic() -> transaction.Atomic:

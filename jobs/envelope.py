@@ -107,6 +107,8 @@ def envelope(job: Any, errors: Errors = (), *, for_worker: bool = False) -> dict
         document["workflow_id"] = str(job.workflow_id)
     if job.parent_results is not None:
         document["parent_results"] = job.parent_results
+    if for_worker and getattr(job, "checkpoint", None) is not None:
+        document["checkpoint"] = job.checkpoint
     _add_times(document, job)
     _add_errors(document, job, errors)
     for name, value in (job.attributes or {}).items():

@@ -51,6 +51,10 @@ class BodyTooLarge(OJSError):
     code = "envelope_too_large"
 
 
+class CheckpointTooLarge(BodyTooLarge):
+    """A checkpoint exceeds 1 MB (OJS durable execution §9.1)."""
+
+
 class Unsupported(OJSError):
     """A spec version or a feature this server does not have."""
 
@@ -160,6 +164,14 @@ class BatchTooLarge(OJSError):
         super().__init__(
             f"Batch size {size} exceeds maximum of {most}.", size=size, max_batch_size=most
         )
+
+
+class InMaintenance(OJSError):
+    """The server takes no jobs now (OJS admin API §12.1)."""
+
+    code = "service_unavailable"
+    retryable = True
+    hint = "Try again when the maintenance has ended."
 
 
 class NotAuthenticated(OJSError):

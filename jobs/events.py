@@ -49,6 +49,7 @@ SOURCES = {
     "backpressure": "ojs://server/queues",
     "rate_limit": "ojs://server/rate-limits",
     "workflow": "ojs://server/workflows",
+    "cron": "ojs://server/cron",
 }
 """Where an event comes from; all others from a worker."""
 
@@ -98,6 +99,10 @@ def bulk_event(operation: str, **data: Any) -> Event:
     return Event(
         type=f"bulk.{operation}.completed", subject=operation, time=timezone.now(), data=data
     )
+
+
+def cron_event(kind: str, name: str, **data: Any) -> Event:
+    return Event(type=kind, subject=name, time=timezone.now(), data=data)
 
 
 def record(events: Iterable[Event]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 from django.db.models import BooleanField, Func, Value
@@ -29,5 +31,31 @@ class JSONArrayHas(Func):
             connection,
             template="EXISTS (SELECT 1 FROM json_each(%(expressions)s)",
             arg_joiner=") AS element WHERE element.value = ",
+            **extra,
+        )
+
+
+class JSONArrayWithin(Func):
+    """Whether each text of a JSON array is one of these: `filter(JSONArrayWithin("needs", able))`."""
+
+    output_field = BooleanField()
+
+    def __init__(self, array: str, texts: Sequence[str], **extra: Any) -> None:
+        super().__init__(array, Value(json.dumps(list(texts))), **extra)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.source_expressions})"
+
+    def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return super().as_sql(
+            compiler, connection, template="(%(expressions)s::jsonb)", arg_joiner=" <@ ", **extra
+        )
+
+    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return super().as_sql(
+            compiler,
+            connection,
+            template="NOT EXISTS (SELECT 1 FROM json_each(%(expressions)s)))",
+            arg_joiner=") AS need WHERE need.value NOT IN (SELECT value FROM json_each(",
             **extra,
         )

@@ -18,6 +18,12 @@ def log_failed(*, outcomes: list[Any], **kwargs: Any) -> None:
     for outcome in outcomes:
         if outcome.state == State.DISCARDED:
             logger.warning("Job %s discarded after attempt %d.", outcome.job_id, outcome.attempt)
+        elif outcome.released:
+            logger.info(
+                "Job %s was given back; it runs again in %s.",
+                outcome.job_id,
+                outcome.retry_delay or "no time",
+            )
         elif outcome.state == State.RETRYABLE:
             logger.info(
                 "Job %s failed attempt %d; retry in %s.",

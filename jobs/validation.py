@@ -19,6 +19,7 @@ from .fields import Document, refuse, wrong_type
 from .identifiers import UUID7_PATTERN, uuid7
 from .lifecycle import State
 from .retry import InvalidRetryPolicy, RetryPolicy
+from .unique_policy import UniquePolicy, read_policy
 
 # Core §5.1 has lower case only; the conformance document and the JSON schema take both, and the
 # public cases use hyphens.
@@ -111,6 +112,9 @@ class NewJob:
     parent_results: list[Any] | None = None
     rate_limit: dict[str, Any] | None = None
     """The policy of its rate limit, key included (OJS rate limiting §6)."""
+    unique: UniquePolicy | None = None
+    existing: Any = None
+    """The job that is there already, when a unique policy ignored this one."""
 
     # Filled in when the job is stored.
     state: State = State.AVAILABLE
@@ -118,6 +122,17 @@ class NewJob:
     enqueued_at: datetime = NEVER
     pressure: tuple[int, int] | None = None
     """Depth and bound of its queue, where that is nearly full (OJS backpressure §7.3)."""
+
+    @property
+    def needs(self) -> list[str] | None:
+        """What a worker must be able to do to get the job: `meta.capabilities`, a list.
+
+        Meta is the client's own (OJS core §5.4): whatever is no list of words asks for nothing.
+        """
+        named = self.meta.get("capabilities")
+        if type(named) is not list or not named or not all(type(word) is str for word in named):
+            return None
+        return sorted(set(named))
 
     # What no new job has; an envelope asks for it all the same.
     attempt: ClassVar[int] = 0
@@ -165,10 +180,14 @@ def new_job(document: Document, now: datetime) -> NewJob:
     )
     _take_times(job, options, now)
     _take_retry(job, options)
-    fields.mapping(options, "unique")
     _take_result_ttl(job, options)
     if options.get("rate_limit") is not None:
         job.rate_limit = rate_policy.job_policy(options["rate_limit"], job.queue)
+    unique = fields.mapping(options, "unique")
+    if unique is not None:
+        job.unique = read_policy(
+            unique, type=job.type, queue=job.queue, args=job.args, meta=job.meta
+        )
     _keep_the_rest(job, document, options)
     return job
 

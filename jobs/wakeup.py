@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from .conf import ojs_settings
@@ -44,7 +44,10 @@ class Subscription:
         self.queues = frozenset(queues)
         self._bell = threading.Event()
 
-    def ring(self) -> None:
+    def wants(self, queues: Collection[str]) -> bool:
+        return not self.queues.isdisjoint(queues)
+
+    def ring(self, queues: Collection[str] = ()) -> None:
         self._bell.set()
 
     def wait(self, timeout: float) -> bool:
@@ -62,14 +65,40 @@ class Subscription:
         return rung
 
 
-_subscriptions: set[Subscription] = set()
+class Watch:
+    """One that wants to hear of every queue."""
+
+    def __init__(self, told: Callable[[Collection[str]], object]) -> None:
+        self.ring = told
+
+    def wants(self, queues: Collection[str]) -> bool:
+        return True
+
+
+_subscriptions: set[Subscription | Watch] = set()
 _lock = threading.Lock()
 _listener: threading.Thread | None = None
 
 
 @contextlib.contextmanager
 def subscription(queues: Collection[str]) -> Iterator[Subscription]:
-    waiter = Subscription(queues)
+    with _subscribed(Subscription(queues)) as waiter:
+        yield waiter
+
+
+@contextlib.contextmanager
+def watching(told: Callable[[Collection[str]], object]) -> Iterator[None]:
+    """Have `told` called with the queues that may have work, in the thread that listens.
+
+    For those that have no thread to wait in; as with a subscription, what is missed is found by
+    looking now and then.
+    """
+    with _subscribed(Watch(told)):
+        yield
+
+
+@contextlib.contextmanager
+def _subscribed(waiter: Any) -> Iterator[Any]:
     with _lock:
         _subscriptions.add(waiter)
     if is_postgresql():
@@ -99,9 +128,9 @@ def _ring(queues: Collection[str]) -> None:
     if not _subscriptions:
         return
     with _lock:
-        waiters = [waiter for waiter in _subscriptions if not waiter.queues.isdisjoint(queues)]
+        waiters = [waiter for waiter in _subscriptions if waiter.wants(queues)]
     for waiter in waiters:
-        waiter.ring()
+        waiter.ring(queues)
 
 
 def _give_back_connection() -> None:

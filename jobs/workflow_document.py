@@ -22,6 +22,7 @@ STEP_STATE = {
     State.DISCARDED: "failed",
 }
 """A step's state in the words of OJS workflows §4.4; a graph says the job's (HTTP §14)."""
+SHORT = ("index", "id", "job_id", "type")
 COLUMNS = (
     "type",
     "state",
@@ -62,7 +63,7 @@ class Tree:
             return 1.0
         parts = [self.node(node, index) for index in range(node.size)]
         if node.type == WorkflowType.BATCH:
-            done = sum(part is not None and part.state == "completed" for part in parts)
+            done = float(sum(part is not None and part.state == "completed" for part in parts))
         else:
             done = sum(self.progress(part) or 0.0 for part in parts)
         return round(done / node.size, 4) if node.size else 0.0
@@ -182,7 +183,7 @@ def progress_document(workflow: Workflow) -> dict[str, Any]:
     for index in range(workflow.size):
         node = tree.node(workflow, index)
         step = _node(tree, workflow, index, {})
-        entry = {name: step[name] for name in ("index", "id", "job_id", "type") if name in step}
+        entry: dict[str, Any] = {name: step[name] for name in SHORT if name in step}
         entry |= {"state": step["state"], "progress": tree.progress(node)}
         if isinstance(node, Job) and node.pk in tree.reports:
             entry["data"] = standing(node, tree.reports[node.pk]).data

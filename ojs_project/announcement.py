@@ -28,6 +28,8 @@ class Announcement:
     """The demonstration's key; empty where none is needed."""
     worker_pid: int | None
     """None without a demonstration."""
+    agq: bool
+    """Whether AGQ workers are served."""
     database_named: bool
     """Whether the database was named on the command line, which other commands do not know."""
 
@@ -39,6 +41,11 @@ class Announcement:
         yield f"  Admin     {url}/admin/"
         yield f"            {self._login()}"
         yield f"  Health    {url}/ojs/v1/health    server, database and reaper"
+        agq = ojs_settings.AGQ
+        if self.agq:
+            yield f"  AGQ       {agq.HOST}:{agq.PORT}    workers with any Redis client"
+        elif agq.PORT:
+            yield f"  AGQ       not served: {agq.HOST}:{agq.PORT} is in use (OJS_AGQ_PORT)"
         yield f"  Manifest  {url}/ojs/manifest     what the API under {url}/ojs/v1 can do"
         yield ""
         yield from self._exposure()

@@ -7,11 +7,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from .first_look import Address
+from jobs.conf import ojs_settings
+
+from .first_look import Address, Unusable
 from .supervisor import Service
 
 ROOT = Path(__file__).resolve().parent.parent
 
+AGQ = "AGQ server"
 THREADS = 32
 """More than `MAX_WAITING`: a fetch that waits for work keeps its thread, and acks need some too."""
 WORKER_GRACE = 3
@@ -31,6 +34,8 @@ def services(
         Service("reaper", [*manage, "runreaper"], logs / "reaper.log", environment),
         Service("cluster", [*manage, "qcluster"], logs / "cluster.log", environment),
     ]
+    if agq_can_listen():
+        found.append(Service(AGQ, [*manage, "runagq"], logs / "agq.log", environment))
     if demo:
         access = {"OJS_URL": address.url, "OJS_AUTH_TOKEN": token}
         command = [sys.executable, "-m", "ojs_project.demo_worker", "--grace", str(WORKER_GRACE)]
@@ -39,6 +44,17 @@ def services(
         worker = Service("demonstration worker", command, log, environment | access, grace=5.5)
         found.append(worker)
     return found
+
+
+def agq_can_listen() -> bool:
+    """Whether AGQ is wanted (`OJS_AGQ_PORT=0` says no) and its port is free."""
+    if not ojs_settings.AGQ.PORT:
+        return False
+    try:
+        Address.find(ojs_settings.AGQ.HOST, ojs_settings.AGQ.PORT).check_free()
+    except Unusable:
+        return False
+    return True
 
 
 def server(address: Address) -> list[str]:

@@ -41,6 +41,10 @@ def database_url(transactional_db: None) -> str:
 
     Transactional, because another process sees only what is committed.
     """
+    return url_of_test_database()
+
+
+def url_of_test_database() -> str:
     database = connection.settings_dict
     if connection.vendor == "sqlite":
         return f"sqlite:///{quote(str(database['NAME']))}"

@@ -10,11 +10,13 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 
+from jobs.permissions import permissions_of
+
 APPS = ("ojs_jobs", "ojs_workers")
 
 
 def staff(*permissions: str, username: str = "ops") -> Client:
-    """A staff member who has logged in and may do just this: `staff("change_worker")`."""
+    """A staff member who has logged in and may do just this: `staff("quiet_worker")`."""
     user = User.objects.create_user(username, is_staff=True)
     found = Permission.objects.filter(codename__in=permissions, content_type__app_label__in=APPS)
     assert len(found) == len(permissions), "there is no such permission"
@@ -30,6 +32,14 @@ def viewer() -> Client:
         codename__startswith="view_", content_type__app_label__in=APPS
     )
     return staff(*views.values_list("codename", flat=True), username="viewer")
+
+
+def operator(*more: str, username: str = "ops") -> Client:
+    """A staff member who may look at everything of ours and do what an operator does."""
+    client = staff(*more, username=username)
+    user = User.objects.get(username=username)
+    user.user_permissions.add(*permissions_of("OJS operator"))
+    return client
 
 
 def list_of(model: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -21,6 +23,7 @@ pytestmark = [
     ),
 ]
 
+HOST_SITE = ROOT / "tests" / "host_site"
 BARE = ["rest_framework", "jobs", "workers"]
 WITH_ADMIN = [
     "django.contrib.admin",
@@ -76,7 +79,7 @@ class Site:
     folder: Path
     packages: Path
 
-    def run(self, *arguments: str, apps: list[str] = BARE) -> str:
+    def run(self, *arguments: str, apps: list[str] = BARE, settings: str = "site_settings") -> str:
         """Run Python in the site; return its output."""
         (self.folder / "site_settings.py").write_text(SETTINGS.format(apps=apps))
         (self.folder / "site_urls.py").write_text(URLS)
@@ -87,7 +90,7 @@ class Site:
         }
         # Before site-packages, where an editable install of this repository would answer first.
         environment["PYTHONPATH"] = os.pathsep.join([str(self.packages), str(self.folder)])
-        environment["DJANGO_SETTINGS_MODULE"] = "site_settings"
+        environment["DJANGO_SETTINGS_MODULE"] = settings
         return run(*arguments, cwd=self.folder, env=environment)
 
 
@@ -169,3 +172,30 @@ def test_the_templates_are_found_without_the_repository(site):
     origins = site.run("-c", LOAD_TEMPLATES, *names, apps=WITH_ADMIN).split("\n")
 
     assert origins[:-1] == [str(folder / name) for name in names]
+
+
+def test_a_host_site_with_names_of_its_own_gets_on_with_both_apps(site, tmp_path):
+    """Its apps `shop.jobs` and `shop.workers`, its admin, REST framework policies and router."""
+    host = Site(tmp_path / "host", site.packages)
+    shutil.copytree(HOST_SITE, host.folder, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def manage(*arguments: str) -> str:
+        return host.run("-m", "django", *arguments, settings="host_settings")
+
+    checks = manage(
+        "check", "--fail-level", "DEBUG", "--database", "default", "--database", "queue"
+    )
+    assert checks == "System check identified no issues (0 silenced).\n"
+    manage("migrate", "--verbosity", "0")
+    manage("migrate", "--verbosity", "0", "--database", "queue")
+    assert manage("makemigrations", "--check", "--dry-run") == "No changes detected\n"
+    host.run("hire.py", settings="host_settings")
+    manage("runjobworker", "--burst")
+    manage("runreaper", "--once")
+
+    found = json.loads(host.run("look.py", settings="host_settings").splitlines()[-1])
+
+    assert found["hired"] == [["Clerk", "Ada"], ["Cook", "Grace"]]
+    assert found["jobs"] == [["completed", number] for number in (0, 0, 1, 1)]
+    assert len(found["pages"]) > 8
+    assert {url: said for url, said in found["pages"].items() if said != [200, True]} == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -74,3 +75,33 @@ def terminate_all_workers() -> None:
     from workers.models import Worker
 
     assert Worker.objects.direct(WorkerState.TERMINATE) == 1
+
+
+def test_django_in_five_minutes_is_that_when_pasted(tmp_path):
+    """All but the installation, which the test of the wheel does."""
+    _, _, session = block("bash", "python3 -m venv").partition("pip install django-ojs\n")
+    assert session
+    tools = Path(sys.executable).parent
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(processes.OURS)
+    }
+    # A database of its own, and `django-admin` and `python` of this environment.
+    environment = inherited | {
+        "PATH": f"{tools}{os.pathsep}{inherited['PATH']}",
+        "PYTHONPATH": str(processes.ROOT),
+    }
+
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail"],
+        input=session,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert last == "email.send completed {'sent': 'you@example.com'}"
+    assert f"The last line says `{last}`" in README

@@ -38,6 +38,9 @@ class Description:
     protocol: str | None = None
     version: str | None = None
     heartbeat_timeout: timedelta | None = None
+    capabilities: list[str] | None = None
+    """Written at registration alone, like `details`."""
+    details: dict[str, Any] | None = None
 
     def given(self) -> dict[str, Any]:
         pairs = ((name, getattr(self, name)) for name in self.__slots__)

@@ -10,9 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from django.db.models import (
-    F,
-)
+from django.db.models import F
 from django.utils import timezone
 
 from jobs import engine
@@ -25,6 +23,8 @@ from jobs.models import Job
 from jobs.signals import send_on_commit
 
 from . import heartbeats
+from .abilities import able
+from .claims import SessionClaim, WorkerExists, claimed
 from .heartbeats import Description, Heartbeat
 from .lifecycle import WorkerState, desired
 from .models import Worker
@@ -43,15 +43,25 @@ class Reply:
     """An older heartbeat that arrived late: nothing was changed (§10.3)."""
 
 
-def register(worker_id: str, description: Description) -> Worker:
+def register(
+    worker_id: str, description: Description, *, claim: SessionClaim | None = None
+) -> Worker:
     """Store a worker, or meet it again (§3).
 
     Another process under a known id is a new incarnation: what the old one left behind is
     forgotten, a directive too, and the jobs it held are recovered like those of a dead worker.
+
+    Args:
+        claim: the right to the id, where it must be unique among active workers (AGQ §2.2).
+
+    Raises:
+        WorkerExists: an active worker has the id, and the claim is not to it.
     """
     now = timezone.now()
     with atomic():
         known = Worker.objects.filter(pk=worker_id).select_for_update().first()
+        if claim is not None:
+            known = claimed(worker_id, known, claim)
         fresh = description.given() | {
             "last_heartbeat_at": now,
             "registered_at": now,
@@ -70,6 +80,7 @@ def register(worker_id: str, description: Description) -> Worker:
                 fresh |= {
                     "directive": "",
                     "active_job_ids": [],
+                    "flagged_at": None,
                     "incarnation": F("incarnation") + 1,
                 }
                 while engine.reclaim(Job.objects.held_by(worker_id), engine.WORKER_DEATH):
@@ -146,6 +157,7 @@ def beat(
     description: Description | None = None,
     requested: timedelta | None = None,
     sequence: int | None = None,
+    discover: bool = True,
 ) -> Reply:
     """Record a heartbeat, extend the jobs it names, and answer what the worker shall be (§4).
 
@@ -156,9 +168,13 @@ def beat(
         active_job_ids: the jobs it runs, as it spelled them; None if it did not say.
         requested: the visibility extension it asks for; None means each job's own.
         sequence: number of this heartbeat; a lower one than seen before changes nothing (§10.3).
+        discover: False where a worker that is not live must register first (AGQ §3.3); it is
+            answered `terminated`.
     """
     heartbeat = Heartbeat(worker_id, state, active_job_ids, description, requested, sequence)
     written = heartbeats.write(heartbeat)
+    if written is None and not discover:
+        return Reply(WorkerState.TERMINATED)
     if written is None and _meet(heartbeat):
         written = heartbeats.write(replace(heartbeat, sequence=None))
     elif written is None:
@@ -259,6 +275,7 @@ def fetch(
         worker_id=worker_id,
         count=count,
         types=types,
+        able=able(worker_id, standing.labels, standing.capabilities),
         visibility_timeout=visibility_timeout,
         limited=bool(standing.limited),
     )
@@ -272,6 +289,8 @@ class _Standing(NamedTuple):
     concurrency: int | None
     in_hand: int
     limited: bool
+    labels: str
+    capabilities: str
 
 
 # The worker, its load and the queues' limits in one look. There is a row for an unknown worker
@@ -284,7 +303,9 @@ STANDING = """
                  WHERE reserved_by = me.id AND reserved_until IS NOT NULL) END,
            EXISTS (SELECT 1
                      FROM ojs_jobs_queue
-                    WHERE (concurrency IS NOT NULL OR has_limits) AND name IN ({queues}))
+                    WHERE (concurrency IS NOT NULL OR has_limits) AND name IN ({queues})),
+            coalesce(cast(worker.labels AS text), '[]'),
+            coalesce(cast(worker.capabilities AS text), '[]')
       FROM (SELECT cast(%s AS varchar(255)) AS id) AS me
  LEFT JOIN ojs_workers_worker AS worker ON worker.worker_id = me.id
 """
@@ -311,6 +332,8 @@ __all__ = [
     "Failure",
     "Outcome",
     "Reply",
+    "SessionClaim",
+    "WorkerExists",
     "ack",
     "beat",
     "deregister",

@@ -23,17 +23,27 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         """Live workers that missed their heartbeat timeout (OJS worker protocol §10.1)."""
         return self.live().filter(last_heartbeat_at__lte=Now() - F("heartbeat_timeout"))
 
+    def behind(self, directive: WorkerState) -> WorkerQuerySet:
+        """Live workers to which `directive` would be something new."""
+        milder = [state for state in WorkerState if state.rank < directive.rank]
+        behind = Q(state__in=milder, directive__in=["", *milder])
+        # Told to run again, and not yet doing it: what it says it is will not stay.
+        resuming = Q(state=directive, directive=WorkerState.RUNNING)
+        return self.live().filter(behind | resuming)
+
+    def quieted(self) -> WorkerQuerySet:
+        """Live workers that an operator quieted, and that may run again."""
+        return self.live().filter(
+            state__in=(WorkerState.RUNNING, WorkerState.QUIET), directive=WorkerState.QUIET
+        )
+
     def direct(self, directive: WorkerState) -> int:
         """Ask every matched worker to move to `directive`; return how many will hear something new.
 
         The request is relayed in each worker's next heartbeat response (§4.4). Workers already
         at or past `directive` are left alone: there is no way back from `terminate` (§2.3).
         """
-        milder = [state for state in WorkerState if state.rank < directive.rank]
-        behind = Q(state__in=milder, directive__in=["", *milder])
-        # Told to run again, and not yet doing it: what it says it is will not stay.
-        resuming = Q(state=directive, directive=WorkerState.RUNNING)
-        return self.live().filter(behind | resuming).update(directive=directive, directed_at=Now())
+        return self.behind(directive).update(directive=directive, directed_at=Now())
 
     def resume(self) -> int:
         """Withdraw `quiet` from matched workers; return how many of them shall run again.
@@ -44,11 +54,7 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         an order to ignore its own reasons.
         """
         heard = Q(state=WorkerState.QUIET) | Q(last_heartbeat_at__gte=F("directed_at"))
-        return (
-            self.live()
-            .filter(state__in=(WorkerState.RUNNING, WorkerState.QUIET), directive=WorkerState.QUIET)
-            .update(
-                directive=Case(When(heard, then=Value(WorkerState.RUNNING)), default=Value("")),
-                directed_at=Now(),
-            )
+        return self.quieted().update(
+            directive=Case(When(heard, then=Value(WorkerState.RUNNING)), default=Value("")),
+            directed_at=Now(),
         )

@@ -26,6 +26,7 @@ from jobs.events import record, worker_event
 from jobs.models import Job
 from jobs.signals import send_on_commit
 
+from . import fleet, rolling, tallies
 from .lifecycle import WorkerState
 from .models import Reaper, Sweep, Worker
 from .signals import worker_left, workers_died
@@ -84,6 +85,17 @@ def reclaim_orphans() -> int:
     return engine.reclaim(orphans, engine.WORKER_DEATH)
 
 
+def expire_reservations() -> int:
+    """Take back one batch of reservations whose time has passed (§5.5).
+
+    The live workers that held them may be hanging: they are flagged for somebody to look at
+    (AGQ §5.2). Before, not after: a crash in between flags them again and loses nothing.
+    """
+    overdue = Job.objects.overdue().filter(reserved_until__isnull=False)
+    Worker.objects.live().filter(pk__in=overdue.values("reserved_by")).update(flagged_at=Now())
+    return engine.expire()
+
+
 def prune_workers() -> int:
     """Delete one batch of workers that left or died long enough ago."""
     long_ago = Now() - ojs_settings.WORKER_RETENTION
@@ -109,9 +121,12 @@ class Chore:
 
 SWEEPS = (
     Chore("dead-workers", declare_dead_workers, "workers declared dead"),
+    Chore("fleet-operations", rolling.drive, "workers moved by rolling drains"),
+    Chore("directives", fleet.note_answers, "directives answered"),
     Chore("orphaned-jobs", reclaim_orphans, "jobs of dead workers recovered"),
-    Chore("expired-reservations", engine.expire, "reservations expired"),
+    Chore("expired-reservations", expire_reservations, "reservations expired"),
     Chore("timeouts", engine.time_out, "jobs ran too long"),
+    Chore("schedules", engine.enqueue_due_schedules, "schedules became due"),
     Chore("due-jobs", engine.promote_due, "jobs became due"),
     Chore("expired-jobs", engine.discard_expired, "jobs expired before they ran"),
     Chore("workflows", engine.repair, "workflows set going again", timedelta(minutes=1)),
@@ -120,6 +135,8 @@ SWEEPS = (
     Chore("old-results", engine.prune_results, "results deleted", timedelta(minutes=1)),
     Chore("old-workflows", engine.prune_workflows, "workflows deleted", timedelta(minutes=1)),
     Chore("old-events", engine.prune_events, "events deleted", timedelta(minutes=1)),
+    Chore("tallies", tallies.count, "outcomes counted", timedelta(seconds=5)),
+    Chore("old-directives", fleet.prune_directives, "directives forgotten", timedelta(minutes=1)),
     Chore("old-workers", prune_workers, "workers forgotten", timedelta(minutes=1)),
 )
 SLOW = tuple(chore for chore in SWEEPS if chore.every)

@@ -1,16 +1,24 @@
 """Jobs, dead letter, queues, API keys and the record of events in the Django admin."""
 
 from .api_key import ApiKeyAdmin
+from .audit import OperatorActionAdmin
+from .cron import CronJobAdmin
 from .dead_letter import DeadJobAdmin
 from .event import EventAdmin, RefusedFinishAdmin
 from .job import JobAdmin
+from .maintenance import MaintenanceAdmin
 from .queue import QueueAdmin
+from .workflow import WorkflowAdmin
 
 __all__ = [
     "ApiKeyAdmin",
+    "CronJobAdmin",
     "DeadJobAdmin",
     "EventAdmin",
     "JobAdmin",
+    "MaintenanceAdmin",
+    "OperatorActionAdmin",
     "QueueAdmin",
     "RefusedFinishAdmin",
+    "WorkflowAdmin",
 ]

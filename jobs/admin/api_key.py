@@ -15,11 +15,12 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ..api.authentication import forget_keys, make_key
+from ..audit import of_request, record_action
 from ..database import atomic
 from ..models import ApiKey, Scope
 from . import display
-from .base import OJSModelAdmin
-from .confirm import Answer, Question, ask, say, write_history
+from .base import OJSModelAdmin, may
+from .confirm import Answer, Question, ask, say, trace
 
 
 class ApiKeyForm(forms.ModelForm):
@@ -75,8 +76,11 @@ class ApiKeyAdmin(OJSModelAdmin):
             sections.append((_("Use"), {"fields": known}))  # type: ignore[arg-type]
         return sections
 
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return admin.ModelAdmin.has_add_permission(self, request)
+    has_manage_permission = may("ojs_jobs.manage_keys")
+    has_add_permission = may("ojs_jobs.manage_keys")
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.has_manage_permission(request)
 
     def render_change_form(
         self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any
@@ -92,11 +96,26 @@ class ApiKeyAdmin(OJSModelAdmin):
         if change:
             # Only what was edited: the key may have been used or revoked since.
             changed = {name: form.cleaned_data[name] for name in form.changed_data}
-            ApiKey.objects.filter(pk=obj.pk).update(**changed)
+            with atomic():
+                ApiKey.objects.filter(pk=obj.pk).update(**changed)
+                self._record(request, obj, changed)
             forget_keys()
             return
-        made, obj.fresh_key = make_key(**form.cleaned_data)
-        obj.pk, obj.prefix = made.pk, made.prefix
+        with atomic():
+            made, obj.fresh_key = make_key(**form.cleaned_data)
+            obj.pk, obj.prefix = made.pk, made.prefix
+            self._record(request, obj, {"made": obj.name})
+
+    def _record(self, request: HttpRequest, key: ApiKey, what: dict[str, Any]) -> None:
+        # The form's own history entry tells the rest.
+        record_action(
+            of_request(request),
+            "manage_keys",
+            kind="apikey",
+            count=1,
+            selection={"ids": [str(key.pk)]} | what,
+            history=False,
+        )
 
     def response_add(self, request: HttpRequest, obj: Any, post_url_continue: Any = None) -> Any:
         """Show the key: in this answer and nowhere else, not in a message that a cookie carries."""
@@ -135,7 +154,7 @@ class ApiKeyAdmin(OJSModelAdmin):
     def created(self, key: ApiKey) -> str | SafeString:
         return display.when(key.created_at)
 
-    @admin.action(description=_("Revoke selected keys"), permissions=["change"])
+    @admin.action(description=_("Revoke selected keys"), permissions=["manage"])
     def revoke(self, request: HttpRequest, queryset: Any) -> Any:
         answer = ask(self, request, queryset, REVOKE)
         if not isinstance(answer, Answer):
@@ -144,7 +163,7 @@ class ApiKeyAdmin(OJSModelAdmin):
             usable = ApiKey.objects.filter(pk__in=answer.ids, revoked_at__isnull=True)
             keys = list(usable.select_for_update())
             done = usable.update(revoked_at=timezone.now())
-            write_history(request, keys, gettext("Revoked."), answer.reason)
+            trace(request, "manage_keys", keys, answer, message=gettext("Revoked."))
         forget_keys()
         text = ngettext("%(count)d key was revoked.", "%(count)d keys were revoked.", done)
         return say(self, request, done, text % {"count": done}, len(answer.objects))

@@ -14,7 +14,6 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import BadRequest, ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -23,6 +22,8 @@ from django.utils.functional import Promise
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
+
+from ..audit import of_request, record_action
 
 Text = str | Promise
 """Translated when it is shown."""
@@ -66,6 +67,8 @@ class Answer:
     reason: str = ""
     data: dict[str, Any] = field(default_factory=dict)
     """Everything the form asked."""
+    selection: dict[str, Any] = field(default_factory=dict)
+    """How they were chosen, for the record: the list's filter, if there was one."""
 
     @property
     def ids(self) -> list[Any]:
@@ -87,8 +90,12 @@ def ask(
         return back(request)
     if form.is_valid():
         data = form.cleaned_data
-        return Answer(objects, data.get("reason", ""), data)
+        return Answer(objects, data.get("reason", ""), data, _selection(request))
     return _page(model_admin, request, objects, form, question)
+
+
+def _selection(request: HttpRequest) -> dict[str, Any]:
+    return {"filter": dict(request.GET.items())} if request.GET else {}
 
 
 def _shown(model_admin: Any, request: HttpRequest) -> list[Any]:
@@ -137,7 +144,7 @@ def _back_url(request: HttpRequest) -> str:
     return request.get_full_path()
 
 
-def back(request: HttpRequest) -> HttpResponse:
+def back(request: HttpRequest) -> HttpResponseRedirect:
     return HttpResponseRedirect(_back_url(request))
 
 
@@ -155,12 +162,13 @@ def say(model_admin: Any, request: HttpRequest, done: int, text: str, asked: int
     return back(request)
 
 
-def write_history(
-    request: HttpRequest, objects: Sequence[Any], text: str, reason: str = "", flag: int = CHANGE
+def trace(
+    request: HttpRequest, verb: str, objects: Sequence[Any], answer: Answer, **how: Any
 ) -> None:
-    """Write one history entry for each object: who, what, why."""
-    if reason:
-        text = gettext("%(text)s Reason: %(reason)s") % {"text": text, "reason": reason}
+    """Write down that the operator did `verb` to `objects`, if there were any.
+
+    See `audit.record_action`.
+    """
     if objects:
-        user_id: Any = request.user.pk
-        LogEntry.objects.log_actions(user_id, objects, flag, text)
+        how = {"selection": answer.selection, "reason": answer.reason} | how
+        record_action(of_request(request), verb, objects, **how)

@@ -20,7 +20,8 @@ from .. import engine
 from ..database import atomic
 from ..models import DeadJob, Job, JobError
 from . import display
-from .confirm import Answer, Question, ask, say, write_history
+from .base import may
+from .confirm import Answer, Question, ask, say, trace
 from .filters import QueueFilter, TypeFilter
 from .job import RETRY, JobAdmin, discarded, retry, summary
 from .job_page import JobPages
@@ -37,9 +38,8 @@ class DeadJobAdmin(JobPages):
     actions = ("retry", "discard")
     buttons: ClassVar[dict[str, Any]] = {"retry": _("Retry"), "discard": _("Discard")}
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        # For the action. Django's own deletion of an object would go past the engine.
-        return obj is None and admin.ModelAdmin.has_delete_permission(self, request)
+    has_retry_permission = may("ojs_jobs.retry_job")
+    has_discard_permission = may("ojs_jobs.discard_job")
 
     def allowed(self, obj: Any) -> Collection[str]:
         return self.buttons
@@ -73,21 +73,20 @@ class DeadJobAdmin(JobPages):
         """A job has one history, wherever it is listed."""
         return JobAdmin(Job, self.admin_site).history_view(request, object_id, *args, **kwargs)
 
-    @admin.action(description=_("Retry selected jobs"), permissions=["change"])
+    @admin.action(description=_("Retry selected jobs"), permissions=["retry"])
     def retry(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
         answer = ask(self, request, queryset, RETRY)
         return retry(self, request, answer) if isinstance(answer, Answer) else answer
 
-    @admin.action(description=_("Discard selected jobs for good"), permissions=["delete"])
+    @admin.action(description=_("Discard selected jobs for good"), permissions=["discard"])
     def discard(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
         answer = ask(self, request, queryset, DISCARD)
         if not isinstance(answer, Answer):
             return answer
         with atomic():
             jobs = discarded(answer.ids)
-            write_history(
-                request, jobs, gettext("Deleted from the dead letter."), answer.reason, DELETION
-            )
+            said = gettext("Deleted from the dead letter.")
+            trace(request, "discard_job", jobs, answer, message=said, flag=DELETION)
             done = engine.delete_dead([job.pk for job in jobs])
         text = ngettext(
             "%(count)d job was deleted from the dead letter.",

@@ -88,6 +88,19 @@ def chips(texts: Iterable[str]) -> str | SafeString:
     )
 
 
+def progress(standing: Any) -> str | SafeString:
+    """How far a job is: a bar, the number, and what its worker said."""
+    if standing.updated_at is None:
+        return NOTHING
+    bar: str | SafeString = ""
+    if standing.value is not None:
+        bar = format_html(
+            '<progress max="1" value="{}"></progress> {} ', standing.value, f"{standing.value:.0%}"
+        )
+    said = standing.message or (json.dumps(standing.data) if standing.data else "")
+    return format_html("{}{} {}", bar, Truncator(said).chars(500), moment(standing.updated_at))
+
+
 def code(text: str, most: int = 80) -> SafeString:
     short = Truncator(text).chars(most)
     return format_html('<code class="ojs-code" title="{}">{}</code>', short, short)

@@ -18,7 +18,8 @@ from ..errors import InvalidTransition, JobNotFound
 from ..lifecycle import Event, State, sources
 from ..models import Job
 from . import display
-from .confirm import Answer, Question, ask, say, write_history
+from .base import may
+from .confirm import Answer, Question, ask, say, trace
 from .filters import QueueFilter, StateFilter, TypeFilter
 from .job_page import JobPages
 
@@ -65,12 +66,20 @@ class JobAdmin(JobPages):
         }
         return [verb for verb, states in rules.items() if obj.state in states]
 
-    @admin.action(description=_("Cancel selected jobs"), permissions=["change"])
+    has_cancel_permission = may("ojs_jobs.cancel_job")
+    has_retry_permission = may("ojs_jobs.retry_job")
+
+    @admin.action(description=_("Cancel selected jobs"), permissions=["cancel"])
     def cancel(self, request: HttpRequest, queryset: QuerySet[Job]) -> Any:
         answer = ask(self, request, queryset, CANCEL)
         if not isinstance(answer, Answer):
             return answer
-        done = sum(self._cancel(request, job, answer.reason) for job in answer.objects)
+        # In the order in which every batch locks jobs.
+        chosen = sorted(answer.objects, key=lambda job: job.pk)
+        with atomic():
+            cancelled = [job for job in chosen if self._cancel(request, job, answer.reason)]
+            trace(request, "cancel_job", cancelled, answer, message=gettext("Cancelled."))
+        done = len(cancelled)
         text = ngettext("%(count)d job was cancelled.", "%(count)d jobs were cancelled.", done)
         return say(self, request, done, text % {"count": done}, len(answer.objects))
 
@@ -80,10 +89,9 @@ class JobAdmin(JobPages):
                 engine.cancel(job.pk, cancelled_by=request.user.get_username(), reason=reason)
             except (InvalidTransition, JobNotFound):
                 return False  # it finished, or was deleted, while the operator was asked
-            write_history(request, [job], gettext("Cancelled."), reason)
         return True
 
-    @admin.action(description=_("Retry selected discarded jobs"), permissions=["change"])
+    @admin.action(description=_("Retry selected discarded jobs"), permissions=["retry"])
     def retry(self, request: HttpRequest, queryset: QuerySet[Job]) -> Any:
         answer = ask(self, request, queryset, RETRY)
         return retry(self, request, answer) if isinstance(answer, Answer) else answer
@@ -94,7 +102,7 @@ def retry(model_admin: Any, request: HttpRequest, answer: Answer) -> Any:
     with atomic():
         jobs = discarded(answer.ids)
         done = engine.retry([job.pk for job in jobs])
-        write_history(request, jobs, gettext("Retried."), answer.reason)
+        trace(request, "retry_job", jobs, answer, message=gettext("Retried."))
     text = ngettext(
         "%(count)d job is available again, with fresh attempts.",
         "%(count)d jobs are available again, with fresh attempts.",

@@ -13,6 +13,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ..engine import progress_of
 from ..envelope import ERROR_FIELDS, envelope
 from ..lifecycle import State
 from ..models import Job
@@ -23,6 +24,9 @@ from .search import HELP, search
 
 OPTIONAL = {
     "tag_list": "tags",
+    "shown_progress": "progress_report",
+    "shown_workflow": "workflow_id",
+    "pretty_parents": "parent_results",
     "pretty_meta": "meta",
     "scheduled": "scheduled_at",
     "started": "started_at",
@@ -64,10 +68,15 @@ class JobPages(ReadOnlyModelAdmin):
                     ("type", "queue"),
                     ("shown_state", "attempts", "priority"),
                     "tag_list",
+                    "shown_progress",
+                    "shown_workflow",
                 )
             },
         ),
-        (_("Arguments"), {"fields": ("pretty_args", "pretty_meta", "pretty_result")}),
+        (
+            _("Arguments"),
+            {"fields": ("pretty_args", "pretty_meta", "pretty_parents", "pretty_result")},
+        ),
         (
             _("Timeline"),
             {
@@ -101,7 +110,7 @@ class JobPages(ReadOnlyModelAdmin):
         """Leave out what there is nothing to say about."""
         if obj is None:
             return self.fieldsets
-        empty = {name for name, column in OPTIONAL.items() if not getattr(obj, column)}
+        empty = {name for name, column in OPTIONAL.items() if not getattr(obj, column, None)}
         return [
             (title, options | {"fields": [name for name in options["fields"] if name not in empty]})
             for title, options in self.fieldsets
@@ -172,6 +181,20 @@ class JobPages(ReadOnlyModelAdmin):
     @admin.display(description=_("result"))
     def pretty_result(self, job: Job) -> str | SafeString:
         return display.json_block(job.result)
+
+    @admin.display(description=_("results before it"))
+    def pretty_parents(self, job: Job) -> str | SafeString:
+        return display.json_block(job.parent_results)
+
+    @admin.display(description=_("progress"))
+    def shown_progress(self, job: Job) -> str | SafeString:
+        return display.progress(progress_of(job.pk))
+
+    @admin.display(description=_("workflow"))
+    def shown_workflow(self, job: Job) -> str | SafeString:
+        model = "ojs_jobs_workflow"
+        url = display.admin_url(self.admin_site.name, model, "change", job.workflow_id)
+        return display.link(url, str(job.workflow_id))
 
     @admin.display(description=_("retry policy"))
     def pretty_retry(self, job: Job) -> str | SafeString:

@@ -17,12 +17,13 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import dashboard, engine
+from ..audit import of_request, record_action
 from ..database import atomic
 from ..lifecycle import State
 from ..models import Queue
 from . import display
-from .base import OJSModelAdmin
-from .confirm import Answer, Question, ReasonForm, ask, say, write_history
+from .base import OJSModelAdmin, may
+from .confirm import Answer, Question, ReasonForm, ask, say, trace
 
 
 class PauseForm(ReasonForm):
@@ -131,9 +132,20 @@ class QueueAdmin(OJSModelAdmin):
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         # Only what was edited: somebody may have paused the queue since the form was shown.
-        Queue.objects.filter(pk=obj.pk).update(
-            **{name: form.cleaned_data[name] for name in form.changed_data}
-        )
+        changed = {name: form.cleaned_data[name] for name in form.changed_data}
+        with atomic():
+            Queue.objects.filter(pk=obj.pk).update(**changed)
+            # The form's own history entry tells the rest.
+            record_action(
+                of_request(request),
+                "change_queue",
+                kind="queue",
+                count=1,
+                selection={"ids": [obj.pk]} | changed,
+                history=False,
+            )
+
+    has_pause_permission = may("ojs_jobs.pause_queue")
 
     def allowed(self, obj: Any) -> Collection[str]:
         return ("resume",) if obj.is_paused else ("pause",)
@@ -177,7 +189,7 @@ class QueueAdmin(OJSModelAdmin):
         address = f"{url}?{urlencode({'queue': queue.pk})}"
         return display.link(address, gettext("Jobs of this queue"))
 
-    @admin.action(description=_("Pause selected queues"), permissions=["change"])
+    @admin.action(description=_("Pause selected queues"), permissions=["pause"])
     def pause(self, request: HttpRequest, queryset: Any) -> Any:
         answer = ask(self, request, queryset, PAUSE)
         if not isinstance(answer, Answer):
@@ -192,7 +204,7 @@ class QueueAdmin(OJSModelAdmin):
                     reason=answer.reason,
                     until=until,
                 )
-            write_history(request, answer.objects, gettext("Paused."), answer.reason)
+            trace(request, "pause_queue", answer.objects, answer, message=gettext("Paused."))
         done = len(answer.objects)
         text = ngettext(
             "%(count)d queue is paused: its jobs wait.",
@@ -201,7 +213,7 @@ class QueueAdmin(OJSModelAdmin):
         )
         return say(self, request, done, text % {"count": done}, done)
 
-    @admin.action(description=_("Resume selected queues"), permissions=["change"])
+    @admin.action(description=_("Resume selected queues"), permissions=["pause"])
     def resume(self, request: HttpRequest, queryset: Any) -> Any:
         answer = ask(self, request, queryset, RESUME)
         if not isinstance(answer, Answer):
@@ -210,7 +222,7 @@ class QueueAdmin(OJSModelAdmin):
         with atomic():
             for queue in paused:
                 engine.resume(queue.pk, resumed_by=request.user.get_username())
-            write_history(request, paused, gettext("Resumed."), answer.reason)
+            trace(request, "resume_queue", paused, answer, message=gettext("Resumed."))
         done = len(paused)
         text = ngettext(
             "%(count)d queue hands out jobs again.", "%(count)d queues hand out jobs again.", done

@@ -29,6 +29,7 @@ from ..errors import (
     BodyTooLarge,
     Conflict,
     DuplicateJob,
+    InMaintenance,
     InvalidPayload,
     InvalidRequest,
     InvalidRetryPolicyRequest,
@@ -73,6 +74,7 @@ STATUS: dict[type[OJSError], int] = {
     WaitTimeout: 408,
     DuplicateJob: 409,
     Conflict: 409,
+    InMaintenance: 503,
     NotAuthenticated: 401,
     PermissionDenied: 403,
 }

@@ -12,6 +12,7 @@ from django.utils import timezone
 from rest_framework.response import Response
 
 from .. import engine
+from ..audit import of_caller
 from ..conf import ojs_settings
 from ..database import atomic
 from ..envelope import envelope
@@ -108,7 +109,7 @@ class BulkViewSet(OJSViewSet):
 
     def _change(self, operation: str) -> Response:
         body = self.read(required=True)
-        selection = Selection.read(body, operation, self.caller.name)
+        selection = Selection.read(body, operation, of_caller(self.caller, self.request))
         if boolean(body, "dry_run"):
             return Response(selection.preview())
         whole = atomicity(body) == "atomic"

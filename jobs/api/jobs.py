@@ -77,6 +77,13 @@ def show_rate(response: Response, job: NewJob) -> None:
     response["X-RateLimit-Reset"] = str(int(reset.timestamp()) + 1)
 
 
+def enqueued(job: NewJob) -> dict[str, Any]:
+    """A job as a batch answers it: the one there was, where a unique policy ignored it."""
+    if job.existing is None:
+        return envelope(job)
+    return envelope(job.existing) | {"deduplicated": True}
+
+
 class JobViewSet(OJSViewSet):
     """`/ojs/v1/jobs`"""
 
@@ -88,6 +95,10 @@ class JobViewSet(OJSViewSet):
     def create(self, request: Any) -> Response:
         """PUSH: enqueue one job (OJS HTTP §9.1)."""
         (job,) = engine.enqueue([new_job(self.read(required=True), timezone.now())])
+        if job.existing is not None:
+            # 200: it was there before (OJS unique jobs §5.4).
+            known = job_reply(request.META, envelope(job.existing))
+            return Response(known | {"deduplicated": True})
         response = self._answer(envelope(job), status=201)
         under_pressure(response, [job])
         show_rate(response, job)
@@ -112,7 +123,7 @@ class JobViewSet(OJSViewSet):
         count = len(jobs)
         response = Response(
             {
-                "jobs": [envelope(job) for job in jobs],
+                "jobs": [enqueued(job) for job in jobs],
                 "count": count,
                 "enqueued": count,
                 "failed": 0,

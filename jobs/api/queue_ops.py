@@ -9,6 +9,8 @@ from django.utils import timezone
 from rest_framework.response import Response
 
 from .. import dashboard, engine, fields, queue_config
+from ..audit import of_caller, record_action
+from ..database import atomic
 from ..errors import NotFound
 from ..fields import missing, refuse
 from ..lifecycle import State
@@ -74,15 +76,33 @@ class QueueOperationsViewSet(OJSViewSet):
 
     def pause(self, request: Any, name: str) -> Response:
         """Hand out none of its jobs; new ones are taken and wait (OJS HTTP §11.3)."""
-        queue = engine.pause(checked(name), paused_by=self.caller.name)
+        body = self.read()
+        reason = fields.text(body, "reason", "", longest=1000) or ""
+        with atomic():
+            queue = engine.pause(checked(name), paused_by=self.caller.name, reason=reason)
+            self._trace("pause_queue", name, reason=reason)
         assert queue.paused_at is not None
         at = format_timestamp(queue.paused_at)
         return Response(self._state(queue) | {"paused_at": at})
 
     def resume(self, request: Any, name: str) -> Response:
         """Hand them out again (OJS HTTP §11.4)."""
-        queue = engine.resume(checked(name), resumed_by=self.caller.name)
+        with atomic():
+            queue = engine.resume(checked(name), resumed_by=self.caller.name)
+            self._trace("resume_queue", name)
         return Response(self._state(queue) | {"resumed_at": format_timestamp(timezone.now())})
+
+    def _trace(
+        self, verb: str, name: str, *, count: int = 1, reason: str = "", **chosen: Any
+    ) -> None:
+        record_action(
+            of_caller(self.caller, self.request),
+            verb,
+            kind="queue",
+            count=count,
+            selection={"ids": [name]} | chosen,
+            reason=reason,
+        )
 
     def _state(self, queue: Queue) -> dict[str, Any]:
         return {
@@ -98,14 +118,19 @@ class QueueOperationsViewSet(OJSViewSet):
 
     def configure(self, request: Any, name: str) -> Response:
         """Change what is named; null takes it away (§9.1; backpressure §6.2)."""
-        changes = queue_config.parse(self.read(required=True))
-        document = full_document(engine.queues.configure(checked(name), changes))
+        document = self._configured(name, self.read(required=True))
         return Response(document | {"queue": document})
+
+    def _configured(self, name: str, wanted: dict[str, Any]) -> dict[str, Any]:
+        changes = queue_config.parse(wanted)
+        with atomic():
+            queue = engine.queues.configure(checked(name), changes)
+            self._trace("change_queue", name, config=changes)
+        return full_document(queue)
 
     def limit(self, request: Any, name: str) -> Response:
         """Set the rate limit of a whole queue (OJS rate limiting §7.2)."""
-        changes = queue_config.parse({"rate_limit": self.read(required=True)})
-        return Response(full_document(engine.queues.configure(checked(name), changes)))
+        return Response(self._configured(name, {"rate_limit": self.read(required=True)}))
 
     def destroy(self, request: Any, name: str) -> Response:
         """Delete a queue, saying what becomes of its jobs (queue configuration §5.3)."""
@@ -120,6 +145,7 @@ class QueueOperationsViewSet(OJSViewSet):
                 raise refuse("target_queue", "A queue cannot be moved to itself.")
         touched, gone = engine.queues.delete(checked(name), strategy=strategy, target=target)
         engine.forget_queues()
+        self._trace("delete_queue", name, count=touched, strategy=strategy, target=target)
         state = "deleted" if gone else "draining"
         document = {"queue": name, "strategy": strategy, "jobs_affected": touched, "state": state}
         if target:
@@ -145,6 +171,7 @@ class QueueOperationsViewSet(OJSViewSet):
         states = [State(state) for state in names]
         purged = len(engine.bulk.purge(jobs, states))
         _, more = engine.bulk.preview(jobs, states, most=0)
+        self._trace("purge_queue", name, count=purged, states=names)
         return Response({"purged_count": purged, "states": names, "has_more": more})
 
 

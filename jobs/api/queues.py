@@ -9,6 +9,8 @@ from django.db.models import Q
 from rest_framework.response import Response
 
 from .. import engine, events, fields, queue_config
+from ..audit import of_caller, record_action
+from ..database import atomic
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope
 from ..models import DeadJob, JobError, Queue, Scope
 from ..timestamps import format_timestamp, parse_timestamp
@@ -33,7 +35,16 @@ class QueueViewSet(OJSViewSet):
         body = self.read(required=True)
         name = fields.required_text(body, "name", pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH)
         config = queue_config.parse(fields.mapping(body, "config") or {})
-        return Response(full_document(engine.queues.create(name, config)), status=201)
+        with atomic():
+            queue = engine.queues.create(name, config)
+            record_action(
+                of_caller(self.caller, request),
+                "add_queue",
+                kind="queue",
+                count=1,
+                selection={"ids": [name], "config": config},
+            )
+        return Response(full_document(queue), status=201)
 
     def list(self, request: Any) -> Response:
         """Every queue that has been used (OJS HTTP §11.1)."""
@@ -111,14 +122,25 @@ class DeadLetterViewSet(OJSViewSet):
 
     def retry(self, request: Any, job_id: str) -> Response:
         """Enqueue it again with fresh attempts (OJS HTTP §12.2)."""
-        job = engine.retry_one(parse_id(job_id))
+        with atomic():
+            job = engine.retry_one(parse_id(job_id))
+            record_action(of_caller(self.caller, request), "retry_job", [job])
         document = full_envelope(job) | {"re_enqueued_at": format_timestamp(job.enqueued_at)}
         return Response(job_reply(request.META, document))
 
     def destroy(self, request: Any, job_id: str) -> Response:
         """Delete it for good (OJS HTTP §12.3)."""
-        if not engine.delete_dead([parse_id(job_id)]):
-            raise engine.not_dead(job_id)
+        wanted = parse_id(job_id)
+        with atomic():
+            if not engine.delete_dead([wanted]):
+                raise engine.not_dead(job_id)
+            record_action(
+                of_caller(self.caller, request),
+                "discard_job",
+                kind="job",
+                count=1,
+                selection={"ids": [str(wanted)]},
+            )
         return Response({"deleted": True, "job_id": job_id})
 
     def erase(self, request: Any, job_id: str) -> Response:

@@ -9,10 +9,12 @@ from django.utils import timezone
 from rest_framework.response import Response
 
 from .. import fields, rate_policy
+from ..audit import of_caller, record_action
+from ..database import atomic
 from ..errors import NotFound
 from ..fields import refuse
 from ..lifecycle import State
-from ..models import Job, RateLimit, Scope
+from ..models import Job, Queue, RateLimit, Scope
 from ..timestamps import format_timestamp
 from .base import OJSViewSet
 from .paging import page
@@ -50,9 +52,17 @@ class RateLimitViewSet(OJSViewSet):
         limits = {name: value for name, value in body.items() if name != "expires_at"}
         policy = rate_policy.queue_policy(limits, "rate_limit")
         _found(key)
-        RateLimit.objects.filter(pk=key).update(
-            override=policy, override_until=until, closed_until=None, updated_at=now
-        )
+        with atomic():
+            RateLimit.objects.filter(pk=key).update(
+                override=policy, override_until=until, closed_until=None, updated_at=now
+            )
+            record_action(
+                of_caller(self.caller, request),
+                "change_ratelimit",
+                kind="ratelimit",
+                count=1,
+                selection={"ids": [key], "override": policy},
+            )
         return Response(documents([_found(key)])[0])
 
 
@@ -70,11 +80,15 @@ def documents(rows: Any) -> Any:
     now = timezone.now()
     keys = [row.key for row in rows]
     jobs = Job.objects.filter(rate_key__in=keys, rate_key__gt="").order_by()
-    counted = (
-        dict(jobs.filter(state=state).values_list("rate_key").annotate(jobs=Count("pk")))
-        for state in (State.ACTIVE, State.AVAILABLE)
+    # With the queues, so that the index that a fetch reads finds those that wait.
+    queues = Queue.objects.filter(has_limits=True).values("pk")
+    active, waiting = (
+        dict(found.values_list("rate_key").annotate(jobs=Count("pk")))
+        for found in (
+            jobs.filter(state=State.ACTIVE),
+            jobs.filter(state=State.AVAILABLE, queue__in=queues),
+        )
     )
-    active, waiting = counted
     return [_document(row, active.get(row.key, 0), waiting.get(row.key, 0), now) for row in rows]
 
 

@@ -75,7 +75,7 @@ class ResultViewSet(OJSViewSet):
         parsed = {text: parse_uuid(text) for text in ids}
         known = [job_id for job_id in parsed.values() if job_id is not None]
         jobs = Job.objects.only(*COLUMNS).in_bulk(known)
-        return Response({"results": {text: _entry(jobs.get(pk)) for text, pk in parsed.items()}})  # type: ignore[arg-type]
+        return Response({"results": {text: _entry(jobs.get(pk)) for text, pk in parsed.items()}})
 
 
 def _job(job_id: UUID) -> Job:

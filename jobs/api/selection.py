@@ -11,6 +11,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from .. import engine, fields
+from ..audit import SHOWN, Actor, record_action
 from ..conf import ojs_settings
 from ..database import alias, atomic
 from ..errors import BatchTooLarge
@@ -31,6 +32,7 @@ class Operation:
     states: frozenset[State]
     default: frozenset[State]
     act: Callable[..., list[UUID]]
+    permission: str
 
 
 OPERATIONS = {
@@ -40,12 +42,21 @@ OPERATIONS = {
         WAITING,
         frozenset({State.AVAILABLE, State.SCHEDULED}),
         engine.bulk.cancel,
+        "cancel_job",
     ),
     "retry": Operation(
-        "retried", engine.bulk.RETRIABLE, frozenset({State.DISCARDED}), engine.bulk.retry
+        "retried",
+        engine.bulk.RETRIABLE,
+        frozenset({State.DISCARDED}),
+        engine.bulk.retry,
+        "retry_job",
     ),
     "delete": Operation(
-        "deleted", engine.bulk.DELETABLE, engine.bulk.DELETABLE, engine.bulk.delete
+        "deleted",
+        engine.bulk.DELETABLE,
+        engine.bulk.DELETABLE,
+        engine.bulk.delete,
+        "discard_job",
     ),
 }
 FILTERS = frozenset(
@@ -70,10 +81,11 @@ class Selection:
     operation: str
     jobs: Any
     ids: list[str] | None
-    by: str = ""
+    actor: Actor
+    wanted: Document | None = None
 
     @classmethod
-    def read(cls, body: Document, operation: str, caller: str) -> Selection:
+    def read(cls, body: Document, operation: str, actor: Actor) -> Selection:
         """
         Raises:
             InvalidRequest: neither ids nor a filter, both, or one that breaks its rule.
@@ -83,14 +95,15 @@ class Selection:
         if (ids is None) == (wanted is None):
             raise refuse("job_ids", "Name the jobs by either 'job_ids' or 'filter'.")
         if wanted is not None:
-            return cls(operation, filtered(wanted, OPERATIONS[operation].default), None, caller)
+            jobs = filtered(wanted, OPERATIONS[operation].default)
+            return cls(operation, jobs, None, actor, wanted)
         ids = fields.texts(body, "job_ids", longest=64) or []
         if not ids:
             raise refuse("job_ids", "Name at least one job.", validation="size")
         if len(ids) > ojs_settings.MAX_BULK:
             raise BatchTooLarge(len(ids), ojs_settings.MAX_BULK)
         known = [job_id for job_id in map(parse_uuid, ids) if job_id is not None]
-        return cls(operation, Job.objects.filter(pk__in=known), ids, caller)
+        return cls(operation, Job.objects.filter(pk__in=known), ids, actor)
 
     @property
     def verb(self) -> Operation:
@@ -107,16 +120,22 @@ class Selection:
         Args:
             whole: all of the jobs or none.
         """
-        with atomic() as _:
+        with atomic():
             status, document = self._by_ids(whole) if self.ids is not None else self._by_filter()
             if status == 422:
                 transaction.set_rollback(True, using=alias())
         counts = {name: document[name] for name in (self.verb.did, "skipped")}
+        if counts[self.verb.did]:
+            self._trace(counts[self.verb.did])
         record([bulk_event(self.operation, total=document["total_matched"], **counts)])
         return status, document
 
+    def _trace(self, count: int) -> None:
+        chosen = {"filter": self.wanted} if self.ids is None else {"ids": self.ids[:SHOWN]}
+        record_action(self.actor, self.verb.permission, kind="job", count=count, selection=chosen)
+
     def _act(self) -> list[UUID]:
-        extra = {"cancelled_by": self.by} if self.operation == "cancel" else {}
+        extra = {"cancelled_by": self.actor.name} if self.operation == "cancel" else {}
         return self.verb.act(self.jobs, **extra)
 
     def _by_filter(self) -> tuple[int, dict[str, Any]]:
@@ -171,7 +190,7 @@ class Selection:
     def _allowed(self) -> Selection:
         """Only what the verb takes: `bulk.cancel` itself would cancel active jobs as well."""
         jobs = self.jobs.filter(state__in=sorted(self.verb.states))
-        return Selection(self.operation, jobs, self.ids, self.by)
+        return Selection(self.operation, jobs, self.ids, self.actor)
 
 
 def _undone(item: dict[str, Any], did: str) -> dict[str, Any]:

@@ -15,6 +15,9 @@ from ..database import connection
 from ..errors import NotFound
 from ..models import (
     BulkRequest,
+    Checkpoint,
+    CronJob,
+    CronRun,
     Dependency,
     Event,
     Job,
@@ -31,14 +34,14 @@ STARTED = time.monotonic()
 BACKENDS = {"postgresql": "postgres"}
 CAPABILITIES = {
     "batch_enqueue": True,
-    "cron_jobs": False,
+    "cron_jobs": True,
     "dead_letter": True,
     "delayed_jobs": True,
     "job_ttl": True,
     "priority_queues": True,
     "rate_limiting": True,
     "schema_validation": False,
-    "unique_jobs": False,
+    "unique_jobs": True,
     "workflows": True,
     "pause_resume": True,
     "events": True,
@@ -66,10 +69,11 @@ class ManifestViewSet(OJSViewSet):
                     "version": __version__,
                     "language": "python",
                 },
-                "conformance_level": 1,
+                "conformance_level": 3,
                 "protocols": ["http"],
                 "backend": backend(),
                 "capabilities": CAPABILITIES,
+                "unique_job_strength": "strong",
                 "extensions": EXTENSIONS,
                 "endpoints": {
                     "base_url": request.build_absolute_uri(f"{base}/v1"),
@@ -117,6 +121,9 @@ class ConformanceViewSet(OJSViewSet):
         if not ojs_settings.CONFORMANCE_MODE:
             raise NotFound("There is nothing here.")
         for model in (
+            Checkpoint,
+            CronRun,
+            CronJob,
             Dependency,
             ProgressReport,
             JobError,

@@ -3,6 +3,7 @@
 from django.urls import path
 
 from .bulk import BulkViewSet
+from .cron import CronViewSet
 from .jobs import JobViewSet
 from .queue_ops import QueueOperationsViewSet as Queues
 from .queues import DeadLetterViewSet, EventViewSet, QueueViewSet
@@ -104,6 +105,26 @@ urlpatterns = [
     ),
     path("ojs/v1/admin/dead-letter", DeadLetterViewSet.as_view({"get": "list"})),
     path("ojs/v1/admin/jobs/<str:job_id>", JobViewSet.as_view({"get": "inspect"})),
+    path("ojs/v1/cron", CronViewSet.as_view({"get": "list", "post": "create"}), name="cron-jobs"),
+    path(
+        "ojs/v1/cron/<str:name>",
+        CronViewSet.as_view({"get": "retrieve", "delete": "destroy", "patch": "update"}),
+        name="cron-job",
+    ),
+    path("ojs/v1/cron/<str:name>/pause", CronViewSet.as_view({"post": "pause"}), name="cron-pause"),
+    path(
+        "ojs/v1/cron/<str:name>/resume", CronViewSet.as_view({"post": "resume"}), name="cron-resume"
+    ),
+    path(
+        "ojs/v1/cron/<str:name>/trigger",
+        CronViewSet.as_view({"post": "trigger"}),
+        name="cron-trigger",
+    ),
+    path(
+        "ojs/v1/cron/<str:name>/history",
+        CronViewSet.as_view({"get": "history"}),
+        name="cron-history",
+    ),
     path("ojs/v1/events", EventViewSet.as_view({"get": "list"}), name="events"),
     path("ojs/v1/admin/reset", ConformanceViewSet.as_view({"post": "reset"}), name="reset"),
 ]

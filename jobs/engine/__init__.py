@@ -2,11 +2,13 @@
 
 from . import bulk, limits, queues
 from .bounds import relieve
+from .checkpoints import Saved, clear_checkpoint, find_checkpoint, save_checkpoint
 from .claim import ClaimedJob, claim
 from .control import (
     Change,
     activate,
     cancel,
+    cancel_jobs,
     delete_dead,
     not_dead,
     pause,
@@ -14,6 +16,14 @@ from .control import (
     resume,
     retry,
     retry_one,
+)
+from .cron import (
+    NewCronJob,
+    delete_cron,
+    enqueue_due_schedules,
+    run_cron_now,
+    set_cron_enabled,
+    upsert_cron,
 )
 from .dependencies import enqueue_after
 from .enqueue import enqueue, forget_queues
@@ -37,22 +47,29 @@ __all__ = [
     "ClaimedJob",
     "Completion",
     "Failure",
+    "NewCronJob",
     "Outcome",
+    "Saved",
     "Standing",
     "activate",
     "bulk",
     "cancel",
+    "cancel_jobs",
     "cancel_workflow",
     "claim",
+    "clear_checkpoint",
     "complete",
     "create_workflow",
+    "delete_cron",
     "delete_dead",
     "discard_expired",
     "enqueue",
     "enqueue_after",
+    "enqueue_due_schedules",
     "expire",
     "extend",
     "fail",
+    "find_checkpoint",
     "follow",
     "forget_queues",
     "limits",
@@ -74,5 +91,9 @@ __all__ = [
     "resume",
     "retry",
     "retry_one",
+    "run_cron_now",
+    "save_checkpoint",
+    "set_cron_enabled",
     "time_out",
+    "upsert_cron",
 ]

@@ -23,7 +23,7 @@ from ..querysets import JobQuerySet
 from ..signals import jobs_cancelled, send_on_commit
 from .control import retry as retry_dead
 from .following import follow
-from .retention import erase
+from .retention import erase, unattached
 
 BATCH = 500
 MOST = 10_000
@@ -87,7 +87,7 @@ def delete(jobs: JobQuerySet, *, most: int = MOST) -> list[UUID]:
     def move(batch: list[Job]) -> None:
         erase([job.pk for job in batch])
 
-    return _in_batches(jobs.filter(workflow__isnull=True), DELETABLE, move, most)
+    return _in_batches(unattached(jobs), DELETABLE, move, most)
 
 
 def purge(jobs: JobQuerySet, states: Iterable[State], *, most: int = MOST) -> list[UUID]:

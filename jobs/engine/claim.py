@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from functools import cache
 
+import orjson
+
 from ..conf import ojs_settings
 from ..database import is_postgresql, run
 from ..envelope import ERRORS_SHOWN
@@ -28,6 +30,7 @@ from .workflows import mark_started
 # be claimed are ever locked. MATERIALIZED keeps the planner from running it again for each
 # updated row. The limits are literals: bound as parameters, or with a number of queues that the
 # planner must guess, the statement is planned anew each time, which costs as much as running it.
+# Whether there is maintenance is asked once, of an empty table.
 # Due jobs are only looked at for the places that available ones leave.
 CLAIM = """
     WITH wanted AS MATERIALIZED (
@@ -38,6 +41,9 @@ CLAIM = """
                       AND coalesce(paused_until > statement_timestamp(), true)
                  FROM ojs_jobs_queue AS queue
                 WHERE queue.name = named.name), false)
+           AND NOT EXISTS (SELECT 1
+                             FROM ojs_jobs_maintenance
+                            WHERE coalesce(until > statement_timestamp(), true))
     ), available AS MATERIALIZED (
         SELECT job.id
           FROM wanted
@@ -46,7 +52,7 @@ CLAIM = """
               FROM ojs_jobs_job
              WHERE state = 'available'
                AND queue = wanted.name
-               AND rate_key = ''{types}
+               AND rate_key = ''{types}{able}
                AND (expires_at IS NULL OR expires_at > statement_timestamp())
           ORDER BY priority DESC, enqueued_at, id
              LIMIT {limit}
@@ -61,7 +67,7 @@ CLAIM = """
               FROM ojs_jobs_job
              WHERE state IN ('scheduled', 'retryable')
                AND queue = wanted.name
-               AND rate_key = ''{types}
+               AND rate_key = ''{types}{able}
                AND scheduled_at <= statement_timestamp()
                AND (expires_at IS NULL OR expires_at > statement_timestamp())
           ORDER BY scheduled_at
@@ -98,13 +104,19 @@ CLAIM = """
                          WHERE error.job_id = claimed.id
                       ORDER BY id DESC
                          LIMIT {shown}) AS newest) END,
-           reserved_until, workflow_id, parent_results::text
+           reserved_until, workflow_id, parent_results::text,
+           (SELECT jsonb_build_object('state', kept.state, 'sequence', kept.sequence)::text
+              FROM ojs_jobs_checkpoint AS kept
+             WHERE kept.job_id = claimed.id AND NOT kept.is_cleared)
       FROM claimed
   ORDER BY array_position(%(queues)s::text[], queue::text), priority DESC, enqueued_at, id
 """
 # Written by the database: reading a timestamp and writing it again costs ten times as much.
 TIME = """to_char({0} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')"""
 TYPES = "\n               AND type = ANY(%(types)s::text[])"
+# A job that needs something goes only to a worker that has all of it.
+UNABLE = "\n               AND needs IS NULL"
+ABLE = "\n               AND (needs IS NULL OR needs <@ %(able)s::jsonb)"
 TOLD = """, told AS (
         INSERT INTO ojs_jobs_event (type, subject, queue, job_type, worker_id, attempt, time)
         SELECT 'job.enqueued', id::text, queue, type, '', NULL, started_at
@@ -117,13 +129,14 @@ TOLD = """, told AS (
 
 
 @cache
-def _statement(limit: int, queues: int, typed: bool, told: bool) -> str:
+def _statement(limit: int, queues: int, typed: bool, told: bool, able: bool) -> str:
     times = {name: TIME.format(name) for name in ("created_at", "enqueued_at", "started_at")}
     return CLAIM.format(
         limit=limit,
         queues=queues,
         shown=ERRORS_SHOWN,
         types=TYPES if typed else "",
+        able=ABLE if able else UNABLE,
         told=TOLD if told else "",
         **times,
     )
@@ -135,6 +148,7 @@ def claim(
     worker_id: str = "",
     count: int = 1,
     types: Sequence[str] | None = None,
+    able: Sequence[str] = (),
     visibility_timeout: timedelta | None = None,
     limited: bool = True,
 ) -> list[ClaimedJob]:
@@ -142,6 +156,7 @@ def claim(
 
     Args:
         types: job types the worker can run; None means any.
+        able: what the worker can do; jobs that need anything else are left to others.
         visibility_timeout: for jobs that name none of their own.
         limited: some of the queues may cap their active jobs; False spares the look.
 
@@ -153,9 +168,9 @@ def claim(
     period = visibility_timeout or ojs_settings.VISIBILITY_TIMEOUT
     take = _claim_postgresql if is_postgresql() else claim_portable.take
     if limited and Queue.objects.limited().filter(pk__in=queues).exists():
-        claimed = limits.claim_within(take, queues, worker_id, count, types, period)
+        claimed = limits.claim_within(take, queues, worker_id, count, types, period, able)
     else:
-        claimed = take(queues, worker_id, count, types, period)
+        claimed = take(queues, worker_id, count, types, period, able)
     belonging = {job.workflow_id for job in claimed if job.workflow_id is not None}
     if belonging:
         mark_started(belonging)
@@ -170,13 +185,17 @@ def _claim_postgresql(
     count: int,
     types: Sequence[str] | None,
     period: timedelta,
+    able: Sequence[str],
 ) -> list[ClaimedJob]:
-    statement = _statement(count, len(queues), types is not None, ojs_settings.RECORD_EVENTS)
+    statement = _statement(
+        count, len(queues), types is not None, ojs_settings.RECORD_EVENTS, bool(able)
+    )
     parameters = {
         "queues": list(queues),
         "worker_id": worker_id,
         "visibility_timeout": period,
         "types": list(types or ()),
+        "able": orjson.dumps(list(able)).decode(),
     }
     return [from_row(row) for row in run(statement, parameters)]
 

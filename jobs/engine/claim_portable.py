@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import orjson
 from django.db import models
 from django.db.models import Case, F, Value, When
 from django.db.models.functions import Cast, Coalesce, Now
@@ -19,7 +20,7 @@ from ..database import atomic, connection
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN
 from ..events import job_event, record
 from ..lifecycle import Event, State
-from ..models import Job, JobError, Queue
+from ..models import Checkpoint, Job, JobError, Maintenance, Queue
 from .claimed import ClaimedJob, from_row
 
 ROW = (
@@ -46,6 +47,7 @@ ROW = (
     "reserved_until",
     "workflow_id",
     Cast("parent_results", models.TextField()),
+    Value(None, output_field=models.TextField()),
 )
 
 
@@ -55,16 +57,14 @@ def take(
     count: int,
     types: Sequence[str] | None,
     period: timedelta,
+    able: Sequence[str],
 ) -> list[ClaimedJob]:
     """The tidy version, for databases where one statement cannot do it all."""
     with atomic():
         ids: list[UUID] = []
-        paused = set(Queue.objects.paused().filter(pk__in=queues).values_list("pk", flat=True))
-        open_queues = [queue for queue in queues if queue not in paused]
+        wanted = open_queues(queues)
         # Those with a rate limit are claimed by `limits` alone.
-        fetchable = Job.objects.unexpired().filter(rate_key="")
-        if types:
-            fetchable = fetchable.filter(type__in=types)
+        fetchable = Job.objects.unexpired().suiting(types, able).filter(rate_key="")
         fetchable = fetchable.select_for_update(
             skip_locked=connection().features.has_select_for_update_skip_locked
         )
@@ -72,12 +72,20 @@ def take(
             (("-priority", "enqueued_at", "id"), fetchable.filter(state=State.AVAILABLE)),
             (("scheduled_at",), fetchable.due()),
         ):
-            for queue in open_queues:
+            for queue in wanted:
                 room = count - len(ids)
                 if room > 0:
                     found = jobs.filter(queue=queue).order_by(*order)[:room]
                     ids += found.values_list("pk", flat=True)
         return claim_chosen(ids, worker_id, period)
+
+
+def open_queues(queues: Sequence[str]) -> list[str]:
+    """Those of the queues that hand out jobs now; none during maintenance."""
+    if Maintenance.objects.on().exists():
+        return []
+    paused = set(Queue.objects.paused().filter(pk__in=queues).values_list("pk", flat=True))
+    return [queue for queue in queues if queue not in paused]
 
 
 def claim_chosen(
@@ -124,6 +132,9 @@ def _read(chosen: models.QuerySet[Job], ids: Sequence[UUID]) -> list[ClaimedJob]
     if retried:
         for error in JobError.objects.filter(job__in=retried).values("job_id", *ERROR_FIELDS):
             history.setdefault(error["job_id"], []).append(error)
+    kept = Checkpoint.objects.filter(pk__in=rows, is_cleared=False)
+    for job_id, state, sequence in kept.values_list("pk", "state", "sequence"):
+        rows[job_id][23] = orjson.dumps({"state": state, "sequence": sequence})
     for row in rows.values():
         row[19] = None
         row[18] = None if row[18] == "{}" else row[18]

@@ -42,6 +42,8 @@ class ClaimedJob(NamedTuple):
     reserved_until: datetime
     workflow_id: UUID | None = None
     parent_results: orjson.Fragment | None = None
+    checkpoint: Any = None
+    """What the attempt before left, as the envelope says it (OJS durable execution §6.1)."""
     state: State = State.ACTIVE
     finished_at: None = None
     result: None = None
@@ -53,7 +55,7 @@ def _fragment(text: str | None) -> orjson.Fragment | None:
 
 def from_row(row: Sequence[Any]) -> ClaimedJob:
     fields = list(row)
-    for index in (3, 4, 8, 17, 22):  # args, meta, retry, tags, parent_results
+    for index in (3, 4, 8, 17, 22, 23):  # args, meta, retry, tags, parent_results, checkpoint
         fields[index] = _fragment(fields[index])
     fields[18] = None if fields[18] is None else orjson.loads(fields[18])
     fields[19] = [] if fields[19] is None else orjson.loads(fields[19])

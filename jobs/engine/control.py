@@ -15,8 +15,8 @@ from .. import wakeup
 from ..database import atomic
 from ..errors import InvalidTransition, JobNotFound, NotFound
 from ..events import job_event, queue_event, record
-from ..lifecycle import Event, State
-from ..models import Job, Queue
+from ..lifecycle import Event, State, sources
+from ..models import Checkpoint, Job, Queue
 from ..signals import jobs_cancelled, send_on_commit
 from .dependencies import is_waiting
 from .following import follow
@@ -147,6 +147,8 @@ def retry(job_ids: Collection[UUID]) -> int:
             unfenced=False,
             enqueued_at=Now(),
         )
+        # Its attempts are counted anew; what the last one kept is there for the first.
+        Checkpoint.objects.filter(pk__in=[job.pk for job in jobs]).update(attempt=0)
         record(job_event("job.enqueued", job, time=now, data={"retried": True}) for job in jobs)
         wakeup.notify({job.queue for job in jobs})
     return moved
@@ -168,6 +170,7 @@ def delete_dead(job_ids: Collection[UUID]) -> int:
     with atomic():
         dead = Job.objects.filter(pk__in=job_ids, state=State.DISCARDED)
         ids = list(dead.select_for_update().order_by("pk").values_list("pk", flat=True))
+        Checkpoint.objects.filter(pk__in=ids).delete()
         return Job.objects.filter(pk__in=ids).delete()[1].get(Job._meta.label, 0)
 
 
@@ -213,3 +216,22 @@ def resume(queue: str, *, resumed_by: str = "") -> Queue:
         record([queue_event("queue.resumed", queue, resumed_by=resumed_by)])
         wakeup.notify([queue])
     return Queue.objects.get(pk=queue)
+
+
+def cancel_jobs(job_ids: Collection[UUID], *, reason: str = "") -> list[UUID]:
+    """Cancel those of the jobs that have not finished; return their ids."""
+    if not job_ids:
+        return []
+    now = timezone.now()
+    with atomic():
+        rows = Job.objects.filter(pk__in=job_ids, state__in=sources(Event.CANCEL, State.CANCELLED))
+        jobs = list(rows.select_for_update().order_by("pk").defer("args", "meta", "result"))
+        ids = [job.pk for job in jobs]
+        Job.objects.filter(pk__in=ids).transition(Event.CANCEL, State.CANCELLED)
+        record(job_event("job.cancelled", job, time=now, data={"reason": reason}) for job in jobs)
+        followed = [job.pk for job in jobs if job.followed]
+        if followed:
+            follow(followed)
+    if ids:
+        send_on_commit(jobs_cancelled, Job, job_ids=ids)
+    return ids

@@ -194,8 +194,8 @@ def _inherit(waiters: Sequence[UUID]) -> None:
     alike: dict[tuple[UUID, ...], list[UUID]] = {}
     for waiter, predecessors in before.items():
         alike.setdefault(tuple(predecessors), []).append(waiter)
-    for predecessors, heirs in alike.items():
-        results = results_of_jobs(predecessors, copies=len(heirs))
+    for sources, heirs in alike.items():
+        results = results_of_jobs(sources, copies=len(heirs))
         Job.objects.filter(pk__in=heirs).update(parent_results=results)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from django.utils import timezone
 
-from .. import wakeup
+from .. import maintenance, wakeup
 from ..conf import ojs_settings
 from ..database import atomic, is_postgresql, on_commit, run
 from ..errors import DuplicateJob
@@ -35,26 +35,32 @@ INSERT = """
                id uuid, type text, queue text, args jsonb, meta jsonb, priority smallint,
                pending boolean, max_attempts integer, retry jsonb, timeout double precision,
                visibility_timeout double precision, scheduled_at timestamptz,
-               expires_at timestamptz, tags jsonb, attributes jsonb, result_ttl double precision,
+               expires_at timestamptz, tags jsonb, attributes jsonb, needs jsonb,
+               result_ttl double precision,
                workflow_id uuid, workflow_index integer, followed boolean, parent_results jsonb,
-               rate_key text)
+               unique_key text, rate_key text)
     ), inserted AS (
         INSERT INTO ojs_jobs_job
                (id, type, queue, args, meta, priority, state, attempt, attempt_counted,
                 max_attempts, retry, timeout, visibility_timeout, reserved_by, finished_by,
                 unfenced, scheduled_at, expires_at, created_at, enqueued_at, tags, attributes,
-                dead_letter, result_ttl, workflow_id, workflow_index, followed,
-                parent_results, rate_key)
+                needs, dead_letter, result_ttl, workflow_id, workflow_index, followed,
+                parent_results, unique_key, rate_key)
         SELECT id, type, queue, args, meta, priority,
                CASE WHEN pending THEN 'pending'
                     WHEN scheduled_at > statement_timestamp() THEN 'scheduled'
                     ELSE 'available' END,
                0, false, max_attempts, retry, make_interval(secs => timeout),
                make_interval(secs => visibility_timeout), '', '', false, scheduled_at,
-               expires_at, statement_timestamp(), statement_timestamp(), tags, attributes, false,
+               expires_at, statement_timestamp(), statement_timestamp(), tags, attributes,
+               needs, false,
                make_interval(secs => result_ttl), workflow_id, workflow_index,
-               coalesce(followed, false), parent_results, coalesce(rate_key, '')
-          FROM given{guard}
+               coalesce(followed, false), parent_results, unique_key, rate_key
+          FROM given
+         WHERE NOT EXISTS (SELECT 1
+                             FROM ojs_jobs_maintenance
+                            WHERE refuses_jobs
+                              AND coalesce(until > statement_timestamp(), true)){guard}
    ON CONFLICT (id) DO NOTHING
      RETURNING id, type, queue, priority, state, scheduled_at
     ), rung AS (
@@ -79,11 +85,10 @@ TOLD = """, told AS (
 # back untouched then. Answered once for the statement, from an index that is empty where no
 # queue is like that.
 GUARD = """
-         WHERE NOT EXISTS (
-               SELECT 1
-                 FROM ojs_jobs_queue
-                WHERE is_guarded
-                  AND name IN (SELECT queue FROM given))"""
+           AND NOT EXISTS (SELECT 1
+                             FROM ojs_jobs_queue
+                            WHERE is_guarded
+                              AND name IN (SELECT queue FROM given))"""
 STATEMENTS = {
     (told, guarded): INSERT.format(told=TOLD if told else "", guard=GUARD if guarded else "")
     for told in (True, False)
@@ -94,12 +99,34 @@ STATEMENTS = {
 def enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
     """Store the jobs, all or none, and tell those that wait for them (OJS core §7.1).
 
-    The jobs come back with the fields only the server knows.
+    The jobs come back with the fields only the server knows. One that its unique policy ignored
+    is not stored; `existing` is the job that is there already.
 
     Raises:
-        DuplicateJob: a job with one of the ids exists, or the batch names an id twice.
+        DuplicateJob: a job with one of the ids exists, or the batch names an id twice; or a
+            unique policy says reject.
         QueueFull, QueueClosed, JobTypeNotAllowed: a queue among them does not take its jobs.
     """
+    if not new:
+        return new
+    if any(job.unique is not None for job in new):
+        return _enqueue_unique(new)
+    return _enqueue(new)
+
+
+def _enqueue_unique(new: Sequence[NewJob]) -> Sequence[NewJob]:
+    # Late: what gives way is cancelled, and what waited for it may have to be enqueued.
+    from .unique import Conflicts
+
+    with atomic():
+        _stamp(new, timezone.now())
+        conflicts = Conflicts(new)
+        _enqueue(conflicts.settle())
+        conflicts.cancel_replaced()
+    return new
+
+
+def _enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
     if not new:
         return new
     try:
@@ -127,12 +154,17 @@ def _store(new: Sequence[NewJob], *, admitted: bool = False) -> None:
     """
     Args:
         admitted: the guarded queues among them have agreed.
+
+    Raises:
+        InMaintenance: nothing is enqueued now.
+        Guarded: a queue has to be asked first; nothing was stored.
     """
     insert = _insert_postgresql if is_postgresql() else _insert_portable
     for start in range(0, len(new), BATCH):
         batch = new[start : start + BATCH]
         stored = insert(batch, admitted)
         if stored < len(batch):
+            maintenance.refuse_jobs()
             if not (admitted or stored) and bounds.guarded({job.queue for job in batch}):
                 raise bounds.Guarded
             raise _duplicate(batch)
@@ -146,6 +178,8 @@ def _stamp(new: Sequence[NewJob], now: datetime) -> None:
             job.state = State.PENDING
         elif job.scheduled_at is not None and job.scheduled_at > now:
             job.state = State.SCHEDULED
+        else:
+            job.state = State.AVAILABLE
 
 
 def _insert_postgresql(new: Sequence[NewJob], admitted: bool) -> int:
@@ -176,6 +210,8 @@ def _record(job: NewJob) -> dict[str, Any]:
         "tags": job.tags,
         "attributes": job.attributes,
         "rate_key": job.rate_key,
+        "needs": job.needs,
+        "unique_key": job.unique and job.unique.key,
     }
     if job.result_ttl is not None:
         document["result_ttl"] = job.result_ttl.total_seconds()
@@ -185,6 +221,7 @@ def _record(job: NewJob) -> dict[str, Any]:
 
 
 def _insert_portable(new: Sequence[NewJob], admitted: bool) -> int:
+    maintenance.refuse_jobs()
     if not admitted and bounds.guarded({job.queue for job in new}):
         return 0
     now = timezone.now()
@@ -208,9 +245,11 @@ def _insert_portable(new: Sequence[NewJob], admitted: bool) -> int:
             enqueued_at=now,
             tags=job.tags,
             attributes=job.attributes,
+            needs=job.needs,
             result_ttl=job.result_ttl,
             **{name: getattr(job, name) for name in FOLLOWED},
             rate_key=job.rate_key,
+            unique_key=job.unique.key if job.unique else None,
         )
         for job in new
     ]

@@ -102,6 +102,7 @@ def _settle_failed(settled: Sequence[tuple[Job, Failure, Outcome]]) -> None:
 
 def _release(job: Job, failure: Failure, outcome: Outcome, now: datetime) -> None:
     """Fill in what follows a job given back: available at once, or when it asked for."""
+    outcome.released = True
     if failure.retry_in:
         outcome.state, outcome.retry_delay = State.RETRYABLE, failure.retry_in
         outcome.retry_at = now + failure.retry_in

@@ -35,7 +35,7 @@ def results_of_workflow(workflow: Workflow, *, copies: int = 1) -> list[Any]:
     jobs = Job.objects.filter(workflow__in=[item.pk for item in inside])
     jobs = jobs.filter(workflow_index__isnull=False)
     known = outcomes(jobs, copies)
-    left: dict[UUID, dict[int, Any]] = {item.pk: {} for item in inside}
+    left: dict[Any, dict[Any, Any]] = {item.pk: {} for item in inside}
     for job_id, parent, index in jobs.values_list("pk", "workflow_id", "workflow_index"):
         left[parent][index] = known.get(job_id)
     # Deepest first: what is inside is complete before it is put into its parent.

@@ -23,9 +23,10 @@ from ..database import atomic, connection, is_postgresql, run
 from ..events import partition_event, record
 from ..lifecycle import State
 from ..models import Job, Queue, RateLimit
+from ..querysets import JobQuerySet
 from ..rate_policy import Memory, Room
 from ..validation import NewJob
-from .claim_portable import claim_chosen
+from .claim_portable import claim_chosen, open_queues
 from .claimed import ClaimedJob
 from .rationed import drop, keys_waiting, make_known, promote_due, reschedule
 
@@ -76,6 +77,7 @@ def claim_within(
     count: int,
     types: Sequence[str] | None,
     period: timedelta,
+    able: Sequence[str],
 ) -> list[ClaimedJob]:
     """Claim queue by queue, never over a limit of a queue or of a key.
 
@@ -85,7 +87,9 @@ def claim_within(
         take: claims available jobs that have no limit of their own.
     """
     claimed: list[ClaimedJob] = []
+    suiting = Job.objects.all().suiting(types, able)
     with atomic():
+        queues = open_queues(queues)
         found = Queue.objects.limited().filter(pk__in=queues).order_by("pk")
         own = Q(concurrency__isnull=False) | Q(config__has_key="rate_limit")
         limited = {queue.pk: queue for queue in found.filter(own).select_for_update()}
@@ -99,10 +103,10 @@ def claim_within(
                 continue
             keys = [key for key in keyed.get(queue, ()) if partitions[key].left > 0]
             if keys:
-                chosen = _choose(queue, keys, partitions, room, types)
+                chosen = _choose(queue, keys, partitions, room, suiting)
                 given = claim_chosen(list(chosen), worker_id, period, now)
             else:
-                chosen, given = {}, take([queue], worker_id, room, types, period)
+                chosen, given = {}, take([queue], worker_id, room, types, period, able)
             for job in given:
                 for key in (chosen.get(job.id, ""), QUEUE_KEY + queue):
                     if key in partitions:
@@ -189,12 +193,10 @@ def _choose(
     keys: Sequence[str],
     partitions: dict[str, Partition],
     room: int,
-    types: Sequence[str] | None,
+    suiting: JobQuerySet,
 ) -> dict[UUID, str]:
     """The first jobs of the queue by priority and age, each key within its room (§8.2)."""
-    waiting = Job.objects.unexpired().filter(queue=queue, state=State.AVAILABLE)
-    if types:
-        waiting = waiting.filter(type__in=types)
+    waiting = suiting.unexpired().filter(queue=queue, state=State.AVAILABLE)
     skip = connection().features.has_select_for_update_skip_locked
     waiting = waiting.order_by("-priority", "enqueued_at", "id").select_for_update(skip_locked=skip)
     heads: list[Any] = []

@@ -59,6 +59,8 @@ class Outcome:
     """When the job was completed, discarded or released."""
     retry_at: datetime | None = None
     retry_delay: timedelta | None = None
+    released: bool = False
+    """Given back, not failed: a snooze, a worker that had no place for it."""
     error: OJSError | None = None
     """Why it was refused; nothing changed then."""
     events: list[Any] = field(default_factory=list, repr=False)

@@ -14,6 +14,8 @@ from ..database import atomic
 from ..lifecycle import State
 from ..models import (
     BulkRequest,
+    Checkpoint,
+    CronRun,
     Dependency,
     Event,
     Job,
@@ -25,6 +27,7 @@ from ..models import (
     Workflow,
     WorkflowState,
 )
+from ..querysets import JobQuerySet
 
 BATCH_SIZE = 1000
 WORKFLOWS = 20
@@ -35,11 +38,7 @@ IDEMPOTENT = timedelta(hours=24)
 
 def prune_jobs() -> int:
     """Delete one batch of finished jobs past their keep; return how many."""
-    # Jobs of workflows go with their workflow; results are kept for those that wait for more.
-    awaited = Dependency.objects.filter(predecessor=OuterRef("pk"), waiter__state=State.PENDING)
-    finished = Job.objects.filter(finished_at__isnull=False, workflow__isnull=True).exclude(
-        Q(followed=True) & Exists(awaited)
-    )
+    finished = unattached(Job.objects.filter(finished_at__isnull=False))
     for state, keep in (
         (State.COMPLETED, ojs_settings.COMPLETED_RETENTION),
         (State.CANCELLED, ojs_settings.CANCELLED_RETENTION),
@@ -59,6 +58,15 @@ def prune_jobs() -> int:
     if deleted:
         return deleted
     return _delete(_over_the_limit())
+
+
+def unattached(jobs: JobQuerySet) -> JobQuerySet:
+    """Those that nothing refers to.
+
+    Jobs of workflows go with their workflow; results are kept for those that wait for more.
+    """
+    awaited = Dependency.objects.filter(predecessor=OuterRef("pk"), waiter__state=State.PENDING)
+    return jobs.filter(workflow__isnull=True).exclude(Q(followed=True) & Exists(awaited))
 
 
 def _own_retention(state: State) -> dict[str, timedelta]:
@@ -100,6 +108,7 @@ def erase(ids: list[UUID]) -> None:
     """Delete jobs the caller has locked, and what hangs on them."""
     JobError.objects.filter(job__in=ids).delete()
     ProgressReport.objects.filter(job__in=ids).delete()
+    Checkpoint.objects.filter(pk__in=ids).delete()
     Dependency.objects.filter(Q(predecessor__in=ids) | Q(waiter__in=ids)).delete()
     Job.objects.filter(pk__in=ids)._raw_delete(using=Job.objects.db)
 
@@ -166,6 +175,10 @@ def prune_events() -> int:
     # A listener that was killed could not take itself off the list.
     Listener.objects.filter(seen_at__lte=Now() - timedelta(minutes=5)).delete()
     BulkRequest.objects.filter(created_at__lte=Now() - IDEMPOTENT).delete()
+    # Open runs are known by their jobs (§6.3 of OJS cron), however old.
+    runs = CronRun.objects.filter(decided_at__lte=Now() - keep, unfinished=False).order_by("pk")
+    old = list(runs.values_list("pk", flat=True)[:BATCH_SIZE])
+    deleted += CronRun.objects.filter(pk__in=old).delete()[0]
     refused = RefusedFinish.objects.filter(refused_at__lte=Now() - keep).order_by("pk")
     ids = list(refused.values_list("pk", flat=True)[:BATCH_SIZE])
     return deleted + RefusedFinish.objects.filter(pk__in=ids).delete()[0]

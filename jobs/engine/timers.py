@@ -13,7 +13,7 @@ from ..database import atomic, connection
 from ..envelope import milliseconds
 from ..events import job_event, record
 from ..lifecycle import WAITING, Event, State
-from ..models import Job
+from ..models import Job, Maintenance
 from ..querysets import JobQuerySet
 from ..signals import jobs_discarded, jobs_failed, jobs_promoted, send_on_commit
 from .failure import fail_locked
@@ -36,6 +36,8 @@ def promote_due() -> int:
     """Make scheduled and retryable jobs whose time has come available (OJS core §6.3)."""
     now = timezone.now()
     with atomic():
+        if Maintenance.objects.on().exists():
+            return 0  # promotion waits as well (OJS admin API §12.1)
         waiting = Job.objects.due().filter(scheduled_at__lte=Now() - HEAD_START)
         due = locked(waiting.order_by("scheduled_at"), "type", "queue", "attempt")
         if not due:

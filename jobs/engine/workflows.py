@@ -56,15 +56,17 @@ def create_workflow(plan: Plan) -> Workflow:
 def mark_started(workflow_ids: Collection[UUID]) -> None:
     """Note that the first job of these workflows began to execute (OJS events §3.5)."""
     fresh = list(
-        Workflow.objects.filter(pk__in=workflow_ids, started_at__isnull=True).only("root_id")
+        Workflow.objects.filter(
+            pk__in=[pk for pk in workflow_ids if pk is not None], started_at__isnull=True
+        ).only("root_id")
     )
     if not fresh:
         return
     now = timezone.now()
     with atomic():
         ids = {item.pk for item in fresh} | {item.root_id for item in fresh}
-        begun = Workflow.objects.filter(pk__in=ids, started_at__isnull=True)
-        begun = list(begun.order_by("-depth", "pk").select_for_update())
+        waiting = Workflow.objects.filter(pk__in=ids, started_at__isnull=True)
+        begun = list(waiting.order_by("-depth", "pk").select_for_update())
         Workflow.objects.filter(pk__in=[item.pk for item in begun]).update(started_at=now)
         record(
             workflow_event("workflow.started", item, time=now, total_steps=item.size)
@@ -79,7 +81,9 @@ def tell(jobs: Sequence[Job]) -> None:
         return
     of = {job.workflow_id for job in members}
     about = Workflow.objects.only("type", "name", "size", "steps").in_bulk(of)
-    mark_started({job.workflow_id for job in members if job.started_at is not None})
+    mark_started(
+        {job.workflow_id for job in members if job.workflow_id and job.started_at is not None}
+    )
     done = Job.objects.filter(workflow__in=[pk for pk, item in about.items() if _counts(item)])
     finished: dict[Any, int] = {}
     for workflow_id in done.filter(finished_at__isnull=False).values_list("workflow_id", flat=True):

@@ -5,26 +5,37 @@ statements of `jobs.engine`.
 """
 
 from .apikey import ApiKey, Scope, all_scopes
+from .audit import OperatorAction, Source
+from .checkpoint import Checkpoint
+from .cron import CronJob, CronRun, OverlapPolicy
 from .event import Event
 from .job import DeadJob, Job, JobError, RefusedFinish
 from .limits import BulkRequest, RateLimit
+from .maintenance import Maintenance
 from .queue import Listener, Queue
 from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, WorkflowType
 
 __all__ = [
     "ApiKey",
     "BulkRequest",
+    "Checkpoint",
+    "CronJob",
+    "CronRun",
     "DeadJob",
     "Dependency",
     "Event",
     "Job",
     "JobError",
     "Listener",
+    "Maintenance",
+    "OperatorAction",
+    "OverlapPolicy",
     "ProgressReport",
     "Queue",
     "RateLimit",
     "RefusedFinish",
     "Scope",
+    "Source",
     "Workflow",
     "WorkflowState",
     "WorkflowType",

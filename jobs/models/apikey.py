@@ -45,6 +45,7 @@ class ApiKey(models.Model):
         verbose_name = _("API key")
         verbose_name_plural = _("API keys")
         ordering = ("name",)
+        permissions = [("manage_keys", _("Can make, change and revoke API keys"))]
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…)"

@@ -70,6 +70,10 @@ class Job(models.Model):
     tags = models.JSONField(default=list, blank=True)
     attributes = models.JSONField(default=dict, blank=True)
     """Fields of the envelope that no column holds, returned as they came (OJS core §5.5.4)."""
+    needs = models.JSONField(null=True, blank=True)
+    """What a worker must be able to do to get it, from `meta.capabilities`; null for nearly all."""
+    unique_key = models.CharField(max_length=64, null=True, blank=True)  # noqa: DJ001 (see index)
+    """What the job's unique policy compares, and null for most (OJS unique jobs §4)."""
     dead_letter = models.BooleanField(default=False)
     """Discarded, and kept for an operator to look at (OJS dead letter §4.2)."""
 
@@ -98,6 +102,14 @@ class Job(models.Model):
     class Meta:
         verbose_name = _("job")
         verbose_name_plural = _("jobs")
+        permissions = [
+            ("cancel_job", _("Can cancel jobs")),
+            ("retry_job", _("Can retry discarded jobs")),
+            ("discard_job", _("Can delete jobs from the dead letter")),
+            ("run_job", _("Can run waiting jobs now")),
+            ("enqueue_job", _("Can enqueue jobs by hand")),
+            ("view_job_args", _("Can see arguments that are redacted for others")),
+        ]
         indexes = [
             # FETCH: one range scan a queue, already in order; and one for each key of rate-limited
             # jobs, so that those that must wait are never read.
@@ -107,7 +119,7 @@ class Job(models.Model):
                 F("priority").desc(),
                 "enqueued_at",
                 "id",
-                name="ojs_job_available",
+                name="ojs_job_fetchable",
                 condition=Q(state=State.AVAILABLE),
             ),
             # A fetch asks for one queue, the reaper for all of them.
@@ -156,6 +168,14 @@ class Job(models.Model):
                 condition=Q(
                     result_ttl__isnull=False, finished_at__isnull=False, result_pruned=False
                 ),
+            ),
+            # Null, not empty, for jobs that are not unique: those are in no index.
+            models.Index(
+                "unique_key",
+                "state",
+                "created_at",
+                name="ojs_job_unique",
+                condition=Q(unique_key__isnull=False),
             ),
         ]
         constraints = [

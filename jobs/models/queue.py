@@ -46,7 +46,7 @@ class Queue(models.Model):
     """More jobs wait than the warning threshold, and that has been told."""
     is_draining = models.BooleanField(default=False, db_default=False)
     """It takes no new jobs (OJS queue configuration §5.1)."""
-    config = models.JSONField(default=dict, blank=True)
+    config = models.JSONField(default=dict, db_default={}, blank=True)
     """The configuration as `jobs.queue_config` checked it (OJS queue configuration §6)."""
     created_at = models.DateTimeField(default=timezone.now)
     updated_at = models.DateTimeField(null=True, blank=True)
@@ -58,6 +58,10 @@ class Queue(models.Model):
         verbose_name = _("queue")
         verbose_name_plural = _("queues")
         ordering = ("name",)
+        permissions = [
+            ("pause_queue", _("Can pause and resume queues")),
+            ("purge_queue", _("Can delete the jobs of a queue")),
+        ]
 
     def __str__(self) -> str:
         return self.name

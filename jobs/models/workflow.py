@@ -67,6 +67,7 @@ class Workflow(models.Model):
     class Meta:
         verbose_name = _("workflow")
         verbose_name_plural = _("workflows")
+        permissions = [("cancel_workflow", _("Can cancel workflows"))]
         ordering = ("-id",)
         indexes = [
             models.Index(

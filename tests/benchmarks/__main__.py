@@ -136,6 +136,13 @@ def report(kind: str, documents: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     stop_when_asked()
+    if "--peers" in sys.argv:
+        # Something else altogether, with options of its own.
+        sys.argv.remove("--peers")
+        from .peers.__main__ import main as measure_peers
+
+        measure_peers()
+        return
     options = arguments()
     everything: dict[str, Any] = {}
     for kind in [options.database] if options.database else DATABASES:

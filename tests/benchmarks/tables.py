@@ -34,7 +34,7 @@ def empty() -> None:
     """Remove every job and what is told of it; queues and workers stay."""
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
-            cursor.execute(f"TRUNCATE {', '.join(EMPTIED)}, ojs_workers_worker")
+            cursor.execute(f"TRUNCATE {', '.join(EMPTIED)}, ojs_workers_worker CASCADE")
         else:
             for table in (*EMPTIED, "ojs_workers_worker"):
                 cursor.execute(f"DELETE FROM {table}")

@@ -75,7 +75,7 @@ def test_a_job_that_does_not_exist_is_not_found(api, method, path):
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])
 @pytest.mark.parametrize(
     "path",
-    ["/ojs", "/ojs/", "/ojs/v1", "/ojs/v1/", "/ojs/v2/jobs", "/ojs/v1/jobs/", "/ojs/v1/cron"],
+    ["/ojs", "/ojs/", "/ojs/v1", "/ojs/v1/", "/ojs/v2/jobs", "/ojs/v1/jobs/", "/ojs/v1/webhooks"],
 )
 def test_what_is_no_endpoint_is_not_found_in_the_ojs_form(api, method, path):
     reply = api.generic(method, path)
@@ -85,7 +85,7 @@ def test_what_is_no_endpoint_is_not_found_in_the_ojs_form(api, method, path):
     assert (error["code"], error["details"]["resource_id"]) == ("not_found", path)
 
 
-@pytest.mark.parametrize("path", ["/ojs/v1/jobs", "/ojs/v1/cron", "/ojs/v1/workers/fetch"])
+@pytest.mark.parametrize("path", ["/ojs/v1/jobs", "/ojs/v1/webhooks", "/ojs/v1/workers/fetch"])
 def test_no_csrf_token_is_asked_for(api, path):
     """A client is no browser: Django's page about tokens would mean nothing to it."""
     reply = OJSClient().post(path)
@@ -258,7 +258,7 @@ def test_the_manifest_says_what_works(api):
     assert body["implementation"]["language"] == "python"
     assert "http" in body["protocols"]
     assert body["backend"] in ("postgres", "sqlite")
-    assert body["conformance_level"] == 1
+    assert body["conformance_level"] == 3
     assert all(type(value) is bool for value in body["capabilities"].values())
     assert body["endpoints"]["base_url"] == "http://testserver/ojs/v1"
 

@@ -51,14 +51,14 @@ def test_the_list_takes_the_same_queries_for_one_job_and_for_a_hundred(
         JobErrorFactory(job=JobFactory(dead=True))
 
     # Session, user, capped count, page of jobs, their errors, choices of queue and type, reaper.
-    with django_assert_num_queries(8):
+    with django_assert_num_queries(9):
         page = admin_client.get(list_of(DEAD))
 
     assert len(page.context["cl"].result_list) == count
 
 
 def test_dead_jobs_are_retried_with_fresh_attempts():
-    ops = staff("change_deadjob")
+    ops = staff("view_deadjob", "retry_job")
     jobs = [JobFactory(dead=True), JobFactory(dead=True)]
     JobErrorFactory(job=jobs[0])
 
@@ -74,7 +74,7 @@ def test_dead_jobs_are_retried_with_fresh_attempts():
 
 
 def test_dead_jobs_are_discarded_for_good():
-    ops = staff("view_deadjob", "delete_deadjob")
+    ops = staff("view_deadjob", "discard_job")
     job, kept = JobFactory(dead=True), JobFactory(dead=True)
     JobErrorFactory(job=job)
 
@@ -90,7 +90,7 @@ def test_dead_jobs_are_discarded_for_good():
 
 
 def test_a_job_retried_while_the_operator_was_asked_is_not_deleted():
-    ops = staff("view_deadjob", "delete_deadjob", "change_deadjob")
+    ops = staff("view_deadjob", "discard_job", "retry_job")
     job = JobFactory(dead=True)
     page = choose(ops, DEAD, "discard", job)
     confirm(ops, DEAD, "retry", job)
@@ -102,7 +102,7 @@ def test_a_job_retried_while_the_operator_was_asked_is_not_deleted():
 
 
 @pytest.mark.parametrize(
-    ("permission", "allowed"), [("change_deadjob", "retry"), ("delete_deadjob", "discard")]
+    ("permission", "allowed"), [("retry_job", "retry"), ("discard_job", "discard")]
 )
 def test_to_retry_and_to_discard_are_two_permissions(permission, allowed):
     job = JobFactory(dead=True)

@@ -133,7 +133,7 @@ def test_the_list_takes_the_same_queries_for_one_job_and_for_a_hundred(
         JobFactory(active=True, queue=f"queue-{number}", reserved_by=f"worker-{number}")
 
     # Session, user, capped count, page of jobs, choices of queue and of type, the reaper.
-    with django_assert_num_queries(7):
+    with django_assert_num_queries(8):
         page = admin_client.get(list_of(JOB))
 
     assert len(page.context["cl"].result_list) == count
@@ -142,7 +142,7 @@ def test_the_list_takes_the_same_queries_for_one_job_and_for_a_hundred(
 def test_the_list_counts_no_further_than_it_must(admin_client, django_assert_num_queries):
     JobFactory()
 
-    with django_assert_num_queries(7) as queries:
+    with django_assert_num_queries(8) as queries:
         admin_client.get(list_of(JOB))
 
     counts = [query["sql"] for query in queries if "COUNT(" in query["sql"]]
@@ -195,7 +195,7 @@ def test_a_job_cannot_be_edited_added_or_deleted_by_hand(admin_client):
 
 
 def test_a_job_is_cancelled_after_a_confirmation_and_with_a_reason():
-    ops = staff("change_job")
+    ops = staff("view_job", "cancel_job", "retry_job")
     job, other = JobFactory(active=True), JobFactory()
 
     page = choose(ops, JOB, "cancel", job)
@@ -216,7 +216,7 @@ def test_a_job_is_cancelled_after_a_confirmation_and_with_a_reason():
 
 
 def test_a_job_that_finished_while_the_operator_was_asked_is_left_alone():
-    ops = staff("change_job")
+    ops = staff("view_job", "cancel_job", "retry_job")
     job, waiting = JobFactory(active=True), JobFactory()
     page = choose(ops, JOB, "cancel", job, waiting)
     Job.objects.filter(pk=job.pk).update(
@@ -233,7 +233,7 @@ def test_a_job_that_finished_while_the_operator_was_asked_is_left_alone():
 
 
 def test_what_happens_is_what_was_shown_even_if_the_filter_matches_more_by_then():
-    ops = staff("change_job")
+    ops = staff("view_job", "cancel_job", "retry_job")
     job = JobFactory()
     page = ops.post(
         f"{JOBS}?state=available",
@@ -250,7 +250,7 @@ def test_what_happens_is_what_was_shown_even_if_the_filter_matches_more_by_then(
 
 def test_one_confirmation_covers_a_thousand_jobs_and_says_so(monkeypatch):
     monkeypatch.setattr("jobs.admin.confirm.MOST", 2)
-    ops = staff("change_job")
+    ops = staff("view_job", "cancel_job", "retry_job")
     jobs = [JobFactory() for _ in range(3)]
 
     page = choose(ops, JOB, "cancel", *jobs)
@@ -261,7 +261,7 @@ def test_one_confirmation_covers_a_thousand_jobs_and_says_so(monkeypatch):
 
 
 def test_a_discarded_job_is_retried_from_the_list_of_jobs():
-    ops = staff("change_job")
+    ops = staff("view_job", "cancel_job", "retry_job")
     job = JobFactory(discarded=True)
 
     done = confirm(ops, JOB, "retry", job, JobFactory(completed=True), reason="Server is back")

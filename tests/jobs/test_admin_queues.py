@@ -55,14 +55,14 @@ def test_the_list_takes_the_same_queries_for_one_queue_and_for_a_hundred(
         JobFactory(queue=f"queue-{number}")
 
     # Session, user, capped count, page of queues, three depths, the reaper.
-    with django_assert_num_queries(8):
+    with django_assert_num_queries(9):
         page = admin_client.get(list_of(QUEUE))
 
     assert len(page.context["cl"].result_list) == count
 
 
 def test_a_queue_is_paused_with_a_reason_and_resumed(api):
-    ops = staff("change_queue")
+    ops = staff("change_queue", "pause_queue")
     queue = QueueFactory(name="mail")
     api.pushed(queue="mail")
 
@@ -85,7 +85,7 @@ def test_a_queue_is_paused_with_a_reason_and_resumed(api):
 
 
 def test_a_pause_may_end_by_itself():
-    ops = staff("change_queue")
+    ops = staff("change_queue", "pause_queue")
 
     confirm(ops, QUEUE, "pause", QueueFactory(), minutes="15")
 
@@ -95,7 +95,7 @@ def test_a_pause_may_end_by_itself():
 
 
 def test_a_pause_of_no_offered_length_is_asked_about_again():
-    ops = staff("change_queue")
+    ops = staff("change_queue", "pause_queue")
     page = choose(ops, QUEUE, "pause", QueueFactory())
 
     again = answer(ops, page, minutes="7", reason="Because")
@@ -106,7 +106,7 @@ def test_a_pause_of_no_offered_length_is_asked_about_again():
 
 
 def test_a_running_queue_has_nothing_to_resume():
-    ops = staff("change_queue")
+    ops = staff("change_queue", "pause_queue")
 
     done = confirm(ops, QUEUE, "resume", QueueFactory())
 

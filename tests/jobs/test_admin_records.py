@@ -80,7 +80,7 @@ def test_the_lists_take_the_same_queries_for_one_row_and_for_a_hundred(
         RefusedFinish.objects.create(job_id=uuid4(), operation="ack", state="active")
 
     # Session, user, capped count, page of rows, the reaper.
-    with django_assert_num_queries(5):
+    with django_assert_num_queries(6):
         page = admin_client.get(list_of(model))
 
     assert len(page.context["cl"].result_list) == count

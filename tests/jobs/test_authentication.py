@@ -142,7 +142,38 @@ ENDPOINTS = [
     ("POST", "jobs/{id}/nack", "work"),
     ("POST", "jobs/{id}/fail", "work"),
     ("DELETE", "workers/worker-1", "work"),
+    ("GET", "jobs/{id}/progress", "produce"),
+    ("PUT", "jobs/{id}/progress", "work"),
+    ("POST", "workers/progress", "work"),
+    ("POST", "jobs/{id}/checkpoint", "work"),
+    ("PUT", "jobs/{id}/checkpoint", "work"),
+    ("GET", "jobs/{id}/checkpoint", "work"),
+    ("DELETE", "jobs/{id}/checkpoint", "work"),
+    ("POST", "jobs/results", "produce"),
+    ("GET", "jobs/{id}/result", "produce"),
+    ("GET", "workflows", "produce"),
+    ("POST", "workflows", "produce"),
+    ("GET", "workflows/workflow-1", "produce"),
+    ("DELETE", "workflows/workflow-1", "produce"),
+    ("POST", "workflows/workflow-1/cancel", "produce"),
+    ("GET", "workflows/workflow-1/progress", "produce"),
+    ("GET", "cron", "produce"),
+    ("POST", "cron", "produce"),
+    ("GET", "cron/cron-1", "produce"),
+    ("PATCH", "cron/cron-1", "produce"),
+    ("DELETE", "cron/cron-1", "produce"),
+    ("POST", "cron/cron-1/pause", "produce"),
+    ("POST", "cron/cron-1/resume", "produce"),
+    ("POST", "cron/cron-1/trigger", "produce"),
+    ("GET", "cron/cron-1/history", "produce"),
 ]
+NAMED = {
+    "worker-1": "<path:worker_id>",
+    "workflow-1": "<str:workflow_id>",
+    "cron-1": "<str:name>",
+    "{id}": "<str:job_id>",
+}
+"""Parts of the paths above, and of the patterns they match."""
 
 
 def ask(client: OJSClient, method: str, path: str):
@@ -170,7 +201,7 @@ def test_the_list_above_holds_every_endpoint():
 
     patterns = {str(pattern.pattern) for pattern in flat(get_resolver("workers.urls"))}
     listed = {
-        "ojs/v1/" + path.replace("worker-1", "<path:worker_id>").replace("{id}", "<str:job_id>")
+        "ojs/v1/" + "/".join(NAMED.get(part, part) for part in path.split("/"))
         for _, path, _ in ENDPOINTS
     }
     open_to_all = {"ojs/manifest", "ojs/v1/health", "ojs/v1/admin/reset", r"^ojs(?:/|\Z)"}

@@ -481,7 +481,7 @@ def test_what_must_be_echoed_as_sent_is():
         "unique": {"key": ["to"], "period": "PT1H"},
     }
 
-    assert job(**sent).attributes == sent
+    assert job(args=[{"to": "a@example.com"}], **sent).attributes == sent
 
 
 @pytest.mark.parametrize(

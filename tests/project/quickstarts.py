@@ -49,6 +49,7 @@ class Quickstart:
         self.log = folder / "quickstart.log"
         self.database_url = database_url
         self.port = free_port()
+        self.agq_port = free_port()
         self.api = Api(f"http://127.0.0.1:{self.port}")
         self.mark = secrets.token_hex(8)
 
@@ -66,7 +67,11 @@ class Quickstart:
             for name, value in os.environ.items()
             if not name.startswith((*processes.OURS, "PORT", "GRANIAN_"))
         }
-        ours = {MARK: self.mark, "DJANGO_DATA_DIR": str(self.data)}
+        ours = {
+            MARK: self.mark,
+            "DJANGO_DATA_DIR": str(self.data),
+            "OJS_AGQ_PORT": str(self.agq_port),
+        }
         return inherited | ours | variables
 
     @contextlib.contextmanager

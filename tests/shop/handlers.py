@@ -12,6 +12,7 @@ from typing import Any
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
 
+from tests.benchmarks.peers import peer_jobs
 from workers.runtime import Discard, Retry, Snooze, handler
 
 PAUSE = 0.02
@@ -55,6 +56,27 @@ def work(context: Any, name: str) -> str:
     wait_for(f"{name}.go")
     mark(f"{name}.ended", context.cancelled_because)
     return name
+
+
+@handler("shop.resume")
+def resume(context: Any, name: str) -> list[Any]:
+    """Save how far it has come, crash once, and go on from there."""
+    before = [context.has_checkpoint, context.last_checkpoint]
+    context.checkpoint({"done": 1 if context.last_checkpoint is None else 2})
+    if context.attempt == 1:
+        raise Retry(0, "crashed half way")
+    return [*before, context.last_checkpoint]
+
+
+@handler("shop.resume_when_told")
+def resume_when_told(context: Any, name: str) -> None:
+    """Save a checkpoint that may come too late."""
+    mark(f"{name}.began")
+    wait_for(f"{name}.go")
+    try:
+        context.checkpoint({"late": True})
+    finally:
+        mark(f"{name}.ended", context.cancelled_because)
 
 
 @handler("shop.work_async")
@@ -140,6 +162,39 @@ def charge(context: Any, name: str, how: str = "") -> str:
     if how == "die" and context.attempt == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return name
+
+
+@handler("shop.effect", atomic_ack=True)
+def effect(context: Any, seconds: float) -> None:
+    """Its effects can be counted: nothing in the table keeps a second one out."""
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO shop_effect VALUES (%s, %s)", [context.id, context.attempt])
+    time.sleep(seconds)
+
+
+@handler("shop.tick")
+def tick(context: Any) -> None:
+    """What the benchmarks run beside other job servers: the same for all of them."""
+    peer_jobs.tick()
+
+
+@handler("shop.advance")
+def advance(context: Any, name: str) -> None:
+    """Say a hundred times at once how far it has come."""
+    for page in range(1, 101):
+        context.progress(page / 100, f"page {page}", {"pages": 100})
+    mark(f"{name}.told")
+    wait_for(f"{name}.go")
+
+
+@handler("shop.parents")
+def parents(context: Any) -> Any:
+    return context.parent_results
+
+
+@handler("shop.nap")
+def nap(context: Any, seconds: float) -> None:
+    time.sleep(seconds)
 
 
 @handler("shop.die")

@@ -171,7 +171,7 @@ def test_the_list_takes_the_same_queries_for_one_worker_and_for_a_hundred(
         JobFactory(active=True, reserved_by=WorkerFactory(labels=["blue"]).pk)
 
     # Session, user, capped count, page of workers, what they say of themselves, the reaper.
-    with django_assert_num_queries(6):
+    with django_assert_num_queries(7):
         page = admin_client.get(list_of(WORKER))
 
     assert [worker.in_hand for worker in page.context["cl"].result_list] == [1] * count
@@ -223,7 +223,7 @@ def test_the_page_of_a_worker_tells_what_it_holds_and_what_it_lost(admin_client)
 
 
 def test_a_worker_whose_clock_is_ahead_is_told_apart(admin_client):
-    worker = WorkerFactory(started_at=ahead(7290))
+    worker = WorkerFactory(started_at=ahead(7290), registered_at=ago(0))
 
     assert "its clock is ahead by 2 h 1 min" in admin_client.get(page_of(worker)).content.decode()
 
@@ -247,11 +247,11 @@ def test_a_worker_cannot_be_edited_added_or_deleted_by_hand(admin_client):
 @pytest.mark.parametrize(
     ("state", "directive", "offered"),
     [
-        ("running", "", ["quiet", "terminate"]),
-        ("running", "quiet", ["terminate", "resume"]),
-        ("quiet", "quiet", ["terminate", "resume"]),
-        ("quiet", "", ["terminate"]),
-        ("quiet", "running", ["quiet", "terminate"]),
+        ("running", "", ["quiet", "terminate", "drain"]),
+        ("running", "quiet", ["terminate", "resume", "drain"]),
+        ("quiet", "quiet", ["terminate", "resume", "drain"]),
+        ("quiet", "", ["terminate", "drain"]),
+        ("quiet", "running", ["quiet", "terminate", "drain"]),
         ("running", "terminate", []),
         ("terminate", "", []),
         ("terminated", "", []),
@@ -294,3 +294,14 @@ def test_every_page_says_that_the_reaper_does_not_run(admin_client, url):
 
 def test_who_has_nothing_to_do_with_jobs_is_not_told_of_the_reaper():
     assert "The reaper" not in staff().get("/admin/").content.decode()
+
+
+def test_the_page_says_what_an_agq_worker_can_do_and_cannot_hear(admin_client):
+    worker = WorkerFactory(
+        protocol="agq", capabilities=["jq"], stats={"cpu": 7}, stats_at=ago(5), flagged_at=ago(5)
+    )
+
+    page = admin_client.get(reverse("admin:ojs_workers_worker_change", args=[quote(worker.pk)]))
+
+    for words in ("jq", "quiet is enforced at fetch", "cpu", "let a job run past its time"):
+        assert words in page.content.decode()

@@ -91,13 +91,21 @@ def test_what_a_round_did_is_said_in_words():
 def test_every_chore_of_the_documented_list_is_there():
     assert [chore.name for chore in reaper.SWEEPS] == [
         "dead-workers",
+        "fleet-operations",
+        "directives",
         "orphaned-jobs",
         "expired-reservations",
         "timeouts",
+        "schedules",
         "due-jobs",
         "expired-jobs",
+        "workflows",
         "finished-jobs",
+        "old-results",
+        "old-workflows",
         "old-events",
+        "tallies",
+        "old-directives",
         "old-workers",
     ]
 

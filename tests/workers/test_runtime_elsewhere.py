@@ -1,7 +1,8 @@
 """A worker of a server that is not ours, and does nothing to keep the worker to its rules.
 
-It knows fetch, ack, nack and heartbeat and no more, as public servers may: no registration, no
-waiting, no reports in a fetch. It always has work, and writes down what it is asked.
+It knows fetch, ack, nack and heartbeat and little more, as public servers may: no waiting, no
+reports in a fetch, and registration only as long as `registers` says so. It always has work, and
+writes down what it is asked.
 """
 
 from __future__ import annotations
@@ -34,12 +35,16 @@ class Elsewhere(ThreadingHTTPServer):
         self.settled: list[str] = []
         self.directive = "running"
         self.fails = False
+        self.fails_progress = False
+        self.registers = True
+        self.forgets = False
+        """The next heartbeat is answered 404: the registration is gone."""
         self.lock = threading.Lock()
 
-    def enqueue(self, type: str, *args: Any) -> str:
+    def enqueue(self, type: str, *args: Any, **more: Any) -> str:
         job_id = str(uuid7())
         job = {"id": job_id, "type": type, "args": list(args), "queue": "default"}
-        self.waiting.append(job | {"attempt": 1, "max_attempts": 3, "state": "active"})
+        self.waiting.append(job | {"attempt": 1, "max_attempts": 3, "state": "active"} | more)
         return job_id
 
     def answer(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -47,6 +52,13 @@ class Elsewhere(ThreadingHTTPServer):
             self.asked.append((path, body))
             if self.fails:
                 return 503, {}
+            if path == "register" and self.registers:
+                return 200, {"heartbeat_interval": 0.2, "heartbeat_timeout": 20}
+            if path == "progress":
+                return 500 if self.fails_progress else 200, {}
+            if path == "heartbeat" and self.forgets:
+                self.forgets = False
+                return 404, {}
             if path == "heartbeat":
                 return 200, {"state": self.directive}
             if path == "fetch":
@@ -97,6 +109,9 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
+    def do_PUT(self) -> None:
+        self.do_POST()
+
     def log_message(self, format: str, *args: Any) -> None:
         pass
 
@@ -116,7 +131,6 @@ def elsewhere() -> Iterator[Elsewhere]:
 def shop(tmp_path: Any, elsewhere: Elsewhere) -> Shop:
     site = Shop(tmp_path, NOWHERE, "http")
     site.url = f"http://127.0.0.1:{elsewhere.server_address[1]}"
-    # It names no interval, so the worker beats every five seconds, and whenever its state changes.
     return site
 
 
@@ -220,6 +234,52 @@ def test_heartbeats_that_fail_change_nothing(shop, elsewhere):
 
 
 def test_a_server_without_registration_is_registered_with_at_every_chance(shop, elsewhere):
+    elsewhere.registers = False
     with shop.worker(*POLL):
         elsewhere.beats(1, state="running")
     assert elsewhere.heard("register")[0]["hostname"]
+
+
+def test_a_worker_whose_registration_is_gone_registers_again_and_goes_on(shop, elsewhere):
+    with shop.worker(*POLL, "--labels", "blue") as started:
+        elsewhere.forgets = True
+        tell(started, signal.SIGTSTP)
+        eventually(lambda: len(elsewhere.heard("register")) == 2)
+        tell(started, signal.SIGCONT)
+        after = elsewhere.enqueue("shop.echo")
+        eventually(lambda: elsewhere.was_told_of(after))
+    first, second = elsewhere.heard("register")
+    assert second == first, "the same worker, with all it said"
+
+
+def test_progress_is_told_the_latest_of_it_and_not_in_the_handlers_time(shop, elsewhere):
+    job = elsewhere.enqueue("shop.advance", "advance")
+    with shop.worker(*POLL):
+        shop.wait_for("advance.told")
+        eventually(lambda: elsewhere.heard("progress"))
+        eventually(lambda: elsewhere.heard("progress")[-1].get("progress") == 1.0)
+        shop.go("advance")
+        eventually(lambda: elsewhere.was_told_of(job))
+    told = elsewhere.heard("progress")
+    assert len(told) <= 2, "not each of a hundred"
+    assert told[-1]["data"] == {"message": "page 100", "pages": 100}
+    assert told[-1]["attempt"] == 1 and told[-1]["worker_id"]
+
+
+def test_progress_that_nobody_takes_harms_no_job(shop, elsewhere):
+    elsewhere.fails_progress = True
+    job = elsewhere.enqueue("shop.advance", "advance")
+    with shop.worker(*POLL):
+        shop.wait_for("advance.told")
+        eventually(lambda: elsewhere.heard("progress"))
+        shop.go("advance")
+        eventually(lambda: elsewhere.was_told_of(job))
+    (ack,) = elsewhere.heard("ack") or [elsewhere.heard("fetch")[-1]["acks"][0]]
+    assert ack["job_id"] == job
+
+
+def test_a_handler_is_given_the_results_of_the_jobs_before(shop, elsewhere):
+    elsewhere.enqueue("shop.parents", parent_results=[{"rows": 3}, None])
+    with shop.worker(*POLL):
+        eventually(lambda: elsewhere.heard("ack"))
+    assert elsewhere.heard("ack")[0]["result"] == [{"rows": 3}, None]

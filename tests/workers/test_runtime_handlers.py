@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
+from django.core.management import CommandError, call_command
+from django.utils import timezone
 
 import jobs
 from jobs import engine
 from jobs.lifecycle import State
 from jobs.models import Job
+from jobs.validation import new_job
 from tests import shop as shop_app
-from tests.processes import eventually, free_port
+from tests.processes import eventually, free_port, running
 from tests.workers.site import Shop, becomes, ends_with, state_of, tell, worker_becomes
 from workers.models import Worker
 
@@ -87,6 +91,43 @@ def test_what_a_handler_raises_decides_what_follows(either_shop):
     assert (crash.type, crash.code) == ("ConnectionError", "handler_error")
     assert crash.message == "no route: crash"
     assert "tests/shop/handlers.py" in crash.backtrace[1]
+
+
+def test_an_attempt_goes_on_where_the_last_one_stopped(either_shop):
+    made = jobs.enqueue("shop.resume", ["resume"])
+    with either_shop.worker():
+        becomes(made, "completed")
+    assert Job.objects.get(pk=made.id).result == [True, {"done": 1}, {"done": 2}]
+
+
+def test_progress_is_there_to_be_seen_while_the_job_runs(either_shop):
+    made = jobs.enqueue("shop.advance", ["advance"])
+    with either_shop.worker():
+        eventually(lambda: engine.progress_of(made.id).value == 1.0)
+        assert state_of(made) == "active"
+        either_shop.go("advance")
+        becomes(made, "completed")
+
+
+def test_a_job_is_given_the_results_of_the_jobs_it_waited_for(shop):
+    first = jobs.enqueue("shop.echo", [1])
+    now = timezone.now()
+    waiter = new_job({"type": "shop.parents", "args": []}, now)
+    engine.enqueue_after([waiter], {waiter.id: [first.id]})
+    with shop.worker():
+        becomes(waiter, "completed")
+    assert Job.objects.get(pk=waiter.id).result == [Job.objects.get(pk=first.id).result]
+
+
+def test_a_checkpoint_of_a_lost_job_is_refused_and_its_handler_is_told(either_shop):
+    made = jobs.enqueue("shop.resume_when_told", ["late"])
+    with either_shop.worker(HEARTBEAT_INTERVAL=60, HEARTBEAT_TIMEOUT=600):
+        either_shop.wait_for("late.began")
+        Job.objects.update(queue="elsewhere")
+        engine.reclaim(Job.objects.all(), engine.WORKER_DEATH)
+        either_shop.go("late")
+        assert either_shop.wait_for("late.ended") == "lost"
+    assert engine.find_checkpoint(made.id) is None
 
 
 @pytest.mark.parametrize("kind", ["shop.hurried", "shop.hurried_async"])
@@ -272,10 +313,10 @@ def test_a_supervisor_replaces_a_process_at_its_memory_limit(shop):
         (["--processes", "2", "--worker-id", "w"], "one process's own"),
     ],
 )
-def test_the_command_line_is_checked(shop, arguments, problem):
-    with shop.starting(*arguments) as started:
-        ends_with(started, 1)
-        assert problem in started.output
+def test_the_command_line_is_checked(arguments, problem):
+    """Before anything is started, so that nothing need be."""
+    with pytest.raises(CommandError, match=problem):
+        call_command("runjobworker", *arguments)
 
 
 def test_a_worker_with_a_wrong_key_ends_and_says_why(tmp_path, database_url):
@@ -291,3 +332,41 @@ def test_a_worker_with_a_wrong_key_ends_and_says_why(tmp_path, database_url):
 def test_the_worker_of_a_site_says_it_is_running(shop):
     with shop.worker("--worker-id", "worker_of_mine"):
         assert worker_becomes("running").pk == "worker_of_mine"
+
+
+EMBEDDING = """
+import signal, sys, threading
+import django
+django.setup()
+from workers.runtime import handlers
+from workers.runtime.client import LocalClient
+from workers.runtime.options import Options, new_worker_id
+from workers.runtime.process import WorkerProcess
+
+handlers.autodiscover()
+process = WorkerProcess(LocalClient(new_worker_id()), Options(queues=["embedded"], concurrency=4))
+codes = []
+thread = threading.Thread(target=lambda: codes.append(process.run()))
+thread.start()
+signal.sigwait({signal.SIGUSR1})
+process.state.terminate("the application")
+thread.join()
+sys.exit(codes[0])
+"""
+
+
+def test_a_worker_can_be_embedded_in_a_thread_of_another_program(shop):
+    """As docs/worker.md shows it: the program's signals stay its own, and it says when to end."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # inherited, for it to wait on
+    try:
+        made = jobs.enqueue("shop.noop", queue="embedded")
+        command = [sys.executable, "-c", EMBEDDING]
+        with running(command, shop.folder / "embedding.log", shop.environment()) as program:
+            becomes(made, "completed")
+            assert worker_becomes("running").pid == program.process.pid
+
+            tell(program, signal.SIGUSR1)
+            ends_with(program)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+    assert Worker.objects.get().left_at

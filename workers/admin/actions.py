@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import messages
-from django.http import HttpRequest
-from django.utils.translation import gettext, ngettext
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.http import urlencode
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from jobs import dashboard
-from jobs.admin.confirm import Answer, Question, ask, back, write_history
-from jobs.database import atomic
+from jobs.admin.confirm import Answer, Question, ask, back
+from jobs.audit import of_request
 
+from .. import fleet
 from ..lifecycle import WorkerState
 from ..models import Worker
-from ..querysets import WorkerQuerySet
 
 SHOWN_JOBS = 500
 """Jobs named on a confirmation page; the others are counted."""
@@ -34,45 +36,49 @@ def jobs_in_hand(workers: Sequence[Any]) -> dict[str, Any]:
     return {"workers": rows, "total": sum(worker.in_hand for worker in workers)}
 
 
+def consequences(workers: Sequence[Any]) -> dict[str, Any]:
+    """The jobs in hand, and the queues that nobody would serve: for a confirmation page."""
+    unserved = fleet.unserved_without([worker.pk for worker in workers])
+    return jobs_in_hand(workers) | {"unserved": unserved}
+
+
 def direct(model_admin: Any, request: HttpRequest, workers: Any, directive: WorkerState) -> Any:
-    """Ask, and then ask the workers: they hear it in their next heartbeat's reply (§4.4)."""
+    """Ask, and then ask the workers: they hear it in their next heartbeat's reply (§4.4).
+
+    `running` takes `quiet` back from those that an operator quieted (ARCHITECTURE §12).
+    """
     answer = ask(model_admin, request, workers, QUESTIONS[directive])
     if not isinstance(answer, Answer):
         return answer
-    said = gettext("Directed to “%(state)s”.") % {"state": directive}
-    count = _order(request, answer, said, lambda chosen: chosen.direct(directive))
-    text = ngettext(
+    given = fleet.order(
+        Worker.objects.filter(pk__in=answer.ids),
+        directive,
+        actor=of_request(request),
+        reason=answer.reason,
+        selection=answer.selection,
+    )
+    text = _said(directive, len(given.heard))
+    return _tell(model_admin, request, text, given, len(answer.objects))
+
+
+def _said(directive: WorkerState, count: int) -> str:
+    if directive == WorkerState.RUNNING:
+        return ngettext(
+            "%(count)d worker is given jobs again, from its next heartbeat on.",
+            "%(count)d workers are given jobs again, from their next heartbeat on.",
+            count,
+        ) % {"count": count}
+    return ngettext(
         "%(count)d worker will hear “%(directive)s” at its next heartbeat.",
         "%(count)d workers will hear “%(directive)s” at their next heartbeat.",
         count,
     ) % {"count": count, "directive": directive}
-    return _tell(model_admin, request, text, count, len(answer.objects))
 
 
-def resume(model_admin: Any, request: HttpRequest, workers: Any) -> Any:
-    """Ask, and then take `quiet` back from those that an operator quieted (ARCHITECTURE §12)."""
-    answer = ask(model_admin, request, workers, QUESTIONS[WorkerState.RUNNING])
-    if not isinstance(answer, Answer):
-        return answer
-    count = _order(request, answer, gettext("Resumed."), lambda chosen: chosen.resume())
-    text = ngettext(
-        "%(count)d worker is given jobs again, from its next heartbeat on.",
-        "%(count)d workers are given jobs again, from their next heartbeat on.",
-        count,
-    ) % {"count": count}
-    return _tell(model_admin, request, text, count, len(answer.objects))
-
-
-def _order(
-    request: HttpRequest, answer: Answer, said: str, verb: Callable[[WorkerQuerySet], int]
-) -> int:
-    """Order it and write it into the history of each worker, or neither."""
-    with atomic():
-        write_history(request, answer.objects, said, answer.reason)
-        return verb(Worker.objects.filter(pk__in=answer.ids))
-
-
-def _tell(model_admin: Any, request: HttpRequest, text: str, count: int, asked: int) -> Any:
+def _tell(
+    model_admin: Any, request: HttpRequest, text: str, given: fleet.Order, asked: int
+) -> HttpResponse:
+    count = len(given.heard)
     if asked > count:
         rest = ngettext(
             "%(count)d hears nothing new: it is there already, further on, or gone.",
@@ -81,7 +87,16 @@ def _tell(model_admin: Any, request: HttpRequest, text: str, count: int, asked: 
         ) % {"count": asked - count}
         text = f"{text} {rest}"
     model_admin.message_user(request, text, messages.SUCCESS if count else messages.WARNING)
-    return back(request)
+    origin = back(request)
+    if not count or given.action_id is None or asked == 1:
+        return origin
+    # Several: where it can be watched how they come to it.
+    url = reverse(
+        "admin:ojs_workers_worker_order",
+        args=[given.action_id],
+        current_app=model_admin.admin_site.name,
+    )
+    return HttpResponseRedirect(f"{url}?{urlencode({'back': origin.url})}")
 
 
 QUESTIONS = {
@@ -94,7 +109,7 @@ QUESTIONS = {
         ),
         button=_("Quiet these workers"),
         template="admin/ojs/confirm_workers.html",
-        details=jobs_in_hand,
+        details=consequences,
     ),
     WorkerState.TERMINATE: Question(
         action="terminate",
@@ -107,7 +122,7 @@ QUESTIONS = {
         button=_("Terminate these workers"),
         is_destructive=True,
         template="admin/ojs/confirm_workers.html",
-        details=jobs_in_hand,
+        details=consequences,
     ),
     WorkerState.RUNNING: Question(
         action="resume",

@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from django.contrib.admin import SimpleListFilter
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from jobs.admin.filters import with_chosen
+from jobs.conf import ojs_settings
 from jobs.expressions import JSONArrayHas
 
 from ..condition import Condition
@@ -88,11 +90,83 @@ class HostFilter(DescriptionFilter):
     column = "hostname"
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset.filter(hostname=self.value()) if self.value() else queryset
+        return queryset.filter(**{self.column: self.value()}) if self.value() else queryset
+
+
+class VersionFilter(HostFilter):
+    title = _("version")
+    parameter_name = "version"
+    column = "version"
+
+
+class ProtocolFilter(HostFilter):
+    title = _("protocol")
+    parameter_name = "protocol"
+    column = "protocol"
+
+
+class DesiredFilter(SimpleListFilter):
+    """What the next heartbeat is answered with (§4.4)."""
+
+    title = _("desired state")
+    parameter_name = "desired"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        return [
+            (WorkerState.RUNNING.value, _("running")),
+            (WorkerState.QUIET.value, _("quiet")),
+            (WorkerState.TERMINATE.value, _("terminate")),
+        ]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        terminating = Q(state=WorkerState.TERMINATE) | Q(directive=WorkerState.TERMINATE)
+        quiet = ~terminating & (
+            Q(directive=WorkerState.QUIET) | Q(state=WorkerState.QUIET, directive="")
+        )
+        found = {
+            WorkerState.RUNNING.value: ~terminating & ~quiet,
+            WorkerState.QUIET.value: quiet,
+            WorkerState.TERMINATE.value: terminating,
+        }.get(self.value() or "")
+        if found is None:
+            return queryset
+        return queryset.filter(found).exclude(state=WorkerState.TERMINATED)
+
+
+class StaleFilter(SimpleListFilter):
+    """Live workers that were not heard for two of the intervals they were told."""
+
+    title = _("heartbeat")
+    parameter_name = "stale"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        return (("yes", _("late")), ("no", _("on time")))
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        late = Q(last_heartbeat_at__lte=Now() - 2 * ojs_settings.HEARTBEAT_INTERVAL)
+        live = queryset.exclude(state=WorkerState.TERMINATED)
+        if self.value() == "yes":
+            return live.filter(late)
+        return live.exclude(late) if self.value() == "no" else queryset
+
+
+class GroupFilter(SimpleListFilter):
+    """No filter: a table of groups above the list."""
+
+    title = _("group")
+    parameter_name = "group"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        return (("host", _("by host")), ("label", _("by label")))
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset
 
 
 def descriptions(request: Any) -> list[dict[str, Any]]:
     """What all workers say of themselves: read once for a page, whatever the number of filters."""
     if not hasattr(request, "ojs_descriptions"):
-        request.ojs_descriptions = list(Worker.objects.values("labels", "queues", "hostname"))
+        request.ojs_descriptions = list(
+            Worker.objects.values("labels", "queues", "hostname", "version", "protocol")
+        )
     return request.ojs_descriptions

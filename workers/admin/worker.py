@@ -7,9 +7,11 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.db.models import CharField, Q, QuerySet
 from django.db.models.functions import Cast, Concat
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.urls import path
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -18,44 +20,73 @@ from django.utils.translation import gettext_lazy as _
 
 from jobs import dashboard
 from jobs.admin import display
-from jobs.admin.base import ReadOnlyModelAdmin
+from jobs.admin.base import ReadOnlyModelAdmin, may
 from jobs.models import RefusedFinish
 
 from ..condition import Condition, condition, in_hand
+from ..heartbeats import Description
 from ..lifecycle import WorkerState
-from ..models import Worker
-from . import actions
-from .filters import ConditionFilter, DirectiveFilter, HostFilter, LabelFilter, QueueFilter
+from ..models import Directive, Worker
+from . import actions, convergence, operation
+from .abilities import AbilityFields
+from .filters import (
+    ConditionFilter,
+    DesiredFilter,
+    DirectiveFilter,
+    GroupFilter,
+    HostFilter,
+    LabelFilter,
+    ProtocolFilter,
+    QueueFilter,
+    StaleFilter,
+    VersionFilter,
+)
+from .groups import whole_list
 
+TOLD = ("worker_id", *Description.__slots__, "state", "sequence", "active_job_ids")
 SHOWN = 50
 """Rows of each table on a worker's page."""
 
 
 @admin.register(Worker)
-class WorkerAdmin(ReadOnlyModelAdmin):
+class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
     """The fleet, whoever was heard last first."""
 
     change_form_template = "admin/ojs/worker.html"
+    change_list_template = "admin/ojs/workers.html"
     list_display = (
         "who",
         "condition",
         "desired",
         "busy",
         "heartbeat",
+        "outcomes",
         "label_list",
         "queue_list",
         "client",
     )
-    list_filter = (ConditionFilter, DirectiveFilter, LabelFilter, QueueFilter, HostFilter)
+    list_filter = (
+        ConditionFilter,
+        DesiredFilter,
+        DirectiveFilter,
+        LabelFilter,
+        QueueFilter,
+        HostFilter,
+        VersionFilter,
+        ProtocolFilter,
+        StaleFilter,
+        GroupFilter,
+    )
     search_fields = ("worker_id", "hostname", "labels")
     search_help_text = _("Part of a worker id, a host or a label")
     ordering = ("-last_heartbeat_at", "worker_id")
     sortable_by = ("who", "condition", "busy", "heartbeat", "client")
-    actions = ("quiet", "terminate", "resume")
+    actions = ("quiet", "terminate", "resume", "drain")
     buttons: ClassVar[dict[str, Any]] = {
         "quiet": _("Quiet"),
         "terminate": _("Terminate"),
         "resume": _("Resume"),
+        "drain": _("Drain"),
     }
     fieldsets = (
         (
@@ -73,6 +104,10 @@ class WorkerAdmin(ReadOnlyModelAdmin):
         (
             _("Process"),
             {"fields": (("hostname", "pid"), ("protocol", "version"), ("started", "incarnation"))},
+        ),
+        (
+            _("What it can do"),
+            {"fields": ("capability_list", "hears", "measured", "flagged")},
         ),
         (
             _("Signs of life"),
@@ -100,11 +135,13 @@ class WorkerAdmin(ReadOnlyModelAdmin):
     def allowed(self, obj: Any) -> Collection[str]:
         if obj.state == WorkerState.TERMINATED:
             return ()
-        found = [
+        found: list[str] = [
             directive
             for directive in (WorkerState.QUIET, WorkerState.TERMINATE)
             if obj.desired_state.rank < directive.rank
         ]
+        if obj.desired_state != WorkerState.TERMINATE:
+            found.append("drain")
         if obj.directive == WorkerState.QUIET and obj.desired_state == WorkerState.QUIET:
             return [*found, "resume"]
         return found
@@ -118,8 +155,16 @@ class WorkerAdmin(ReadOnlyModelAdmin):
             "refused": RefusedFinish.objects.filter(worker_id=worker.pk)[:SHOWN],
             "unfenced": dashboard.unfenced_by(worker.pk)[:SHOWN],
             "recent": f"{dashboard.RECENT:,}",
+            "directives": Directive.objects.filter(worker_id=worker.pk)[:SHOWN],
         }
         return super().render_change_form(request, context, *args, **kwargs)
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        answer = super().changelist_view(request, extra_context)
+        context = getattr(answer, "context_data", None) or {}
+        if "cl" in context:
+            context |= whole_list(context["cl"], request, self)
+        return answer
 
     # Columns and fields
 
@@ -133,7 +178,10 @@ class WorkerAdmin(ReadOnlyModelAdmin):
     @admin.display(description=_("state"), ordering="condition")
     def condition(self, worker: Any) -> SafeString:
         found = Condition(worker.condition)
-        return display.chip(found.value, str(found.label))
+        chip = display.chip(found.value, str(found.label))
+        if worker.flagged_at is None:
+            return chip
+        return format_html("{} {}", chip, display.chip("silent", gettext("flagged")))
 
     @admin.display(description=_("reported state"))
     def reported(self, worker: Worker) -> str:
@@ -185,6 +233,13 @@ class WorkerAdmin(ReadOnlyModelAdmin):
     def heartbeat(self, worker: Any) -> str | SafeString:
         return display.when(worker.last_heartbeat_at)
 
+    @admin.display(description=_("done / failed"), ordering="jobs_done")
+    def outcomes(self, worker: Worker) -> SafeString:
+        """Counted from the record of events, some seconds late."""
+        return format_html(
+            '<span class="ojs-nowrap">{} / {}</span>', worker.jobs_done, worker.jobs_failed
+        )
+
     @admin.display(description=_("protocol"), ordering=Concat("protocol", "version"))
     def client(self, worker: Worker) -> SafeString:
         """The protocol it speaks, and what it calls itself."""
@@ -202,7 +257,8 @@ class WorkerAdmin(ReadOnlyModelAdmin):
     def started(self, worker: Worker) -> str | SafeString:
         if worker.started_at is None:
             return display.NOTHING
-        ahead = worker.started_at - timezone.now()
+        # A process cannot have started after it was first heard of.
+        ahead = worker.started_at - (worker.registered_at or timezone.now())
         if ahead > timedelta(seconds=1):
             note = gettext("its clock is ahead by %(span)s") % {"span": display.span(ahead)}
             return format_html("{}, {}", display.absolute(worker.started_at), note)
@@ -227,32 +283,40 @@ class WorkerAdmin(ReadOnlyModelAdmin):
 
     @admin.display(description=_("registration"))
     def raw(self, worker: Worker) -> str | SafeString:
-        told = (
-            "worker_id",
-            "hostname",
-            "pid",
-            "queues",
-            "concurrency",
-            "labels",
-            "started_at",
-            "protocol",
-            "version",
-            "state",
-            "sequence",
-            "active_job_ids",
-        )
-        return display.json_block({name: getattr(worker, name) for name in told})
+        return display.json_block({name: getattr(worker, name) for name in TOLD})
 
     # Actions
 
-    @admin.action(description=_("Quiet selected workers"), permissions=["change"])
+    has_quiet_permission = may("ojs_workers.quiet_worker")
+    has_terminate_permission = may("ojs_workers.terminate_worker")
+    has_resume_permission = may("ojs_workers.resume_worker")
+    has_drain_permission = may("ojs_workers.drain_fleet")
+
+    @admin.action(description=_("Quiet selected workers"), permissions=["quiet"])
     def quiet(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
         return actions.direct(self, request, queryset, WorkerState.QUIET)
 
-    @admin.action(description=_("Terminate selected workers"), permissions=["change"])
+    @admin.action(description=_("Terminate selected workers"), permissions=["terminate"])
     def terminate(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
         return actions.direct(self, request, queryset, WorkerState.TERMINATE)
 
-    @admin.action(description=_("Resume selected workers"), permissions=["change"])
+    @admin.action(description=_("Resume selected workers"), permissions=["resume"])
     def resume(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
-        return actions.resume(self, request, queryset)
+        return actions.direct(self, request, queryset, WorkerState.RUNNING)
+
+    @admin.action(description=_("Drain selected workers, a few at a time"), permissions=["drain"])
+    def drain(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
+        return operation.begin(self, request, queryset)
+
+    def get_urls(self) -> list[Any]:
+        view = self.admin_site.admin_view(self.order_view)
+        return [
+            path("order/<int:action_id>/", view, name="ojs_workers_worker_order"),
+            *super().get_urls(),
+        ]
+
+    def order_view(self, request: HttpRequest, action_id: int) -> HttpResponse:
+        """How far the workers of an order have come: "12 of 14 report quiet"."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        return convergence.page(self, request, action_id)

@@ -9,24 +9,24 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 import orjson
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
 
-from jobs import wakeup
+from jobs import engine, wakeup
 from jobs.conf import ojs_settings
 from jobs.database import atomic, connection
 from jobs.engine import ClaimedJob, Completion, Failure
 from jobs.envelope import envelope
-from jobs.errors import OJSError
+from jobs.errors import Conflict, OJSError
 from workers import protocol
 from workers.lifecycle import WorkerState
 from workers.protocol import Description
 
 from .bell import Bell
-from .context import JobContext
+from .context import JobContext, Progress
 
 
 class Unavailable(Exception):
@@ -111,6 +111,12 @@ class Client(Protocol):
     @property
     def is_waiting(self) -> bool:
         """A fetch is under way already: no other may be sent."""
+
+    def save_checkpoint(self, job_id: UUID, attempt: int, state: Any) -> None:
+        """Keep a state for the job's next attempt (OJS durable execution §4.1)."""
+
+    def report_progress(self, progress: Progress) -> None:
+        """Tell how far a job has come (OJS progress §6.1)."""
 
     def deregister(self) -> None: ...
 
@@ -203,6 +209,9 @@ class LocalClient:
             max_attempts=job.max_attempts,
             worker_id=self.worker_id,
             timeout=job.timeout,
+            checkpoint=None
+            if job.checkpoint is None
+            else orjson.loads(orjson.dumps(job.checkpoint)),
             document=lambda: orjson.loads(
                 orjson.dumps(envelope(job, job.errors, for_worker=True), default=str)
             ),
@@ -220,6 +229,26 @@ class LocalClient:
 
     def stop_waiting(self) -> list[JobContext]:
         return []
+
+    def save_checkpoint(self, job_id: UUID, attempt: int, state: Any) -> None:
+        # In the handler's thread, and so in its transaction. The engine's own refusals say it
+        # all; an error of the database is one the handler's transaction will see as well.
+        try:
+            engine.save_checkpoint(job_id, state, worker_id=self.worker_id, attempt=attempt)
+        except OJSError as refusal:
+            state = refusal.details.get("current_state", "")
+            status = 409 if isinstance(refusal, Conflict) else 400
+            raise Refused(refusal.message, status, state) from refusal
+
+    def report_progress(self, progress: Progress) -> None:
+        with database_trouble():
+            engine.report_progress(
+                progress.job_id,
+                value=progress.value,
+                data=progress.data,
+                worker_id=self.worker_id,
+                attempt=progress.attempt,
+            )
 
     def deregister(self) -> None:
         with database_trouble():

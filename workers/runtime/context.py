@@ -5,13 +5,27 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
+from jobs.jsonable import jsonable
+
 logger = logging.getLogger("workers.job")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an attempt has come."""
+
+    job_id: UUID
+    attempt: int
+    value: float | None
+    """From 0 to 1; None if only the rest is said."""
+    data: dict[str, Any] | None
 
 
 class JobContext:
@@ -30,6 +44,7 @@ class JobContext:
         worker_id: str = "",
         timeout: timedelta | None = None,
         document: Callable[[], dict[str, Any]] = dict,
+        checkpoint: dict[str, Any] | None = None,
     ) -> None:
         self.id = id
         self.type = type
@@ -44,6 +59,14 @@ class JobContext:
         self.metadata: dict[str, Any] = {}
         """Whatever middleware and handler of this execution want to tell each other."""
         self._document = document
+        self.has_checkpoint = checkpoint is not None
+        """Whether an earlier attempt, or this one, has saved its state."""
+        self.last_checkpoint: Any = checkpoint.get("state") if checkpoint else None
+        """What `checkpoint()` saved last; None if nothing was."""
+        self.keep: Callable[[Any], None] = lambda state: None
+        """Sends a checkpoint to the server."""
+        self.tell: Callable[[float | None, dict[str, Any] | None], None] = lambda value, data: None
+        """Hands a progress report over."""
         self.beat: Callable[[], None] = lambda: None
         """Sends a heartbeat of the worker."""
         self._cancelled = threading.Event()
@@ -84,6 +107,48 @@ class JobContext:
 
     async def aheartbeat(self) -> bool:
         return await sync_to_async(self.heartbeat, thread_sensitive=False)()
+
+    def checkpoint(self, state: Any) -> None:
+        """Keep `state` for the next attempt, should this one fail (OJS durable execution §4).
+
+        Inside a transaction of the jobs' database it is part of that: what the transaction did
+        and how far it came are known together, or neither.
+
+        Raises:
+            InvalidRequest: the state is not JSON.
+            Refused: it exceeds 1 MB, or the job is not this worker's any more; then `cancelled`
+                says so (§10.4).
+            Unavailable: over HTTP, the server could not be reached; nothing was saved.
+        """
+        state = jsonable(state, "checkpoint")
+        self.keep(state)
+        self.has_checkpoint, self.last_checkpoint = True, state
+
+    async def acheckpoint(self, state: Any) -> None:
+        await sync_to_async(self.checkpoint, thread_sensitive=False)(state)
+
+    def progress(
+        self, value: float | None = None, message: str = "", data: dict[str, Any] | None = None
+    ) -> None:
+        """Say how far the job has come: `progress(0.4, "page 2 of 5")` (OJS progress §6.1).
+
+        Never blocks and never fails: the latest is sent when it can be, at most once a second.
+
+        Args:
+            value: from 0 to 1, and never less than said before; None if only the rest is said.
+            data: what else a status page may want, small.
+
+        Raises:
+            InvalidRequest: the data is not JSON.
+        """
+        said = dict(data or {}) | ({"message": message} if message else {})
+        number = None if value is None else min(1.0, max(0.0, float(value)))
+        self.tell(number, jsonable(said, "data") or None)
+
+    @property
+    def parent_results(self) -> list[Any]:
+        """The results of the jobs this one waited for, in their order (OJS workflows §6)."""
+        return list(self.job.get("parent_results") or ())
 
     def log(self, message: str, *args: Any, level: int = logging.INFO) -> None:
         """Log a line that says which job it is about."""

@@ -6,16 +6,21 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from jobs.engine import Failure
 
 from . import handlers
 from .active import ActiveJob, ActiveJobs
-from .context import JobContext
+from .client import Refused
+from .context import JobContext, Progress
 from .execution import failed
 from .handlers import Handler
 from .outcomes import JobTimeout, needs_database, not_found
 from .pool import EventLoop, Threads
+
+CONFLICT = 409
+"""The job is not, or no longer, this worker's."""
 
 
 class Dispatcher:
@@ -26,12 +31,16 @@ class Dispatcher:
         active: ActiveJobs,
         ended: Callable[[ActiveJob, Any], None],
         extend: Callable[[], None],
+        keep: Callable[[UUID, int, Any], None],
+        tell: Callable[[Progress], None],
         *,
         is_local: bool,
     ) -> None:
         self._active = active
         self._ended = ended
         self._extend = extend
+        self._keep = keep
+        self._tell = tell
         self._is_local = is_local
         self._threads = Threads(active.concurrency, ended)
         self._loop = EventLoop(ended)
@@ -51,9 +60,21 @@ class Dispatcher:
         timeout = _shortest(handler.timeout, context.timeout)
         deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
         context.beat = self._extend
+        context.tell = lambda value, data: self._tell(
+            Progress(context.id, context.attempt, value, data)
+        )
+        context.keep = lambda state: self._save(context, state)
         job = ActiveJob(context, handler, deadline)
         self._active.add(job)
         self._place_of(job).submit(job)
+
+    def _save(self, context: JobContext, state: Any) -> None:
+        try:
+            self._keep(context.id, context.attempt, state)
+        except Refused as refusal:
+            if refusal.status == CONFLICT:
+                context.cancel("lost")
+            raise
 
     def give_back(self, context: JobContext) -> None:
         """Release a job that cannot be run here now; the attempt does not count."""

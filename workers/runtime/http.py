@@ -25,7 +25,7 @@ from workers.protocol import Description
 from . import wire
 from .bell import Bell
 from .client import Answer, Exchange, Refused, Report, Request, Terms, Unavailable
-from .context import JobContext
+from .context import JobContext, Progress
 
 MEDIA_TYPE = "application/openjobspec+json"
 TIMEOUT = 15.0
@@ -114,6 +114,14 @@ class HttpClient:
         self._settle(acks, nacks, done)
         return done
 
+    def save_checkpoint(self, job_id: UUID, attempt: int, state: Any) -> None:
+        body = {"state": state, "worker_id": self.worker_id, "attempt": attempt}
+        self._post(f"jobs/{job_id}/checkpoint", body)
+
+    def report_progress(self, progress: Progress) -> None:
+        body = {"worker_id": self.worker_id, "attempt": progress.attempt}
+        self._post(f"jobs/{progress.job_id}/progress", body | wire.progress(progress), "PUT")
+
     def deregister(self) -> None:
         try:
             self._post("workers/deregister", {"worker_id": self.worker_id})
@@ -178,25 +186,29 @@ class HttpClient:
         kind = http.client.HTTPSConnection if https else http.client.HTTPConnection
         return kind(self._url.hostname or "localhost", self._url.port, timeout=timeout)
 
-    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def _post(self, path: str, body: dict[str, Any], method: str = "POST") -> dict[str, Any]:
         reused = self._connection
         connection = reused or self.connect()
         self._local.connection = connection
         try:
             try:
-                return self.send(connection, path, body)
+                return self.send(connection, path, body, method)
             except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
                 # A kept connection may have been closed between two requests.
                 if reused is None:
                     raise
                 connection.close()
-                return self.send(connection, path, body)
+                return self.send(connection, path, body, method)
         except (OSError, http.client.HTTPException) as problem:
             self.release()
             raise Unavailable(f"{type(problem).__name__}: {problem}") from problem
 
     def send(
-        self, connection: http.client.HTTPConnection, path: str, body: dict[str, Any]
+        self,
+        connection: http.client.HTTPConnection,
+        path: str,
+        body: dict[str, Any],
+        method: str = "POST",
     ) -> dict[str, Any]:
         """
         Raises:
@@ -204,7 +216,7 @@ class HttpClient:
             Unavailable: the server cannot answer now.
             Refused: it does not want to.
         """
-        connection.request("POST", self._prefix + path, orjson.dumps(body), self._headers)
+        connection.request(method, self._prefix + path, orjson.dumps(body), self._headers)
         reply = connection.getresponse()
         document = wire.document(reply.read())
         if reply.status < 300:

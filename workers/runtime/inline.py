@@ -45,6 +45,7 @@ def perform(
         max_attempts=document["max_attempts"],
         worker_id=worker_id,
         document=lambda: document,
+        checkpoint=document.get("checkpoint"),
     )
     handler = handlers.find(context.type)
     if handler is None:

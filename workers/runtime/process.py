@@ -25,6 +25,7 @@ from .dispatch import Dispatcher
 from .heartbeat import Heart
 from .options import Options
 from .outcomes import shutdown
+from .progress import Reporter
 from .state import ProcessState
 
 logger = logging.getLogger("workers.runtime")
@@ -56,8 +57,14 @@ class WorkerProcess:
         self.state = ProcessState(self._state_changed)
         self.active = ActiveJobs(options.concurrency)
         self.heart = Heart(client, self.state, self.active, options, self._look_around)
+        self.reporter = Reporter(client)
         self.dispatcher = Dispatcher(
-            self.active, self._ended, self.heart.extend, is_local=client.is_local
+            self.active,
+            self._ended,
+            self.heart.extend,
+            client.save_checkpoint,
+            self.reporter.report,
+            is_local=client.is_local,
         )
         self._reports: deque[ActiveJob] = deque()
         self._backoff = Backoff()
@@ -77,6 +84,7 @@ class WorkerProcess:
                 self._leave()
         finally:
             self.dispatcher.stop()
+            self.reporter.stop()
             self.heart.stop(0)
             self.client.release()
         return self._exit_code
@@ -160,6 +168,7 @@ class WorkerProcess:
 
     def _ended(self, job: ActiveJob, report: Any) -> None:
         """A handler has returned, in its own thread."""
+        self.reporter.forget(job.id)
         if job.decide(report) and report is not None:
             self._reports.append(job)
         self.active.ended(job)

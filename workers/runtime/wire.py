@@ -42,7 +42,13 @@ def context(job: dict[str, Any], worker_id: str) -> JobContext:
         worker_id=worker_id,
         timeout=timedelta(milliseconds=limit) if isinstance(limit, int) else None,
         document=lambda: job,
+        checkpoint=job.get("checkpoint") if isinstance(job.get("checkpoint"), dict) else None,
     )
+
+
+def progress(report: Any) -> dict[str, Any]:
+    said = {"progress": report.value, "data": report.data}
+    return {name: value for name, value in said.items() if value is not None}
 
 
 def document(body: bytes) -> dict[str, Any]:

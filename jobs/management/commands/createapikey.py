@@ -11,6 +11,8 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from jobs.api.authentication import make_key
+from jobs.audit import of_shell, record_action
+from jobs.database import atomic
 from jobs.models import ApiKey, Scope
 
 WANTED = (Scope.PRODUCE, Scope.WORK)
@@ -43,7 +45,9 @@ class Command(BaseCommand):
         except ValidationError as problem:
             raise CommandError(_one_line(problem)) from None
         name = fields.pop("name")
-        record, key = make_key(name, scopes=scopes, **fields)
+        with atomic():
+            record, key = make_key(name, scopes=scopes, **fields)
+            record_action(of_shell(), "manage_keys", [record], selection={"made": name})
         # On the other channel, so that a shell can take the output as it is.
         said = f"Made the key {record}, which may {' and '.join(scopes)}."
         self.stderr.write(said, style_func=str)

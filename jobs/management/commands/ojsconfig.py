@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from datetime import timedelta
 from typing import Any
@@ -22,15 +23,29 @@ def shown_days(value: timedelta) -> str:
     return f"{value // timedelta(seconds=1)}"
 
 
+def every_option(
+    group: Any = conf.Settings, values: Any = None, place: str = ""
+) -> Iterator[tuple[str, Any, str]]:
+    """Every option's name, value and sentence; those of a group as `AGQ["PORT"]`."""
+    for option in fields(group):
+        name = f'{place}["{option.name}"]' if place else option.name
+        if values is not None:
+            value = getattr(values, option.name)
+        else:
+            factory = option.default_factory
+            value = option.default if factory is MISSING else factory()
+        if option.name in conf.GROUPS:
+            yield from every_option(conf.GROUPS[option.name], value, name)
+        else:
+            yield name, value, option.metadata["help"]
+
+
 def reference() -> str:
     """The table of the README."""
     lines = ["| option | default | meaning |", "|---|---|---|"]
-    for option in fields(conf.Settings):
-        factory = option.default_factory
-        default = option.default if factory is MISSING else factory()
+    for name, default, meaning in every_option():
         unit = " s" if isinstance(default, timedelta) else ""
-        text = f"| `{option.name}` | {shown(default)}{unit} | {option.metadata['help']} |"
-        lines.append(text)
+        lines.append(f"| `{name}` | {shown(default)}{unit} | {meaning} |")
     return "\n".join(lines)
 
 
@@ -47,6 +62,5 @@ class Command(BaseCommand):
         if options["markdown"]:
             self.stdout.write(reference())
             return
-        effective = conf.configured()
-        for option in fields(conf.Settings):
-            self.stdout.write(f"{option.name} = {shown(getattr(effective, option.name))}")
+        for name, value, _ in every_option(values=conf.configured()):
+            self.stdout.write(f"{name} = {shown(value)}")

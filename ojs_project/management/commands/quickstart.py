@@ -21,7 +21,7 @@ from ojs_project.console import Console
 from ojs_project.demo_client import Client, NoAnswer, Refused
 from ojs_project.environment import data_folder
 from ojs_project.first_look import Address, Unusable
-from ojs_project.services import services
+from ojs_project.services import AGQ, services
 from ojs_project.status import Reporter
 from ojs_project.stopping import Stopping
 from ojs_project.supervisor import ServiceFailed, Supervisor
@@ -140,6 +140,7 @@ class Command(BaseCommand):
             logs=logs,
             token=self.token,
             worker_pid=worker.pid if self.demo and worker else None,
+            agq=any(service.name == AGQ for service in self.supervisor.services),
             database_named=self.database_named,
         )
         self.console.say("\n".join(announcement.lines()))

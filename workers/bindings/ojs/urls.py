@@ -2,6 +2,7 @@
 
 from django.urls import path
 
+from .checkpoints import CheckpointViewSet
 from .progress import ProgressViewSet
 from .views import HealthViewSet, WorkerViewSet
 
@@ -34,6 +35,13 @@ urlpatterns = [
         "ojs/v1/jobs/<str:job_id>/progress",
         ProgressViewSet.as_view({"get": "retrieve", "put": "report", "post": "report"}),
         name="progress",
+    ),
+    path(
+        "ojs/v1/jobs/<str:job_id>/checkpoint",
+        CheckpointViewSet.as_view(
+            {"post": "save", "put": "save", "get": "retrieve", "delete": "destroy"}
+        ),
+        name="checkpoint",
     ),
     path("ojs/v1/workers/progress", ProgressViewSet.as_view({"post": "report"})),
     path(

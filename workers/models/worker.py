@@ -1,4 +1,4 @@
-"""Who runs jobs, and who keeps house."""
+"""Who runs jobs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from django.utils.translation import gettext_lazy as _
 
 from jobs.conf import ojs_settings
 
-from .lifecycle import WorkerState, desired
-from .querysets import WorkerQuerySet
+from ..lifecycle import WorkerState, desired
+from ..querysets import WorkerQuerySet
 
 
 def default_heartbeat_timeout() -> timedelta:
@@ -32,6 +32,15 @@ class Worker(models.Model):
     protocol = models.CharField(max_length=16, default="ojs")
     version = models.CharField(max_length=255, blank=True, default="")
     """What it calls itself: its User-Agent."""
+    capabilities = models.JSONField(default=list, blank=True)
+    """What it can do, beside its labels: jobs that need something go only where all of it is."""
+    details = models.JSONField(null=True, blank=True)
+    """Its registration as it came, where the protocol can be asked for it (AGQ §2.3)."""
+    stats = models.JSONField(null=True, blank=True)
+    """What it last measured of itself (AGQ §3.3)."""
+    stats_at = models.DateTimeField(null=True, blank=True)
+    session = models.CharField(max_length=64, blank=True, default="", editable=False)
+    """Hash of the key it registered with, where the protocol lets nobody else use its id."""
 
     state = models.CharField(max_length=10, choices=WorkerState, default=WorkerState.RUNNING)
     """What it last said it is; `terminated` once it left or was declared dead."""
@@ -53,8 +62,14 @@ class Worker(models.Model):
     """When it deregistered, or was found silent: quiet, and with nothing in its hands."""
     died_at = models.DateTimeField(null=True, blank=True)
     """When it was last declared dead; it may have come back since (§10.4)."""
+    flagged_at = models.DateTimeField(null=True, blank=True)
+    """When it last let a job run past its time: somebody should look at it (AGQ §5.2)."""
     incarnation = models.PositiveIntegerField(default=1)
     """How many processes have registered under this id."""
+    jobs_done = models.BigIntegerField(default=0)
+    """Jobs it completed, counted from the events by and by."""
+    jobs_failed = models.BigIntegerField(default=0)
+    """Attempts of it that failed."""
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
     objects = WorkerQuerySet.as_manager()
@@ -63,6 +78,11 @@ class Worker(models.Model):
         verbose_name = _("worker")
         verbose_name_plural = _("workers")
         ordering = ("-last_heartbeat_at",)
+        permissions = [
+            ("quiet_worker", _("Can tell workers to take no more jobs")),
+            ("resume_worker", _("Can take that back")),
+            ("terminate_worker", _("Can tell workers to stop")),
+        ]
 
     def __str__(self) -> str:
         return self.worker_id
@@ -75,32 +95,3 @@ class Worker(models.Model):
     @property
     def may_fetch(self) -> bool:
         return self.desired_state == WorkerState.RUNNING
-
-
-class Sweep(models.Model):
-    """When a chore was last done, by whichever process did it."""
-
-    name = models.CharField(max_length=64, primary_key=True)
-    ran_at = models.DateTimeField()
-
-    class Meta:
-        verbose_name = _("sweep")
-        verbose_name_plural = _("sweeps")
-
-    def __str__(self) -> str:
-        return self.name
-
-
-class Reaper(models.Model):
-    """A reaper process that has been seen."""
-
-    name = models.CharField(max_length=255, primary_key=True)
-    """host:pid"""
-    seen_at = models.DateTimeField()
-
-    class Meta:
-        verbose_name = _("reaper")
-        verbose_name_plural = _("reapers")
-
-    def __str__(self) -> str:
-        return self.name

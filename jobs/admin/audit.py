@@ -1,0 +1,71 @@
+"""What operators did, to be read and to be found; nobody can change it here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+
+from ..models import OperatorAction
+from . import display
+from .base import ReadOnlyModelAdmin
+
+
+@admin.register(OperatorAction)
+class OperatorActionAdmin(ReadOnlyModelAdmin):
+    """Newest first."""
+
+    list_display = (
+        "happened",
+        "actor",
+        "verb",
+        "target_kind",
+        "count",
+        "chosen",
+        "reason",
+        "source",
+    )
+    list_display_links = ("happened",)
+    list_filter = ("source", "verb")
+    search_fields = ("actor", "reason")
+    search_help_text = _("Part of a name or a reason")
+    ordering = ("-id",)
+    sortable_by = ()
+    fieldsets = (
+        (
+            None,
+            {
+                "fields": (
+                    "exactly",
+                    ("actor", "source", "address"),
+                    ("verb", "target_kind", "count"),
+                    "reason",
+                    "whole_selection",
+                )
+            },
+        ),
+    )
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    @admin.display(description=_("time"))
+    def happened(self, action: OperatorAction) -> str | SafeString:
+        return display.when(action.done_at)
+
+    @admin.display(description=_("time"))
+    def exactly(self, action: OperatorAction) -> str | SafeString:
+        return display.moment(action.done_at)
+
+    @admin.display(description=_("selection"))
+    def chosen(self, action: OperatorAction) -> str | SafeString:
+        """How the targets were chosen; their own names where nothing else was said."""
+        words = [f"{key}: {value}" for key, value in action.selection.items() if key != "ids"]
+        return display.code("; ".join(words) or ", ".join(action.selection.get("ids", ())))
+
+    @admin.display(description=_("selection"))
+    def whole_selection(self, action: OperatorAction) -> str | SafeString:
+        return display.json_block(action.selection)

@@ -1,0 +1,238 @@
+"""A picture of a workflow, drawn by the server: plain SVG, coloured by the admin's style sheet.
+
+Columns are what follows one another, rows what runs side by side. Bounded: of many nodes side by
+side the first are drawn and the rest is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.text import Truncator
+from django.utils.translation import gettext as _
+
+from ..models import Job, Workflow, WorkflowType
+from ..workflow_document import STEP_STATE, Tree
+from . import display
+
+WIDTH, HEIGHT, GAP = 168, 44, 28
+ROWS, COLUMNS = 12, 60
+LETTERS = 22
+
+
+@dataclass
+class Box:
+    """A node, or what stands for many."""
+
+    column: int
+    row: int
+    title: str
+    state: str
+    url: str = ""
+    note: str = ""
+
+
+@dataclass
+class Picture:
+    boxes: list[Box] = field(default_factory=list)
+    lines: list[tuple[Box, Box]] = field(default_factory=list)
+
+
+@dataclass
+class Part:
+    """A piece of the picture: where lines enter and leave it, and how much room it takes."""
+
+    entries: list[Box]
+    exits: list[Box]
+    columns: int
+    rows: int
+
+
+class Drawing:
+    """Lays out a workflow and all inside it."""
+
+    def __init__(self, workflow: Workflow, site: str) -> None:
+        self.tree = Tree(workflow)
+        self.site = site
+        self.picture = Picture()
+        self.whole = self._part(workflow, 0, 0)
+
+    def _part(self, workflow: Workflow, column: int, row: int) -> Part:
+        if workflow.type == WorkflowType.CHAIN:
+            return self._chain(workflow, column, row)
+        if workflow.type == WorkflowType.DAG:
+            return self._graph(workflow, column, row)
+        part = self._side_by_side(workflow, column, row)
+        return self._with_callbacks(workflow, part, column, row)
+
+    def _node(self, workflow: Workflow, index: int, column: int, row: int) -> Part:
+        node = self.tree.node(workflow, index)
+        if isinstance(node, Workflow):
+            return self._part(node, column, row)
+        if node is None:
+            step = workflow.steps[index] if index < len(workflow.steps) else {}
+            state = "cancelled" if workflow.is_terminal else "waiting"
+            return self._box(Box(column, row, str(step.get("type", "")), state))
+        return self._box(self._job(node, column, row))
+
+    def _job(self, job: Job, column: int, row: int, note: str = "") -> Box:
+        url = display.admin_url(self.site, "ojs_jobs_job", "change", job.pk)
+        progress = self.tree.progress(job)
+        if progress is not None and job.finished_at is None:
+            note = f"{progress:.0%}"
+        state = STEP_STATE.get(job.state, str(job.state))  # type: ignore[call-overload]
+        return Box(column, row, job.type, state, url, note)
+
+    def _box(self, box: Box) -> Part:
+        self.picture.boxes.append(box)
+        return Part([box], [box], 1, 1)
+
+    def _connect(self, before: Iterable[Box], after: Iterable[Box]) -> None:
+        self.picture.lines += [(one, other) for one in before for other in after]
+
+    def _chain(self, workflow: Workflow, column: int, row: int) -> Part:
+        parts: list[Part] = []
+        width = 0
+        for index in range(min(workflow.size, COLUMNS)):
+            part = self._node(workflow, index, column + width, row)
+            if parts:
+                self._connect(parts[-1].exits, part.entries)
+            parts.append(part)
+            width += part.columns
+        if workflow.size > COLUMNS:
+            rest = self._more(workflow.size - COLUMNS, column + width, row)
+            self._connect(parts[-1].exits, rest.entries)
+            parts.append(rest)
+            width += 1
+        return Part(parts[0].entries, parts[-1].exits, width, max(part.rows for part in parts))
+
+    def _more(self, count: int, column: int, row: int) -> Part:
+        return self._box(Box(column, row, _("and %(count)d more") % {"count": count}, "more"))
+
+    def _side_by_side(self, workflow: Workflow, column: int, row: int) -> Part:
+        entries: list[Box] = []
+        exits: list[Box] = []
+        width = height = 0
+        for index in range(min(workflow.size, ROWS)):
+            part = self._node(workflow, index, column, row + height)
+            entries += part.entries
+            exits += part.exits
+            width, height = max(width, part.columns), height + part.rows
+        if workflow.size > ROWS:
+            rest = self._more(workflow.size - ROWS, column, row + height)
+            entries += rest.entries
+            exits += rest.exits
+            height += 1
+        return Part(entries, exits, width, height)
+
+    def _with_callbacks(self, workflow: Workflow, part: Part, column: int, row: int) -> Part:
+        if not workflow.callbacks:
+            return part
+        fired = workflow.fired or {}
+        jobs = {str(job.pk): job for job in self.tree.jobs if job.workflow_index is None}
+        boxes = []
+        for place, (name, callback) in enumerate(workflow.callbacks.items()):
+            job = jobs.get(fired.get(name, ""))
+            at = (column + part.columns, row + place)
+            if job is not None:
+                box = self._job(job, *at, note=name)
+            else:
+                box = Box(*at, callback["type"], "waiting", note=name)
+            boxes += self._box(box).exits
+        self._connect(part.exits, boxes)
+        return Part(part.entries, boxes, part.columns + 1, max(part.rows, len(boxes)))
+
+    def _graph(self, workflow: Workflow, column: int, row: int) -> Part:
+        """Each step one column after the last of what it depends on."""
+        steps = workflow.steps[: ROWS * COLUMNS]
+        index_of = {step["id"]: index for index, step in enumerate(steps)}
+        level = _levels(steps, index_of)
+        filled: dict[int, int] = {}
+        boxes: dict[int, Box] = {}
+        for index in sorted(range(len(steps)), key=lambda index: level[index]):
+            at = level[index]
+            if filled.get(at, 0) >= ROWS * 2:
+                continue
+            part = self._node(workflow, index, column + at, row + filled.get(at, 0))
+            boxes[index] = part.exits[0]
+            boxes[index].note = boxes[index].note or steps[index]["id"]
+            filled[at] = filled.get(at, 0) + 1
+        for index, box in boxes.items():
+            before = (index_of.get(name) for name in steps[index]["depends_on"])
+            self._connect([boxes[other] for other in before if other in boxes], [box])
+        every = list(boxes.values())
+        return Part(every, every, max(filled) + 1, max(filled.values()))
+
+
+def _levels(steps: list[Any], index_of: dict[str, int]) -> list[int]:
+    level = [0] * len(steps)
+    # A graph without cycles settles in as many rounds as it is long.
+    for _round in range(len(steps)):
+        changed = False
+        for index, step in enumerate(steps):
+            before = [index_of[name] for name in step["depends_on"] if name in index_of]
+            at = max((level[other] + 1 for other in before), default=0)
+            changed, level[index] = changed or at != level[index], at
+        if not changed:
+            break
+    return level
+
+
+def draw(workflow: Workflow, site: str) -> SafeString:
+    """The picture as SVG; every box is a link to its job."""
+    drawing = Drawing(workflow, site)
+    boxes, lines = drawing.picture.boxes, drawing.picture.lines
+    columns = max(box.column for box in boxes) + 1
+    rows = max(box.row for box in boxes) + 1
+    width, height = columns * (WIDTH + GAP) + GAP, rows * (HEIGHT + GAP // 2) + GAP
+    return format_html(
+        '<div class="ojs-graph"><svg viewBox="0 0 {} {}" width="{}" height="{}" role="img" '
+        'aria-label="{}">{}{}</svg></div>',
+        width,
+        height,
+        width,
+        height,
+        _("The jobs of this workflow and what follows what"),
+        format_html_join(
+            "", '<path class="ojs-edge" d="{}"/>', ((_path(*line),) for line in lines)
+        ),
+        format_html_join("", "{}", ((_drawn(box),) for box in boxes)),
+    )
+
+
+def _corner(box: Box) -> tuple[int, int]:
+    return GAP + box.column * (WIDTH + GAP), GAP // 2 + box.row * (HEIGHT + GAP // 2)
+
+
+def _path(one: Box, other: Box) -> str:
+    (x1, y1), (x2, y2) = _corner(one), _corner(other)
+    x1, y1, y2 = x1 + WIDTH, y1 + HEIGHT // 2, y2 + HEIGHT // 2
+    middle = (x1 + x2) // 2
+    return f"M{x1} {y1} C{middle} {y1} {middle} {y2} {x2} {y2}"
+
+
+def _drawn(box: Box) -> SafeString:
+    x, y = _corner(box)
+    below = " · ".join(part for part in (box.note, box.state) if part and part != "more")
+    shape = format_html(
+        '<g class="ojs-node ojs-node-{}"><title>{}</title>'
+        '<rect x="{}" y="{}" width="{}" height="{}" rx="6"/>'
+        '<text x="{}" y="{}">{}</text><text class="ojs-below" x="{}" y="{}">{}</text></g>',
+        box.state,
+        f"{box.title} {below}",
+        x,
+        y,
+        WIDTH,
+        HEIGHT,
+        x + 10,
+        y + 19,
+        Truncator(box.title).chars(LETTERS),
+        x + 10,
+        y + 35,
+        Truncator(below).chars(LETTERS + 4),
+    )
+    return format_html('<a href="{}">{}</a>', box.url, shape) if box.url else shape

@@ -1,0 +1,96 @@
+"""The switch: one page that says whether there is maintenance, begins it and ends it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from .. import maintenance
+from ..audit import of_request
+from ..models import Maintenance
+from . import display
+from .base import OJSModelAdmin, may
+from .notices import notice
+from .queue import PauseForm
+
+
+class MaintenanceForm(PauseForm):
+    refuses_jobs = forms.BooleanField(
+        label=_("Refuse new jobs as well"),
+        required=False,
+        help_text=_("Otherwise jobs can still be enqueued, and wait."),
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        minutes: Any = self.fields["minutes"]
+        minutes.choices = [("", _("until it is ended")), *list(minutes.choices)[1:]]
+
+
+@admin.register(Maintenance)
+class MaintenanceAdmin(OJSModelAdmin):
+    """No list: there is one switch."""
+
+    has_module_permission = may("ojs_jobs.maintenance")
+    has_change_permission = may("ojs_jobs.maintenance")
+    has_view_permission = may("ojs_jobs.maintenance")
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        if not request.user.has_perm("ojs_jobs.maintenance"):
+            raise PermissionDenied
+        form = MaintenanceForm(request.POST if request.POST.get("verb") == "begin" else None)
+        if request.POST.get("verb") == "end":
+            maintenance.end(actor=of_request(request), reason=request.POST.get("reason", "")[:500])
+            self.message_user(request, gettext("The maintenance has ended."), messages.SUCCESS)
+            return HttpResponseRedirect(request.path)
+        if form.is_bound and form.is_valid():
+            minutes = form.cleaned_data["minutes"]
+            maintenance.begin(
+                actor=of_request(request),
+                reason=form.cleaned_data["reason"],
+                until=timezone.now() + timedelta(minutes=minutes) if minutes else None,
+                refuses_jobs=form.cleaned_data["refuses_jobs"],
+            )
+            self.message_user(request, gettext("The maintenance has begun."), messages.SUCCESS)
+            return HttpResponseRedirect(request.path)
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "media": self.media,
+            "title": gettext("Maintenance mode"),
+            "form": form,
+            "switch": maintenance.current(),
+        }
+        request.current_app = self.admin_site.name
+        return TemplateResponse(request, "admin/ojs/maintenance.html", context)
+
+    def change_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        raise PermissionDenied
+
+
+@notice
+def maintenance_notice(request: HttpRequest) -> str | None:
+    """Say that nothing is handed out, why, and until when."""
+    if not request.user.has_module_perms("ojs_jobs"):
+        return None
+    switch = maintenance.current()
+    if switch is None:
+        return None
+    said = gettext("Maintenance: no jobs are handed out.")
+    if switch.refuses_jobs:
+        said = gettext("Maintenance: no jobs are handed out, and none are taken.")
+    if switch.reason:
+        said = f"{said} {switch.reason}"
+    about = gettext("Begun by %(who)s") % {"who": switch.started_by or "?"}
+    if switch.until:
+        about = f"{about}, {gettext('ends')} {display.distance(switch.until)}"
+    return f"{said} ({about})"

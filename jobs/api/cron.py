@@ -1,0 +1,161 @@
+"""Cron over HTTP (OJS cron §8, HTTP §13).
+
+The documents disagree about a name that is taken: the cron document wants it updated (CRON-26),
+the HTTP binding refused. A site registers its schedules at every start, so it is updated.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.utils import timezone
+from rest_framework.response import Response
+
+from .. import engine, fields
+from ..cron_requests import new_cron_job
+from ..errors import InvalidRequest, NotFound
+from ..fields import missing
+from ..models import CronJob, CronRun, Scope
+from ..timestamps import format_timestamp
+from .base import OJSViewSet
+from .paging import number, page
+
+RUNS = 50
+
+
+def cron_document(cron: CronJob) -> dict[str, Any]:
+    """A cron job in the words of every document and public client."""
+    template = cron.template
+    options = template.get("options") or {}
+    document: dict[str, Any] = {
+        "id": cron.pk,
+        "name": cron.pk,
+        "cron": cron.expression,
+        "expression": cron.expression,
+        "schedule": cron.expression,
+        "timezone": cron.timezone,
+        "type": template["type"],
+        "args": template["args"],
+        "queue": options.get("queue") or template.get("queue") or "default",
+        "options": options,
+        "job_template": template,
+        "overlap_policy": cron.overlap_policy,
+        "enabled": cron.enabled,
+        "status": "active" if cron.enabled else "paused",
+        "description": cron.description or None,
+        "last_run_at": format_timestamp(cron.last_run_at) if cron.last_run_at else None,
+        "next_run_at": format_timestamp(cron.next_run_at) if cron.next_run_at else None,
+        "run_count": cron.run_count,
+        "created_at": format_timestamp(cron.created_at),
+    }
+    if template.get("meta"):
+        document["meta"] = template["meta"]
+    return document
+
+
+def reply(cron: CronJob, **more: Any) -> dict[str, Any]:
+    document = cron_document(cron)
+    return document | {"cron_job": document, "cron": document} | more
+
+
+class CronViewSet(OJSViewSet):
+    """`/ojs/v1/cron`"""
+
+    scopes: ClassVar[dict[str, str]] = {
+        "list": Scope.PRODUCE,
+        "retrieve": Scope.PRODUCE,
+        "history": Scope.PRODUCE,
+        "create": Scope.PRODUCE,
+        "destroy": Scope.PRODUCE,
+        "update": Scope.PRODUCE,
+        "pause": Scope.PRODUCE,
+        "resume": Scope.PRODUCE,
+        "trigger": Scope.PRODUCE,
+    }
+
+    def list(self, request: Any) -> Response:
+        """Every registered cron job; `enabled` filters (§8.2)."""
+        rows = CronJob.objects.order_by("name")
+        enabled = request.query_params.get("enabled")
+        if enabled not in (None, "true", "false"):
+            raise InvalidRequest("The 'enabled' parameter must be true or false.", field="enabled")
+        if enabled:
+            rows = rows.filter(enabled=enabled == "true")
+        found, pagination = page(
+            request.query_params,
+            rows,
+            keys=lambda cron: [cron.pk],
+            after=lambda rows, keys: rows.filter(pk__gt=keys[0]),
+            parts=1,
+        )
+        documents = [cron_document(cron) for cron in found]
+        names = ("cron_jobs", "crons", "entries", "items")
+        wrapped: dict[str, Any] = dict.fromkeys(names, documents)
+        return Response(wrapped | {"count": pagination["total"], "pagination": pagination})
+
+    def create(self, request: Any) -> Response:
+        """Register, or update what has the name (§8.1)."""
+        new = new_cron_job(self.read(required=True), timezone.now())
+        cron, created = engine.upsert_cron(new)
+        response = Response(reply(cron), status=201 if created else 200)
+        if created:
+            response["Location"] = f"{request.path.rstrip('/')}/{cron.pk}"
+        return response
+
+    def retrieve(self, request: Any, name: str) -> Response:
+        """One cron job (§8.3)."""
+        cron = CronJob.objects.filter(pk=name).first()
+        if cron is None:
+            raise _unknown(name)
+        return Response(reply(cron))
+
+    def destroy(self, request: Any, name: str) -> Response:
+        """Remove a registration (§8.4)."""
+        return Response(reply(engine.delete_cron(name), deleted=True))
+
+    def update(self, request: Any, name: str) -> Response:
+        """Enable or disable (§8.5)."""
+        body = self.read(required=True)
+        if body.get("enabled") is None:
+            raise missing("enabled")
+        enabled = fields.boolean(body, "enabled")
+        return Response(reply(engine.set_cron_enabled(name, enabled=enabled)))
+
+    def pause(self, request: Any, name: str) -> Response:
+        return Response(reply(engine.set_cron_enabled(name, enabled=False)))
+
+    def resume(self, request: Any, name: str) -> Response:
+        return Response(reply(engine.set_cron_enabled(name, enabled=True)))
+
+    def trigger(self, request: Any, name: str) -> Response:
+        """Run once now; the overlap policy holds."""
+        run = engine.run_cron_now(name)
+        return Response(run_document(run), status=201 if run.job_id else 200)
+
+    def history(self, request: Any, name: str) -> Response:
+        """What became of its occurrences, newest first."""
+        if not CronJob.objects.filter(pk=name).exists():
+            raise _unknown(name)
+        limit = number(request.query_params, "limit", RUNS, least=1, most=200)
+        runs = CronRun.objects.filter(cron_name=name).order_by("-id")[:limit]
+        return Response({"name": name, "runs": [run_document(run) for run in runs]})
+
+
+def run_document(run: CronRun) -> dict[str, Any]:
+    return {
+        "cron_name": run.cron_name,
+        "job_id": str(run.job_id) if run.job_id else None,
+        "outcome": run.outcome,
+        "reason": run.reason,
+        "scheduled_at": format_timestamp(run.scheduled_for),
+        "decided_at": format_timestamp(run.decided_at),
+    }
+
+
+def _unknown(name: str) -> NotFound:
+    return NotFound(
+        f"Cron job '{name}' not found.",
+        hint="See the registered ones: GET /ojs/v1/cron.",
+        resource_type="cron_job",
+        resource_id=name,
+    )

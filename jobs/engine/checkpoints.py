@@ -1,0 +1,158 @@
+"""Checkpoints: state a job keeps for its next attempt (OJS durable execution §4 to §6).
+
+The documents delete a checkpoint when its job ends and yet keep it for a retry from the dead
+letter; the conformance cases read it after completion. It stays until its job is deleted.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import orjson
+from django.utils import timezone
+
+from ..database import connection, is_postgresql, run
+from ..errors import CheckpointTooLarge, Conflict, InvalidTransition, JobNotFound, ReservationLost
+from ..lifecycle import TERMINAL, State
+from ..models import Checkpoint, Job
+
+LARGEST = 1_048_576
+"""Bytes of state (OJS durable execution §9.1)."""
+
+# One guarded statement, and no lock on the job: a handler may save inside a transaction of its
+# own, and must not keep the worker's heartbeats waiting for as long as that lasts. What an older
+# attempt saves while a newer one has is refused by the number of the attempt.
+SAVE = """
+    INSERT INTO ojs_jobs_checkpoint AS kept
+           (job_id, state, sequence, attempt, is_cleared, saved_at)
+    SELECT id, {state}, 1, attempt, {no}, {now}
+      FROM ojs_jobs_job
+     WHERE id = %(job_id)s
+       AND state NOT IN ({terminal}){holder}{attempt}
+        ON CONFLICT (job_id) DO UPDATE
+       SET state = excluded.state,
+           sequence = kept.sequence + 1,
+           attempt = excluded.attempt,
+           is_cleared = excluded.is_cleared,
+           saved_at = excluded.saved_at
+     WHERE kept.attempt <= excluded.attempt
+ RETURNING sequence
+"""
+HOLDER = "\n       AND state = 'active' AND reserved_by = %(worker_id)s"
+ATTEMPT = "\n       AND state = 'active' AND attempt = %(attempt)s"
+TERMINAL_STATES = ", ".join(f"'{state}'" for state in sorted(TERMINAL))
+
+
+class Saved(NamedTuple):
+    """What the server says of a checkpoint it has stored."""
+
+    sequence: int
+    at: datetime
+
+
+def save_checkpoint(
+    job_id: UUID, state: Any, *, worker_id: str | None = None, attempt: int | None = None
+) -> Saved:
+    """Keep `state` for the job's next attempt, instead of what it kept before (§4.1).
+
+    Part of the caller's transaction: rolled back with the work it speaks of.
+
+    Args:
+        state: any JSON value, at most 1 MB of it.
+        worker_id: who says so, and must hold the job; None does not tell.
+        attempt: fences against the same worker's older attempt.
+
+    Raises:
+        CheckpointTooLarge: the state exceeds 1 MB.
+        JobNotFound: there is no such job.
+        ReservationLost: another worker or attempt has the job (§4.2).
+        InvalidTransition: the job has ended, or is not active.
+    """
+    text = orjson.dumps(state)
+    if len(text) > LARGEST:
+        raise CheckpointTooLarge(
+            f"A checkpoint may have at most {LARGEST} bytes.",
+            max_size=LARGEST,
+            actual_size=len(text),
+        )
+    now = timezone.now()
+    rows = run(
+        _statement(worker_id is not None, attempt is not None),
+        {
+            "job_id": Job._meta.pk.get_db_prep_value(job_id, connection()),
+            "state": text.decode(),
+            "now": connection().ops.adapt_datetimefield_value(now),
+            "worker_id": worker_id,
+            "attempt": attempt,
+        },
+    )
+    if not rows:
+        raise _refusal(job_id, worker_id, attempt)
+    return Saved(rows[0][0], now)
+
+
+def _statement(held: bool, fenced: bool) -> str:
+    # A value that is selected has no type of its own in PostgreSQL.
+    postgresql = is_postgresql()
+    return SAVE.format(
+        state="%(state)s::jsonb" if postgresql else "%(state)s",
+        now="%(now)s::timestamptz" if postgresql else "%(now)s",
+        no="false",
+        terminal=TERMINAL_STATES,
+        holder=HOLDER if held else "",
+        attempt=ATTEMPT if fenced else "",
+    )
+
+
+def _refusal(job_id: UUID, worker_id: str | None, attempt: int | None) -> JobNotFound | Conflict:
+    job = Job.objects.only("state", "attempt").filter(pk=job_id).first()
+    if job is None:
+        return JobNotFound(job_id)
+    details: dict[str, Any] = {
+        "job_id": str(job_id),
+        "current_state": str(job.state),
+        "expected_state": str(State.ACTIVE),
+        "attempt": job.attempt,
+    }
+    if job.state == State.ACTIVE and (worker_id is not None or attempt is not None):
+        return ReservationLost(
+            f"Cannot save a checkpoint of job '{job_id}': its reservation is not yours (any more).",
+            **details,
+        )
+    return InvalidTransition(
+        f"Cannot save a checkpoint of a job not in 'active' state. Current state: '{job.state}'.",
+        **details,
+    )
+
+
+def find_checkpoint(job_id: UUID) -> Checkpoint | None:
+    """The job's last checkpoint, or None if it has none (§4.3).
+
+    Raises:
+        JobNotFound: there is no such job.
+    """
+    kept = Checkpoint.objects.filter(pk=job_id, is_cleared=False).first()
+    if kept is None:
+        _must_exist(job_id)
+    return kept
+
+
+def clear_checkpoint(job_id: UUID) -> bool:
+    """Forget the job's checkpoint; return whether there was one (§4.4).
+
+    Raises:
+        JobNotFound: there is no such job.
+    """
+    kept = Checkpoint.objects.filter(pk=job_id, is_cleared=False)
+    # The row stays: the next sequence number goes on from its own.
+    cleared = kept.update(is_cleared=True, state=None)
+    if not cleared:
+        _must_exist(job_id)
+    return bool(cleared)
+
+
+def _must_exist(job_id: UUID) -> None:
+    if not Job.objects.filter(pk=job_id).exists():
+        raise JobNotFound(job_id)

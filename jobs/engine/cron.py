@@ -1,0 +1,334 @@
+"""Cron: register schedules, and enqueue what is due (OJS cron §6 to §8).
+
+No leader is elected. Whoever locks a schedule's row decides its occurrence, and moves
+`next_run_at` in the same transaction: however many reapers run, an occurrence is decided once
+(§7.1), and the death of one of them stops nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.db.models import F
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from .. import wakeup
+from ..database import atomic, connection
+from ..errors import DuplicateJob, NotFound, OJSError
+from ..events import cron_event, job_event, record
+from ..lifecycle import TERMINAL, Event, State
+from ..models import CronJob, CronRun, Job, OverlapPolicy
+from ..models.cron import Outcome
+from ..schedules import InvalidSchedule, Occurrence, read_schedule
+from ..timestamps import format_timestamp
+from ..validation import NewJob, new_job
+from .control import cancel_jobs
+from .enqueue import enqueue
+
+logger = logging.getLogger("jobs.cron")
+
+BATCH_SIZE = 100
+MOST_OPEN = 1000
+"""Unfinished runs of one cron job that are looked at."""
+MANY_WAITING = 2
+"""More waiting runs than this are worth a warning (§6.1)."""
+
+
+@dataclass(frozen=True)
+class NewCronJob:
+    """A valid registration; see `jobs.cron_requests` for the reading of one."""
+
+    name: str
+    expression: str
+    template: dict[str, Any]
+    timezone: str = "UTC"
+    overlap_policy: OverlapPolicy = OverlapPolicy.SKIP
+    enabled: bool = True
+    description: str = ""
+
+
+@dataclass
+class Decision:
+    """What becomes of one occurrence."""
+
+    outcome: Outcome
+    reason: str = ""
+    job: NewJob | None = None
+    in_the_way: list[Job] = field(default_factory=list)
+
+
+def upsert_cron(new: NewCronJob) -> tuple[CronJob, bool]:
+    """Register a cron job, or bring a registered one up to date; whether it is new (§8.1).
+
+    A site registers its schedules whenever it starts. One that has not changed keeps its next
+    run, or an `@every 24h` of a site deployed daily would never run.
+
+    Raises:
+        InvalidSchedule: the expression or the time zone is not valid.
+    """
+    read_schedule(new.expression, new.timezone)
+    now = timezone.now()
+    wanted = {
+        "expression": new.expression,
+        "timezone": new.timezone,
+        "template": new.template,
+        "overlap_policy": new.overlap_policy,
+        "enabled": new.enabled,
+        "description": new.description,
+    }
+    with atomic():
+        _, created = CronJob.objects.get_or_create(
+            pk=new.name,
+            defaults=wanted | _timing(new, now) | {"created_at": now},
+        )
+        row = CronJob.objects.select_for_update().get(pk=new.name)
+        if not created:
+            same = ("expression", "timezone", "enabled")
+            kept = all(getattr(row, name) == wanted[name] for name in same)
+            changes = wanted if kept else wanted | _timing(new, now)
+            CronJob.objects.filter(pk=new.name).update(**changes)
+            row.refresh_from_db()
+    return row, created
+
+
+def _timing(cron: Any, anchor: datetime) -> dict[str, Any]:
+    """Compute the next run after `anchor`; none for a disabled cron job (§8.5)."""
+    found = read_schedule(cron.expression, cron.timezone).after(anchor) if cron.enabled else None
+    return {"anchored_at": anchor, "next_run_at": found.at if found else None}
+
+
+def _found(name: str) -> CronJob:
+    row = CronJob.objects.select_for_update().filter(pk=name).first()
+    if row is None:
+        raise NotFound(
+            f"Cron job '{name}' not found.",
+            hint="Register it with POST /ojs/v1/cron.",
+            resource_type="cron_job",
+            resource_id=name,
+        )
+    return row
+
+
+def set_cron_enabled(name: str, *, enabled: bool) -> CronJob:
+    """Enable or disable a cron job; one that is enabled again begins afresh from now (§8.5).
+
+    Raises:
+        NotFound: there is none of this name.
+    """
+    with atomic():
+        row = _found(name)
+        if row.enabled != enabled:
+            row.enabled = enabled
+            changes = _timing(row, timezone.now())
+            CronJob.objects.filter(pk=name).update(enabled=enabled, **changes)
+            row.refresh_from_db()
+    return row
+
+
+def delete_cron(name: str) -> CronJob:
+    """Remove a registration; jobs it has made are not affected (§8.4).
+
+    Raises:
+        NotFound: there is none of this name.
+    """
+    with atomic():
+        row = _found(name)
+        CronJob.objects.filter(pk=name).delete()
+    return row
+
+
+def run_cron_now(name: str) -> CronRun:
+    """Let a cron job run once, now, besides its schedule; its overlap policy holds.
+
+    Raises:
+        NotFound: there is none of this name.
+    """
+    with atomic():
+        row = _found(name)
+        return _decide(row, timezone.now(), manual=True)
+
+
+def enqueue_due_schedules() -> int:
+    """Decide every occurrence that is due; return how many were (§7.3)."""
+    released = release_held_runs()
+    names = list(
+        CronJob.objects.due().order_by("next_run_at").values_list("pk", flat=True)[:BATCH_SIZE]
+    )
+    return released + sum(_take(name) for name in names)
+
+
+def _take(name: str) -> bool:
+    """Decide one due occurrence, unless somebody else does."""
+    skip = connection().features.has_select_for_update_skip_locked
+    with atomic():
+        due = CronJob.objects.due().filter(pk=name)
+        row = due.select_for_update(skip_locked=skip).first()
+        if row is None or row.next_run_at is None:
+            return False
+        now = timezone.now()
+        try:
+            schedule = read_schedule(row.expression, row.timezone)
+        except InvalidSchedule as problem:
+            # The time zone has left the database since. Its next run is never; the admin shows it.
+            _write_run(row, now, Decision(Outcome.REFUSED, str(problem)))
+            CronJob.objects.filter(pk=name).update(next_run_at=None)
+            return True
+        _tell_of_lost_times(row, schedule.after(row.anchored_at))
+        _decide(row, row.next_run_at)
+        # Missed occurrences are caught up by this one alone: the next is in the future (§7.3).
+        following = schedule.after(row.next_run_at)
+        anchor = row.next_run_at if following and following.at > now else now
+        CronJob.objects.filter(pk=name).update(**_timing(row, anchor))
+    return True
+
+
+def _tell_of_lost_times(row: CronJob, occurrence: Occurrence | None) -> None:
+    if occurrence is not None and occurrence.skipped_at is not None:
+        _skipped(row, occurrence.skipped_at, "dst_skip", count=occurrence.skipped)
+
+
+def _decide(row: CronJob, at: datetime, *, manual: bool = False) -> CronRun:
+    """Apply the overlap policy, then enqueue (OJS extension interactions §13)."""
+    unfinished = _unfinished(row.pk)
+    decision = Decision(Outcome.TRIGGERED, "manual" if manual else "", in_the_way=unfinished)
+    held = bool(unfinished) and row.overlap_policy == OverlapPolicy.ENQUEUE
+    if unfinished and row.overlap_policy == OverlapPolicy.SKIP:
+        decision = Decision(Outcome.SKIPPED, "overlap_skip", in_the_way=unfinished)
+        _skipped(row, at, "overlap_skip", active_job_id=str(unfinished[0].pk))
+        return _write_run(row, at, decision)
+    try:
+        with atomic():
+            if row.overlap_policy == OverlapPolicy.CANCEL_PREVIOUS:
+                cancel_jobs([job.pk for job in unfinished], reason="cron: a newer run is due")
+            decision.job = _enqueued(_new_job(row, at, held=held))
+    except OJSError as refusal:
+        decision = Decision(Outcome.REFUSED, refusal.message)
+        _skipped(row, at, "refused", message=refusal.message)
+        return _write_run(row, at, decision)
+    if held and len(unfinished) >= MANY_WAITING:
+        logger.warning(
+            "Cron job %s: %d runs wait for the one that is being executed.",
+            row.pk,
+            len(unfinished),
+        )
+    _triggered(row, at, decision.job)
+    return _write_run(row, at, decision, held=held)
+
+
+def _enqueued(new: NewJob) -> NewJob:
+    """
+    Raises:
+        DuplicateJob: its own unique policy left it out (OJS extension interactions §13).
+    """
+    enqueue([new])
+    if new.existing is not None:
+        raise DuplicateJob(f"Job {new.existing.id} is there already, and the template unique.")
+    return new
+
+
+def _new_job(row: CronJob, at: datetime, *, held: bool) -> NewJob:
+    now = timezone.now()
+    job = new_job(row.template, now)
+    # The correlation key, and when (§6.3).
+    told = {"cron_name": row.pk, "cron_triggered_at": format_timestamp(at)}
+    job.meta = job.meta | told
+    job.pending = job.pending or held
+    return job
+
+
+def _unfinished(name: str) -> list[Job]:
+    """The runs of a cron job that have not finished, oldest first.
+
+    Not the active ones alone: a run that waits for a worker or a retry would be executed beside
+    the new one, and that is what must not happen by default (OJS conformance L2-CRON-003).
+    """
+    open_runs = CronRun.objects.filter(cron_name=name, unfinished=True)
+    newest = open_runs.order_by("-id").values_list("job_id", flat=True)[:MOST_OPEN]
+    ids = [job_id for job_id in newest if job_id is not None]
+    if not ids:
+        return []
+    jobs = Job.objects.filter(pk__in=ids).exclude(state__in=sorted(TERMINAL)).order_by("pk")
+    unfinished = list(jobs.only("type", "queue", "state", "attempt"))
+    # Finished, or deleted since.
+    finished = set(ids) - {job.pk for job in unfinished}
+    open_runs.filter(job_id__in=finished).update(unfinished=False, held=False)
+    return unfinished
+
+
+def _write_run(row: CronJob, at: datetime, decision: Decision, *, held: bool = False) -> CronRun:
+    job = decision.job
+    return CronRun.objects.create(
+        cron_name=row.pk,
+        job_id=job.id if job else None,
+        scheduled_for=at,
+        outcome=decision.outcome,
+        reason=decision.reason,
+        unfinished=job is not None,
+        held=held,
+    )
+
+
+def _triggered(row: CronJob, at: datetime, job: NewJob | None) -> None:
+    assert job is not None
+    CronJob.objects.filter(pk=row.pk).update(last_run_at=Now(), run_count=F("run_count") + 1)
+    about = _about(row, at) | {
+        "job_id": str(job.id),
+        "run_count": row.run_count + 1,
+        "scheduled_at": format_timestamp(at),
+        "actual_time": format_timestamp(timezone.now()),
+    }
+    record([cron_event("cron.triggered", row.pk, **about)])
+
+
+def _skipped(row: CronJob, at: datetime, reason: str, **more: Any) -> None:
+    if "active_job_id" in more:
+        more["existing_job_id"] = more["active_job_id"]
+    record([cron_event("cron.skipped", row.pk, **_about(row, at), reason=reason, **more)])
+
+
+def _about(row: CronJob, at: datetime) -> dict[str, Any]:
+    """What both documents want told of an occurrence (OJS cron §9, events §4.5)."""
+    return {
+        "cron_name": row.pk,
+        "cron_expression": row.expression,
+        "cron_expr": row.expression,
+        "timezone": row.timezone,
+        "job_type": row.template["type"],
+        "scheduled_time": format_timestamp(at),
+    }
+
+
+def release_held_runs() -> int:
+    """Let the oldest waiting run of each cron job go, once the ones before it have finished.
+
+    `enqueue` allows no two at once (§6.1), and no claim looks at other jobs: until its turn the
+    run is pending.
+    """
+    names = CronRun.objects.filter(held=True).order_by("cron_name").values("cron_name").distinct()
+    held = [name["cron_name"] for name in names[:BATCH_SIZE]]
+    return sum(_release(name) for name in held)
+
+
+def _release(name: str) -> bool:
+    with atomic():
+        skip = connection().features.has_select_for_update_skip_locked
+        waiting = CronRun.objects.filter(cron_name=name, held=True).order_by("id")
+        run = waiting.select_for_update(skip_locked=skip).first()
+        if run is None:
+            return False
+        unfinished = _unfinished(name)
+        first: Sequence[Job] = unfinished[:1]
+        if not first or first[0].pk != run.job_id:
+            return False
+        jobs = Job.objects.filter(pk=run.job_id)
+        moved = jobs.transition(Event.ACTIVATE, State.AVAILABLE, enqueued_at=Now())
+        CronRun.objects.filter(pk=run.pk).update(held=False)
+        if moved:
+            record([job_event("job.enqueued", first[0], time=timezone.now())])
+            wakeup.notify([first[0].queue])
+    return bool(moved)

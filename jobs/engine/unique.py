@@ -1,0 +1,140 @@
+"""Unique jobs: what an enqueue does when there is such a job already (OJS unique jobs §5 to §8).
+
+Strong: whoever enqueues under a key holds the key's lock until its transaction ends. On
+PostgreSQL that is an advisory lock; on SQLite writers take turns anyway. Asked after the lock is
+held and in a statement of its own, the question sees all that others have committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from django.db.models.functions import Now
+
+from ..database import is_postgresql, run
+from ..errors import DuplicateJob
+from ..lifecycle import TERMINAL, State
+from ..models import Job
+from ..unique_policy import UniquePolicy
+from ..validation import NewJob
+from .control import cancel_jobs
+
+# In one order, so that two batches with the same keys do not wait for each other. The lock
+# takes 64 bits of the key; keys that share them only wait for one another.
+LOCK = """
+    SELECT count(pg_advisory_xact_lock(lock))
+      FROM (SELECT unnest(%s::bigint[]) AS lock) AS locks
+"""
+
+
+class Conflicts:
+    """Decides, job by job, what of a batch is stored and which jobs give way to it."""
+
+    def __init__(self, new: Sequence[NewJob]) -> None:
+        self.new = new
+        self.kept: list[NewJob] = []
+        self.replaced: dict[str, list[Any]] = {}
+        """What gave way, by the reason to tell."""
+        self.earlier: dict[str, dict[State, list[NewJob]]] = {}
+        """The unique jobs of this batch that will be stored, by key and state."""
+
+    def settle(self) -> list[NewJob]:
+        """Lock the keys and apply the policies; return the jobs to store.
+
+        Must run in the transaction that stores them.
+
+        Raises:
+            DuplicateJob: a policy says reject (§5.1).
+        """
+        _lock({job.unique.key for job in self.new if job.unique})
+        for job in self.new:
+            if job.unique is None or self._admit(job, job.unique):
+                self.kept.append(job)
+                if job.unique is not None:
+                    states = self.earlier.setdefault(job.unique.key, {})
+                    states.setdefault(job.state, []).append(job)
+        return self.kept
+
+    def _admit(self, job: NewJob, policy: UniquePolicy) -> bool:
+        stored = _stored(policy)
+        batched = [
+            other
+            for state in policy.states
+            for other in self.earlier.get(policy.key, {}).get(state, ())
+        ]
+        if not stored and not batched:
+            return True
+        newest: Any = batched[-1] if batched else stored[0]
+        # A step of a workflow that was not stored would be waited for in vain.
+        if policy.on_conflict == "reject" or (
+            policy.on_conflict == "ignore" and (job.workflow_id or job.followed)
+        ):
+            raise _duplicate(newest, policy)
+        if policy.on_conflict == "ignore":
+            job.existing = newest
+            job.id, job.state = newest.id, State(newest.state)
+            return False
+        if policy.on_conflict == "replace_except_schedule":
+            _keep_schedule(job, [*batched, *stored])
+        self._replace(job, policy, batched, stored)
+        return True
+
+    def _replace(
+        self, job: NewJob, policy: UniquePolicy, batched: list[NewJob], stored: list[Job]
+    ) -> None:
+        """Cancel what is there (§5.2); finished jobs stay what they are."""
+        waiting = [other.pk for other in stored if other.state not in TERMINAL]
+        cancel_jobs(waiting, reason=f"replaced by {job.id}")
+        # Jobs of this batch are stored first, so that the record tells of them.
+        self.replaced.setdefault(f"replaced by {job.id}", []).extend(o.id for o in batched)
+        for other in batched:
+            self.earlier[policy.key][other.state].remove(other)
+
+    def cancel_replaced(self) -> None:
+        """Cancel those of the batch that a later one of it replaced."""
+        for reason, ids in self.replaced.items():
+            cancel_jobs(ids, reason=reason)
+
+
+def _lock(keys: Iterable[str]) -> None:
+    if is_postgresql():
+        locks = sorted({int(key[:16], 16) - 2**63 for key in keys})
+        run(LOCK, [locks])
+
+
+def _stored(policy: UniquePolicy) -> list[Job]:
+    """The jobs that the policy takes for duplicates, newest first (§7.4)."""
+    jobs = Job.objects.filter(unique_key=policy.key, state__in=policy.states)
+    if policy.period is not None:
+        # From the existing job's creation on (§7.2).
+        jobs = jobs.filter(created_at__gt=Now() - policy.period)
+    jobs = jobs.order_by("-created_at", "-pk")
+    live = [state for state in policy.states if state not in TERMINAL]
+    if policy.on_conflict in ("reject", "ignore") or not live:
+        return list(jobs[:1])
+    found = list(jobs.filter(state__in=live).select_for_update())
+    return found or list(jobs[:1])
+
+
+def _keep_schedule(job: NewJob, others: Sequence[Any]) -> None:
+    """A scheduled job that is replaced leaves its time to the new one (§5.3)."""
+    planned = next((other for other in others if other.state == State.SCHEDULED), None)
+    if planned is None:
+        return
+    job.scheduled_at = planned.scheduled_at
+    job.state = State.SCHEDULED
+    job.attributes.pop("scheduled_at", None)
+    sent = (planned.attributes or {}).get("scheduled_at")
+    if sent is not None:
+        job.attributes["scheduled_at"] = sent
+
+
+def _duplicate(existing: Any, policy: UniquePolicy) -> DuplicateJob:
+    return DuplicateJob(
+        "A job with the same unique key already exists.",
+        existing_job_id=str(existing.id),
+        existing_job_state=str(existing.state),
+        unique_key=policy.key,
+        uniqueness_key=policy.key,
+    )

@@ -1,0 +1,18 @@
+"""Make the groups OJS viewer, OJS operator and OJS admin, or bring them up to date."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from jobs.permissions import create_groups
+
+
+class Command(BaseCommand):
+    help = __doc__ or ""
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        for name, count in create_groups().items():
+            told = f"{count} permissions added" if count else "is up to date"
+            self.stdout.write(f"{name}: {told}.")

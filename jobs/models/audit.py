@@ -1,0 +1,47 @@
+"""What operators did: one row for each action, whether by admin, API or shell."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+
+class Source(models.TextChoices):
+    """Through which door an operator came."""
+
+    ADMIN = "admin", _("admin")
+    API = "api", _("API")
+    SHELL = "shell", _("shell")
+    SERVER = "server", _("server")
+    """Carried out later, on behalf of an operator: a rolling drain."""
+
+
+class OperatorAction(models.Model):
+    """Who did what to how many, why, and from where. Never changed, never deleted by hand."""
+
+    # No foreign keys: the record outlives its actor and its targets, and a site's users may live
+    # in another database.
+    done_at = models.DateTimeField(default=timezone.now)
+    actor = models.CharField(max_length=255)
+    """A user of the site, an API key, or whoever is logged in at the shell."""
+    source = models.CharField(max_length=6, choices=Source)
+    address = models.CharField(max_length=255, blank=True, default="")
+    """Network address of a request, host name of a shell."""
+    verb = models.CharField(max_length=40)
+    """The permission it takes, without its app: `quiet_worker`."""
+    target_kind = models.CharField(max_length=40)
+    """The model it was done to: `worker`."""
+    count = models.PositiveIntegerField(default=0)
+    """How many it changed."""
+    selection = models.JSONField(default=dict, blank=True)
+    """How they were chosen (`labels`, `filter`, …), and in `ids` the first of them."""
+    reason = models.TextField(blank=True, default="")
+
+    class Meta:
+        verbose_name = _("operator action")
+        verbose_name_plural = _("operator actions")
+        ordering = ("-id",)
+
+    def __str__(self) -> str:
+        return f"{self.verb} ({self.count}) by {self.actor}"

@@ -1,0 +1,107 @@
+"""Schedules, and what became of their occurrences (OJS cron §2)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils.timezone import now
+from django.utils.translation import gettext_lazy as _
+
+
+class OverlapPolicy(models.TextChoices):
+    """What happens when a run is due and an earlier one has not finished (OJS cron §6)."""
+
+    SKIP = "skip", _("skip")
+    ALLOW = "allow", _("allow")
+    CANCEL_PREVIOUS = "cancel_previous", _("cancel previous")
+    ENQUEUE = "enqueue", _("enqueue")
+
+
+class Outcome(models.TextChoices):
+    """What became of one occurrence."""
+
+    TRIGGERED = "triggered", _("triggered")
+    SKIPPED = "skipped", _("skipped")
+    REFUSED = "refused", _("refused")
+
+
+class CronJobQuerySet(models.QuerySet["CronJob"]):
+    def due(self) -> CronJobQuerySet:
+        return self.filter(next_run_at__lte=Now())
+
+
+class CronJob(models.Model):
+    """A named, persistent registration that enqueues a job again and again (OJS cron §2)."""
+
+    name = models.CharField(max_length=255, primary_key=True)
+    expression = models.CharField(max_length=255)
+    timezone = models.CharField(max_length=64, default="UTC")
+    template = models.JSONField()
+    """`type`, `args`, `meta` and `options` of each job, as the client sent them."""
+    overlap_policy = models.CharField(
+        max_length=15, choices=OverlapPolicy, default=OverlapPolicy.SKIP
+    )
+    enabled = models.BooleanField(default=True)
+    description = models.TextField(blank=True, default="")
+    anchored_at = models.DateTimeField()
+    """What `next_run_at` was computed from: the registration or the last occurrence (§4.1)."""
+    next_run_at = models.DateTimeField(null=True, blank=True)
+    """Null while disabled (§8.5)."""
+    last_run_at = models.DateTimeField(null=True, blank=True)
+    run_count = models.PositiveBigIntegerField(default=0)
+    created_at = models.DateTimeField(default=now)
+
+    objects = CronJobQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("cron job")
+        verbose_name_plural = _("cron jobs")
+        permissions = [("operate_cron", _("Can run, enable and disable cron jobs"))]
+        ordering = ("name",)
+        indexes = [
+            models.Index(
+                "next_run_at", name="ojs_cron_due", condition=Q(next_run_at__isnull=False)
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class CronRun(models.Model):
+    """What became of one occurrence; the link between a cron job and the jobs it made.
+
+    Keyed by name, without a foreign key: a cron job that is deleted and registered again must
+    still know of the run that is being executed (§6.3).
+    """
+
+    cron_name = models.CharField(max_length=255)
+    job_id = models.UUIDField(null=True, blank=True)
+    scheduled_for = models.DateTimeField()
+    decided_at = models.DateTimeField(default=now)
+    outcome = models.CharField(max_length=9, choices=Outcome)
+    reason = models.TextField(blank=True, default="")
+    unfinished = models.BooleanField(default=False)
+    """The job may not have finished yet; looked after when the next run is due."""
+    held = models.BooleanField(default=False)
+    """The job is pending until the earlier runs have finished (`enqueue`, §6.1)."""
+
+    objects: ClassVar[models.Manager[CronRun]] = models.Manager()
+
+    class Meta:
+        verbose_name = _("cron run")
+        verbose_name_plural = _("cron runs")
+        ordering = ("-id",)
+        indexes = [
+            models.Index("cron_name", "id", name="ojs_cronrun_name"),
+            models.Index(
+                "cron_name", "job_id", name="ojs_cronrun_open", condition=Q(unfinished=True)
+            ),
+            models.Index("cron_name", "id", name="ojs_cronrun_held", condition=Q(held=True)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.cron_name} {self.scheduled_for}: {self.outcome}"

@@ -1,0 +1,233 @@
+"""When a schedule is due: cron expressions, intervals, time zones (OJS cron §3 to §5).
+
+`cronsim` does the arithmetic, on the wall clock alone: it never sees a time zone. What a wall
+clock time means is decided here, because the document's rules for the change of clocks (§5.2)
+are not those of any cron: a time that does not exist is skipped, one that exists twice counts
+once, the first time.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import cache, lru_cache
+from typing import Protocol
+from zoneinfo import ZoneInfo, available_timezones
+
+from cronsim import CronSim, CronSimError
+
+from .durations import LONGEST
+
+LONGEST_EXPRESSION = 255
+HORIZON = timedelta(days=366 * 50)
+"""What does not come round in fifty years never does; 29 February on a Monday takes forty."""
+MOST_SKIPPED = 100_000
+"""Wall clock times looked at for one answer. A day left out, as Samoa did in 2011, has 86,400."""
+
+ALIASES = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+EVERY = re.compile(r"@every\s+(?=\S)((?:[0-9]{1,12}(?:\.[0-9]{1,9})?(?:h|ms|m|s))+)", re.IGNORECASE)
+PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(h|ms|m|s)", re.IGNORECASE)
+UNITS = {
+    "h": timedelta(hours=1),
+    "m": timedelta(minutes=1),
+    "s": timedelta(seconds=1),
+    "ms": timedelta(milliseconds=1),
+}
+NEAREST = re.compile(r"([0-9]{1,2})W")
+
+
+class InvalidSchedule(ValueError):
+    """An expression or a time zone that the document does not allow (§3.5, §5.1)."""
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    """The next time a schedule is due."""
+
+    at: datetime
+    skipped: int = 0
+    """Times before it that the change of clocks left out (§5.2)."""
+    skipped_at: datetime | None = None
+    """The first of them, read with the offset that was valid until then."""
+
+
+class Schedule(Protocol):
+    def after(self, moment: datetime) -> Occurrence | None:
+        """The first occurrence later than `moment`; None if there is none in fifty years."""
+
+    def explain(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Interval:
+    """`@every 1h30m`, counted from the moment given (§4.1)."""
+
+    length: timedelta
+    spelling: str
+
+    def after(self, moment: datetime) -> Occurrence:
+        return Occurrence(moment + self.length)
+
+    def explain(self) -> str:
+        return f"Every {self.spelling}"
+
+
+class WallClock(CronSim):
+    """cronsim, and `15W`: the weekday nearest to the 15th, within its month (§3.3)."""
+
+    def __init__(self, expression: str, start: datetime) -> None:
+        fields = expression.upper().split()
+        fields[-1] = fields[-1].replace("-SUN", "-7")
+        days = fields[-3].split(",") if len(fields) in (5, 6) else []
+        wanted = {day: int(found[1]) for day in days if (found := NEAREST.fullmatch(day))}
+        self.nearest = frozenset(wanted.values())
+        if wanted:
+            fields[-3] = ",".join(day.removesuffix("W") if day in wanted else day for day in days)
+        super().__init__(" ".join(fields), start)
+        self.days -= {day for day in self.nearest if str(day) not in days}
+
+    def match_dom(self, d: date) -> bool:
+        return super().match_dom(d) or any(
+            d.day == nearest_weekday(d.year, d.month, day) for day in self.nearest
+        )
+
+
+def nearest_weekday(year: int, month: int, day: int) -> int:
+    """The working day nearest to `day`, never in another month; 0 if the month has no such day."""
+    last = calendar.monthrange(year, month)[1]
+    if day > last:
+        return 0
+    weekday = calendar.weekday(year, month, day)
+    if weekday == calendar.SATURDAY:
+        return day - 1 if day > 1 else day + 2
+    if weekday == calendar.SUNDAY:
+        return day + 1 if day < last else day - 2
+    return day
+
+
+@dataclass(frozen=True)
+class Calendar:
+    """A cron expression of five or six fields, in a time zone."""
+
+    expression: str
+    zone: ZoneInfo
+
+    def after(self, moment: datetime) -> Occurrence | None:
+        start = moment.astimezone(self.zone).replace(tzinfo=None)
+        skipped, skipped_at = 0, None
+        clock = WallClock(self.expression, start)
+        for _ in range(MOST_SKIPPED):
+            wall = next(clock, None)
+            if wall is None or wall - start > HORIZON:
+                return None
+            # fold=0: of a time that exists twice, the first (§5.2).
+            at = wall.replace(tzinfo=self.zone, fold=0).astimezone(UTC)
+            if at.astimezone(self.zone).replace(tzinfo=None) != wall:
+                skipped, skipped_at = skipped + 1, skipped_at or at
+            elif at > moment:
+                return Occurrence(at, skipped, skipped_at)
+        return None
+
+    def explain(self) -> str:
+        if WallClock(self.expression, datetime(2000, 1, 1)).nearest:
+            return self.expression
+        return CronSim(self.expression, datetime(2000, 1, 1)).explain()
+
+
+@cache
+def zone_names() -> frozenset[str]:
+    """Names of the IANA database that mean a place; abbreviations are none (§5.1)."""
+    return frozenset(
+        name
+        for name in available_timezones() - {"Factory", "localtime"}
+        if "/" in name or name == "UTC" or name != name.upper()
+    )
+
+
+def read_zone(name: str) -> ZoneInfo:
+    """
+    Raises:
+        InvalidSchedule: not the IANA name of a time zone; offsets and abbreviations are not (§5.1).
+    """
+    if name not in zone_names():
+        raise InvalidSchedule(
+            f"{name[:64]!r} is not an IANA time zone such as Europe/Berlin or UTC; offsets and "
+            "abbreviations do not say when clocks change."
+        )
+    return ZoneInfo(name)
+
+
+@lru_cache(maxsize=1024)
+def read_schedule(expression: str, timezone: str = "UTC") -> Schedule:
+    """Read a cron expression, an alias such as @daily, or @every and a duration (§3, §4).
+
+    Raises:
+        InvalidSchedule: it is none of these, or it never comes round.
+    """
+    zone = read_zone(timezone)
+    text = expression.strip()
+    if not text:
+        raise InvalidSchedule("The expression is empty.")
+    if len(text) > LONGEST_EXPRESSION:
+        raise InvalidSchedule(f"An expression may have {LONGEST_EXPRESSION} characters at most.")
+    if text.lower().startswith("@every"):
+        return _interval(text)
+    text = ALIASES.get(text.lower(), text)
+    if text.startswith("@"):
+        raise InvalidSchedule(f"There is no {text!r}; there are {', '.join(ALIASES)}, @every.")
+    if len(text.split()) not in (5, 6):
+        raise InvalidSchedule(f"{text!r} has {len(text.split())} fields; 5 or 6 are allowed.")
+    calendar = Calendar(" ".join(text.upper().split()).replace("-SUN", "-7"), zone)
+    _check(calendar, text)
+    return calendar
+
+
+def _check(calendar: Calendar, text: str) -> None:
+    if not text.isascii():
+        raise InvalidSchedule(f"{text!r} is not a cron expression.")
+    try:
+        # A fixed start: what is valid today is valid tomorrow.
+        found = calendar.after(datetime(2026, 1, 1, tzinfo=UTC))
+    except CronSimError as problem:
+        raise InvalidSchedule(f"{text!r} is not a cron expression: {problem}.") from None
+    except (ValueError, TypeError, AssertionError):
+        raise InvalidSchedule(f"{text!r} is not a cron expression.") from None
+    if found is None:
+        raise InvalidSchedule(f"{text!r} never comes round.")
+
+
+def _interval(text: str) -> Interval:
+    found = EVERY.fullmatch(text)
+    if found is None:
+        raise InvalidSchedule(f"{text!r} is not an interval such as '@every 1h30m'.")
+    try:
+        length = sum(
+            (float(amount) * UNITS[unit.lower()] for amount, unit in PART.findall(found[1])),
+            timedelta(0),
+        )
+    except OverflowError:
+        length = timedelta.max
+    if not timedelta(milliseconds=1) <= length <= LONGEST:
+        raise InvalidSchedule(f"{text!r} must be between a millisecond and a century.")
+    return Interval(length, found[1].lower())
+
+
+def upcoming(schedule: Schedule, after: datetime, count: int = 5) -> list[datetime]:
+    """The next `count` times, for people to check that the schedule means what they meant."""
+    times: list[datetime] = []
+    for _ in range(count):
+        found = schedule.after(times[-1] if times else after)
+        if found is None:
+            break
+        times.append(found.at)
+    return times

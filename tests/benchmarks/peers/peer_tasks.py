@@ -1,0 +1,9 @@
+"""The job as django-tasks-db wants it: a task in a module."""
+
+import peer_jobs
+from django_tasks import task
+
+
+@task
+def tick_task() -> None:
+    peer_jobs.tick()

@@ -1,0 +1,683 @@
+"""AGQ against a real `runagq`, with a real Redis client (AGQ worker registration protocol)."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+
+import pytest
+from django.core.management import call_command
+from django.utils import timezone
+
+from jobs import engine
+from jobs.api.authentication import make_key
+from jobs.lifecycle import State
+from jobs.models import ApiKey, Job
+from jobs.validation import new_job
+from tests import processes
+from tests.conftest import url_of_test_database
+from tests.factories import ago
+from workers import reaper
+from workers.lifecycle import WorkerState
+from workers.models import Worker
+
+redis = pytest.importorskip("redis")
+Retry = redis.retry.Retry
+NoBackoff = redis.backoff.NoBackoff
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def start(django_db_setup, tmp_path_factory):
+    """Start `runagq` on the test database: `with start(ALLOW_ANONYMOUS=1) as port:`."""
+    folder = tmp_path_factory.mktemp("agq")
+
+    def begin(**options):
+        port = processes.free_port()
+        environment = processes.environment(url_of_test_database(), AGQ_PORT=port, **options)
+        started = processes.manage(folder, environment, "runagq", name=f"runagq-{port}")
+        return port, started
+
+    return begin
+
+
+@pytest.fixture(scope="module")
+def served(start):
+    """A server that is open to everybody, for the whole file: its port and its process."""
+    port, started = start(ALLOW_ANONYMOUS=1)
+    with started as process:
+        process.wait_for("AGQ workers are served on")
+        process.port = port
+        yield process
+        assert process.process.poll() is None, process.output
+        assert "Traceback" not in process.output
+
+
+@pytest.fixture(scope="module")
+def guarded(start):
+    """A server that wants keys."""
+    port, started = start()
+    with started as process:
+        process.wait_for("AGQ workers are served on")
+        process.port = port
+        yield process
+
+
+class Client:
+    """A worker's connection."""
+
+    def __init__(self, port: int, **options) -> None:
+        # What is refused is refused: no second try.
+        options = {"retry": Retry(NoBackoff(), 0)} | options
+        options = {"decode_responses": True, "socket_timeout": processes.PATIENCE} | options
+        self.redis = redis.Redis(port=port, single_connection_client=True, **options)
+
+    def __call__(self, *words):
+        return self.redis.execute_command(*words)
+
+    def refused(self, *words) -> str:
+        with pytest.raises(redis.RedisError) as refusal:
+            self(*words)
+        return str(refusal.value)
+
+    def register(self, worker_id="worker-001", **changes):
+        return self("WORKER.REGISTER", registration(worker_id, **changes))
+
+    def pull(self, *queues, timeout=5):
+        found = self.redis.brpop(queues or ["queue:ready"], timeout)
+        return found and json.loads(found[1])
+
+    def update(self, job_id, **said):
+        return self("JOB.UPDATE", job_id, json.dumps(said))
+
+
+def registration(worker_id="worker-001", tools=("sort", "jq"), units=(), **changes) -> str:
+    document = {
+        "worker_id": worker_id,
+        "hostname": "macbook-pro.local",
+        "platform": "darwin-arm64",
+        "agw_version": "0.1.0",
+        "capabilities": {"tools": list(tools), "agentic_units": list(units)},
+        "max_concurrent_jobs": 4,
+        "tags": {"environment": "local"},
+    }
+    return json.dumps(document | changes)
+
+
+@pytest.fixture
+def connect(served):
+    clients = []
+
+    def make(**options) -> Client:
+        clients.append(Client(served.port, **options))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.redis.close()
+
+
+@pytest.fixture
+def worker(connect) -> Client:
+    client = connect()
+    client.register()
+    return client
+
+
+def push(queue="ready", **document) -> Job:
+    request = {"type": "email.send", "args": [1], "queue": queue} | document
+    (job,) = engine.enqueue([new_job(request, timezone.now())])
+    return Job.objects.get(pk=job.id)
+
+
+def raw(port: int, data: bytes) -> bytes:
+    """What the server answers to bytes, until it has nothing more to say or hangs up."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+        return answer
+
+
+# Registration (§2) and heartbeats (§3)
+
+
+def test_a_worker_registers_is_heard_and_can_be_looked_up(connect):
+    client = connect()
+
+    said = client.register(units=["agx-ocr"])
+    beat = client("WORKER.HEARTBEAT", "worker-001", '{"active_jobs": 2}')
+
+    assert said == "OK worker_id=worker-001 heartbeat_interval=30"
+    assert beat == "OK"
+    assert client("KEYS", "worker:*:alive") == ["worker:worker-001:alive"]
+    assert json.loads(client("GET", "worker:worker-001:stats")) == {"active_jobs": 2}
+    assert json.loads(client("GET", "worker:worker-001:metadata"))["platform"] == "darwin-arm64"
+    assert client("TTL", "worker:worker-001:metadata") == -1
+    assert 0 < client("TTL", "worker:worker-001:stats") <= 120
+    assert 0 < client("TTL", "worker:worker-001:alive") <= 90
+    assert abs(int(client("GET", "worker:worker-001:alive")) - time.time()) < 60
+    assert set(client("SMEMBERS", "capability:agx-ocr:workers")) == {"worker-001"}
+    row = Worker.objects.get()
+    assert (row.protocol, row.concurrency, row.labels) == ("agq", 4, ["environment:local"])
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_both_versions_of_the_protocol_are_spoken(connect, version):
+    client = connect(protocol=version)
+    client.register()
+    assert client.pull(timeout=0.05) is None
+    client.redis.lpush("queue:ready", '{"plan": ["sort"]}')
+    assert client.pull()["plan"] == ["sort"]
+
+
+@pytest.mark.parametrize(
+    ("document", "answer"),
+    [
+        (registration("worker 1"), "Invalid worker ID characters"),
+        (registration("worker\n1"), "Invalid worker ID characters"),
+        (registration("w" * 65), "Worker ID too long"),
+        (registration(capabilities={}), "Invalid capabilities format"),
+        (registration(capabilities={"tools": "sort"}), "Invalid capabilities format"),
+        (registration(capabilities={"tools": [1]}), "Invalid capabilities format"),
+        (registration(hostname=None), "The 'hostname' field is required."),
+        (registration(max_concurrent_jobs=0), "The 'max_concurrent_jobs' field must be between"),
+        ("[]", "Invalid worker JSON: an object is needed"),
+        ("{", "Invalid worker JSON"),
+        ('{"worker_id": "w", "x": ' + "[" * 400 + "]" * 400 + "}", "Invalid worker JSON"),
+    ],
+    ids=lambda value: None,
+)
+def test_a_registration_that_breaks_a_rule_is_refused_in_words(connect, document, answer):
+    assert answer in connect().refused("WORKER.REGISTER", document)
+    assert not Worker.objects.exists()
+
+
+def test_an_id_belongs_to_one_active_worker(connect, worker):
+    assert connect().refused("WORKER.REGISTER", registration()) == "Worker ID already registered"
+
+    # Registering once more on the same connection is no second worker.
+    assert worker.register().startswith("OK worker_id=worker-001")
+    Worker.objects.update(last_heartbeat_at=ago(91))
+    assert connect().register().startswith("OK"), "a dead worker's id is free"
+
+
+def test_a_worker_that_lost_its_connection_comes_back_to_its_jobs(connect, worker):
+    job = push()
+    assert worker.pull()["job_id"] == str(job.pk)
+    worker.redis.close()
+
+    again = connect()
+    processes.eventually(lambda: _registers(again))
+
+    assert again.update(str(job.pk), status="completed") == "OK"
+    assert Worker.objects.get().incarnation == 1
+
+
+def _registers(client) -> bool:
+    """Once the server has seen the old connection end."""
+    try:
+        return client.register().startswith("OK")
+    except redis.ResponseError as refusal:
+        assert str(refusal) == "Worker ID already registered"
+        return False
+
+
+def test_a_worker_nobody_knows_is_told_so(connect):
+    client = connect()
+    assert client.refused("WORKER.HEARTBEAT", "ghost") == "Worker not registered: ghost"
+    assert client.refused("WORKER.UNREGISTER", "ghost") == "Worker not registered: ghost"
+    assert "Worker not registered" in client.refused("BRPOP", "queue:ready", 1)
+
+
+def test_a_worker_that_leaves_is_gone_and_its_jobs_are_recovered(worker):
+    job = push()
+    worker.pull()
+    assert worker("WORKER.UNREGISTER", "worker-001") == "OK"
+    reaper.sweep()
+
+    job.refresh_from_db()
+    assert job.state == State.AVAILABLE
+    assert worker("KEYS", "worker:*:alive") == []
+    assert worker("GET", "worker:worker-001:metadata") is None
+    assert worker("QUIT") in ("OK", True)
+
+
+# Jobs (§4)
+
+
+def test_a_job_is_pulled_reported_on_and_completed(worker):
+    worker.redis.lpush("queue:ready", '{"plan": {"tasks": ["sort"]}, "inputs": {"file": "a"}}')
+    job = worker.pull()
+    assert (job["plan"], job["inputs"], job["attempt"]) == ({"tasks": ["sort"]}, {"file": "a"}, 1)
+    assert worker("GET", f"job:{job['job_id']}:worker") == "worker-001"
+    assert 3590 <= worker("TTL", f"job:{job['job_id']}:worker") <= 3600
+
+    assert worker.update(job["job_id"], status="running", worker_id="worker-001") == "OK"
+    assert worker.update(job["job_id"], current_task=2, progress_percent=40) == "OK"
+    assert engine.progress_of(uuid.UUID(job["job_id"])).value == pytest.approx(0.4)
+    assert worker.update(job["job_id"], status="completed", task_results=[1, 2]) == "OK"
+
+    done = Job.objects.get()
+    assert (done.state, done.finished_by) == (State.COMPLETED, "worker-001")
+    assert done.result == {"task_results": [1, 2]}
+
+
+def test_a_failed_job_follows_its_retry_policy(worker):
+    job = push(retry={"max_attempts": 2})
+    worker.pull()
+
+    said = {"status": "failed", "error": "Task 2 timed out", "task_results": [0]}
+    assert worker.update(str(job.pk), **said) == "OK"
+
+    job.refresh_from_db()
+    assert job.state == State.RETRYABLE
+    error = job.errors.get()
+    assert (error.message, error.details) == ("Task 2 timed out", {"task_results": [0]})
+    assert error.worker_id == "worker-001"
+
+
+def test_only_the_worker_that_claimed_a_job_may_update_it(connect, worker):
+    job = push()
+    worker.pull()
+    other = connect()
+    other.register("worker-002")
+
+    for said in ({"status": "completed"}, {"status": "running"}, {"progress_percent": 5}):
+        assert other.refused("JOB.UPDATE", str(job.pk), json.dumps(said)) == (
+            "Worker worker-002 cannot update job claimed by worker-001"
+        )
+    job.refresh_from_db()
+    assert job.state == State.ACTIVE
+    assert engine.progress_of(job.pk).value is None
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        ('{"status": "done"}', "Invalid status: done"),
+        ('{"progress_percent": 101}', "must be 0 to 100"),
+        ('{"progress_percent": "half"}', "must be 0 to 100"),
+        ("{}", "neither status nor progress"),
+        ("nonsense", "Invalid update JSON"),
+    ],
+    ids=lambda value: None,
+)
+def test_an_update_that_says_nothing_we_know_is_refused(worker, said, answer):
+    job = push()
+    worker.pull()
+    assert answer in worker.refused("JOB.UPDATE", str(job.pk), said)
+    assert "Job not found" in worker.refused("JOB.UPDATE", "job-abc123", '{"status":"completed"}')
+
+
+def test_queues_are_looked_at_in_the_order_given(worker):
+    low, high = push("ready"), push("urgent")
+    pulled = [worker.pull("queue:urgent", "queue:ready")["job_id"] for _ in range(2)]
+    assert pulled == [str(high.pk), str(low.pk)]
+    assert Worker.objects.get().queues == ["urgent", "ready"]
+
+
+def test_a_pull_with_nothing_to_do_answers_nil_when_its_time_is_over(served, worker):
+    assert worker.pull(timeout=0.05) is None
+    answer = raw(served.port, b"BRPOP queue:ready x\r\nBRPOP queue:ready -1\r\nBRPOP ready 1\r\n")
+    assert answer.splitlines() == [
+        b"-ERR timeout is not a float or out of range",
+        b"-ERR timeout is negative",
+        b"-ERR keys to pop from and push to are queue:<name>",
+    ]
+
+
+def test_a_waiting_pull_gets_a_job_that_is_enqueued_elsewhere(worker):
+    found = []
+    waiting = threading.Thread(target=lambda: found.append(worker.pull(timeout=30)))
+    waiting.start()
+    # Until it waits, as far as can be seen: it has said which queues it pulls from.
+    job = push()
+    waiting.join(processes.PATIENCE)
+    assert found and found[0]["job_id"] == str(job.pk)
+
+
+def test_a_quieted_worker_is_given_nothing_and_a_resumed_one_again(worker):
+    push()
+    assert Worker.objects.direct(WorkerState.QUIET) == 1
+    assert worker.pull(timeout=0.05) is None
+    assert worker("WORKER.HEARTBEAT", "worker-001") == "OK"
+    assert Worker.objects.resume() == 1
+    assert worker.pull() is not None
+
+
+# Routing (capabilities, tags and pools)
+
+
+def test_a_job_goes_only_to_a_worker_that_has_all_it_needs(connect, worker):
+    needy = push(meta={"capabilities": ["jq", "agx-ocr"]})
+    plain = push()
+    assert worker.pull()["job_id"] == str(plain.pk), "jq alone is not enough"
+    assert worker.pull(timeout=0.05) is None
+
+    both = connect()
+    both.register("worker-002", units=["agx-ocr"])
+    assert both.pull()["job_id"] == str(needy.pk)
+
+
+def test_a_tag_makes_a_pool(connect, worker):
+    worker.redis.lpush("queue:ready", '{"plan": [], "capabilities": ["gpu:true"]}')
+    assert worker.pull(timeout=0.05) is None
+    pooled = connect()
+    pooled.register("worker-002", tags={"gpu": True})
+    assert pooled.pull() is not None
+
+
+def test_workers_of_other_protocols_do_not_get_what_they_cannot_do(api):
+    push("default", meta={"capabilities": ["jq"]})
+    for name, labels in (("plain", []), ("able", ["jq"])):
+        api.send("workers/heartbeat", {"worker_id": name, "labels": labels})
+
+    assert api.fetch("default", worker_id="plain") == []
+    assert api.fetch("default") == []
+    assert len(api.fetch("default", worker_id="able")) == 1
+
+
+def test_a_worker_proves_what_it_can_do(connect, worker):
+    asked = connect()
+    answers = []
+    challenge = '{"command": "jq", "args": ["--version"]}'
+    words = ("WORKER.VERIFY", "jq", challenge, "worker-001")
+    asking = threading.Thread(target=lambda: answers.append(asked(*words)))
+    asking.start()
+    job = worker.pull(timeout=20)
+    assert job["inputs"] == [json.loads(challenge)]
+    worker.update(job["job_id"], status="completed", result={"output": "jq-1.7"})
+    asking.join(processes.PATIENCE)
+    assert answers == ['OK output="jq-1.7"']
+    assert "No active worker" in asked.refused("WORKER.VERIFY", "agx-ocr", challenge)
+
+
+# Death, hanging, crashes (§5)
+
+
+def test_a_silent_worker_is_dead_and_its_job_goes_to_another(connect, worker):
+    job = push()
+    worker.pull()
+    Worker.objects.update(last_heartbeat_at=ago(89))
+    reaper.sweep()
+    assert Worker.objects.get().state == WorkerState.RUNNING
+    Worker.objects.update(last_heartbeat_at=ago(91))
+    reaper.sweep()
+
+    assert worker.refused("WORKER.HEARTBEAT", "worker-001") == "Worker not registered: worker-001"
+    assert "Worker not registered" in worker.refused("BRPOP", "queue:ready", 1)
+    other = connect()
+    other.register("worker-002")
+    assert other.pull()["attempt"] == 2
+    refusal = worker.refused("JOB.UPDATE", str(job.pk), '{"status": "completed"}')
+    assert refusal == "Worker worker-001 cannot update job claimed by worker-002"
+    assert worker("GET", "worker:worker-001:metadata"), "kept for whoever wants to know why"
+
+
+def test_a_job_past_its_hour_is_taken_back_and_the_worker_flagged(worker):
+    job = push()
+    worker.pull()
+    worker("WORKER.HEARTBEAT", "worker-001")
+    job.refresh_from_db()
+    assert 3590 <= (job.reserved_until - job.started_at).total_seconds() <= 3600
+    Job.objects.update(reserved_until=ago(1))
+    assert Worker.objects.get().flagged_at is None
+    reaper.sweep()
+
+    job.refresh_from_db()
+    assert (job.state, job.attempt) == (State.AVAILABLE, 2)
+    assert [error.type for error in job.errors.all()] == ["visibility_timeout"]
+    assert Worker.objects.get().flagged_at is not None
+
+
+WORKER = """
+import json, sys, redis
+r = redis.Redis(port=int(sys.argv[1]), single_connection_client=True)
+r.execute_command("WORKER.REGISTER", sys.argv[2])
+r.brpop("queue:ready", 0)
+print("has a job", flush=True)
+r.brpop("queue:nothing", 0)
+"""
+
+
+def test_the_job_of_a_worker_that_was_killed_is_done_by_another(connect, served, tmp_path):
+    job = push()
+    command = [sys.executable, "-c", WORKER, str(served.port), registration("doomed")]
+    with processes.running(command, tmp_path / "doomed.log", {}) as doomed:
+        doomed.wait_for("has a job")
+        doomed.process.kill()
+        doomed.process.wait()
+    survivor = connect()
+    survivor.register("survivor")
+    Worker.objects.filter(pk="doomed").update(last_heartbeat_at=ago(91))
+    reaper.sweep()
+
+    assert survivor.pull()["job_id"] == str(job.pk)
+    survivor.update(str(job.pk), status="completed")
+    job.refresh_from_db()
+    assert (job.attempt, job.finished_by) == (2, "survivor")
+
+
+def test_a_client_that_went_while_it_waited_takes_no_job_with_it(connect, worker):
+    for number in range(5):
+        gone = connect()
+        gone.register(f"gone-{number}")
+        gone.redis.connection.send_command("BRPOP", "queue:ready", 0)
+        gone.redis.connection.disconnect()
+    job = push()
+    assert worker.pull(timeout=20)["job_id"] == str(job.pk)
+
+
+# Who may (§7)
+
+
+def test_without_a_key_nothing_is_answered(guarded):
+    client = Client(guarded.port, protocol=2)
+    for words in (("PING",), ("KEYS", "*"), ("GET", "x"), ("WORKER.REGISTER", "{}"), ("NOPE",)):
+        assert "Authentication required" in client.refused(*words)
+    assert "Authentication required" in client.refused("BRPOP", "queue:ready", 1)
+    assert "invalid session key" in client.refused("AUTH", "nonsense")
+
+
+def test_a_session_key_speaks_for_its_worker_and_no_other(guarded, capsys):
+    call_command("createsessionkey", "worker-001")
+    key = capsys.readouterr().out.strip()
+    assert len(bytes.fromhex(key)) == 32
+    assert key not in str(ApiKey.objects.values())
+
+    first = Client(guarded.port, password=key)
+    assert first.register().startswith("OK")
+    second = Client(guarded.port, username="worker-001", password=key)
+    assert second("WORKER.HEARTBEAT", "worker-001") == "OK", "a second connection of the same"
+    assert second.register().startswith("OK"), "whoever has the key is the worker"
+    for words in (
+        ("WORKER.REGISTER", registration("worker-002")),
+        ("WORKER.HEARTBEAT", "worker-002"),
+        ("WORKER.UNREGISTER", "worker-002"),
+    ):
+        assert first.refused(*words) == "This session key belongs to worker worker-001"
+    assert "scope 'produce'" in first.refused("LPUSH", "queue:ready", '{"plan": 1}')
+    assert key not in guarded.output
+
+
+def test_an_api_key_may_what_its_scopes_say(guarded):
+    _, producer = make_key("producer", scopes=["produce"])
+    _, keeper = make_key("worker", scopes=["work"])
+    client = Client(guarded.port, password=producer)
+    assert client("LPUSH", "queue:ready", '{"plan": 1}', '{"plan": 2}') == 2
+    assert "scope 'work'" in client.refused("WORKER.REGISTER", registration())
+    assert "scope 'operate'" in client.refused("WORKER.VERIFY", "jq", "{}")
+    mine = Client(guarded.port, password=keeper)
+    mine.register()
+    other = Client(guarded.port, password=make_key("other", scopes=["work"])[1])
+    assert other.refused("WORKER.REGISTER", registration()) == "Worker ID already registered"
+
+
+def test_a_push_is_all_or_nothing(worker):
+    for wrong, answer in (
+        ('{"inputs": 1}', "The 'plan' field is required."),
+        ('{"plan": 1, "priority": 1000}', "must be between"),
+        ('{"plan": 1, "type": "no type"}', "must match"),
+        ("1", "Invalid job JSON"),
+    ):
+        assert answer in worker.refused("LPUSH", "queue:ready", '{"plan": 1}', wrong)
+    assert not Job.objects.exists()
+
+
+# Hostile bytes
+
+
+def test_pipelined_commands_are_answered_in_order(served):
+    register = registration().encode()
+    bulk = b"*2\r\n$15\r\nWORKER.REGISTER\r\n$%d\r\n%b\r\n" % (len(register), register)
+    answer = raw(served.port, b"PING\r\n" + bulk + b"PING a\r\n" * 3000 + b"QUIT\r\nPING\r\n")
+    lines = answer.split(b"\r\n")
+    assert lines[:2] == [b"+PONG", b"+OK worker_id=worker-001 heartbeat_interval=30"]
+    assert lines[2:-2] == [b"$1", b"a"] * 3000
+    assert lines[-2:] == [b"+OK", b""], "nothing after QUIT"
+
+
+def test_a_command_may_arrive_byte_by_byte(served):
+    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in b"*2\r\n$4\r\nECHO\r\n$5\r\na\r\nbc\r\n":
+            connection.sendall(bytes([byte]))
+        assert connection.recv(100) == b"$5\r\na\r\nbc\r\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "answer"),
+    [
+        (b"*1000000000\r\n", b"invalid multibulk length"),
+        (b"*2\r\n*1000000000\r\n", b"expected '$', got '*'"),
+        (b"*x\r\n", b"invalid multibulk length"),
+        (b"*1\r\n$99999999999\r\n", b"invalid bulk length"),
+        (b"*1\r\n$-1\r\n", b"invalid bulk length"),
+        (b"*1\r\n$4\r\nPINGxx", b"bulk string is longer than it says"),
+        (b"*3\r\n$10000000\r\n" + b"x" * 10_000_000 + b"\r\n$10000000\r\n", b"command larger than"),
+        (b"x" * 70_000, b"too big inline request"),
+        (b"PING 'a\r\n", b"unbalanced quotes"),
+    ],
+    ids=lambda value: None,
+)
+def test_what_is_no_command_gets_one_clear_error_and_the_line_is_closed(served, data, answer):
+    said = raw(served.port, b"PING\r\n" + data)
+    assert said.startswith(b"+PONG\r\n-ERR Protocol error: "), said
+    assert answer in said
+    assert said.count(b"\r\n") == 2
+
+
+def test_strangers_may_not_send_much(guarded):
+    data = b"*2\r\n$4\r\nAUTH\r\n$100000\r\n" + b"x" * 100_000 + b"\r\n"
+    assert b"invalid bulk length" in raw(guarded.port, data)
+
+
+def test_random_and_mutated_bytes_neither_crash_nor_hang_it(served, request):
+    """OJS_FUZZ_SECONDS=60 makes it a minute; here, so many messages."""
+    import os
+
+    chance = random.Random(20251117)
+    good = [
+        b"*1\r\n$4\r\nPING\r\n",
+        b"*3\r\n$5\r\nBRPOP\r\n$11\r\nqueue:ready\r\n$4\r\n0.01\r\n",
+        b"*2\r\n$15\r\nWORKER.REGISTER\r\n$%d\r\n%b\r\n"
+        % (len(registration()), registration().encode()),
+        b"*3\r\n$16\r\nWORKER.HEARTBEAT\r\n$10\r\nworker-001\r\n$2\r\n{}\r\n",
+        b'*3\r\n$5\r\nLPUSH\r\n$11\r\nqueue:ready\r\n$10\r\n{"plan":1}\r\n',
+        b"*2\r\n$4\r\nKEYS\r\n$14\r\nworker:*:alive\r\n",
+        b"HELLO 3\r\n",
+    ]
+    deadline = time.monotonic() + float(os.environ.get("OJS_FUZZ_SECONDS", "0"))
+    count = 0
+    while count < 150 or time.monotonic() < deadline:
+        count += 1
+        data = bytearray(b"".join(chance.choices(good, k=chance.randint(1, 4))))
+        for _ in range(chance.randint(1, 6)):
+            at = chance.randrange(len(data))
+            match chance.randrange(4):
+                case 0:
+                    data[at] = chance.randrange(256)
+                case 1:
+                    del data[at : at + chance.randint(1, 5)]
+                case 2:
+                    data[at:at] = chance.randbytes(chance.randint(1, 9))
+                case 3:
+                    data[at:at] = data[: chance.randint(1, 20)]
+            data = data or bytearray(b"*")
+        if count % 10 == 0:
+            data = bytearray(chance.randbytes(chance.randint(1, 300)))
+        answer = raw(served.port, bytes(data))
+        assert b"the server failed" not in answer, (bytes(data), answer)
+    assert raw(served.port, b"PING\r\n") == b"+PONG\r\n"
+
+
+def test_a_thousand_idle_connections_cost_little(served):
+    import psutil
+
+    server = psutil.Process(served.process.pid)
+    before = server.memory_info().rss
+    idle = [socket.create_connection(("127.0.0.1", served.port), timeout=10) for _ in range(1000)]
+    try:
+        for connection in idle:
+            connection.sendall(b"PING\r\n")
+        assert all(connection.recv(10) == b"+PONG\r\n" for connection in idle)
+        grown = server.memory_info().rss - before
+        assert grown < 40 * 2**20, f"{grown / 1000:.0f} bytes for each"
+        assert raw(served.port, b"PING\r\n") == b"+PONG\r\n"
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+def test_a_client_that_never_reads_holds_up_itself_alone(served, worker):
+    import psutil
+
+    server = psutil.Process(served.process.pid)
+    before = server.memory_info().rss
+    command = b"*2\r\n$4\r\nECHO\r\n$60000\r\n" + b"x" * 60_000 + b"\r\n"
+    with socket.create_connection(("127.0.0.1", served.port)) as greedy:
+        greedy.settimeout(0.5)
+        sent = 0
+        try:
+            while sent < 200 * 2**20:
+                sent += greedy.send(command * 20)
+        except TimeoutError:
+            pass
+        assert sent < 200 * 2**20, "it stopped reading"
+        assert worker("PING") is True
+        assert server.memory_info().rss - before < 40 * 2**20
+
+
+@pytest.mark.skipif(shutil.which("redis-cli") is None, reason="needs redis-cli")
+def test_redis_cli_can_be_used(served, worker):
+    def cli(*words: str) -> str:
+        command = ["redis-cli", "-p", str(served.port), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.strip()
+
+    assert cli("PING") == "PONG"
+    assert cli("KEYS", "worker:*:alive") == "worker:worker-001:alive"
+    assert cli("SMEMBERS", "capability:jq:workers") == "worker-001"
+    assert cli("LPUSH", "queue:ready", '{"plan": 1}') == "1"
+    assert cli("WORKER.HEARTBEAT", "nobody") == "ERR Worker not registered: nobody"
+
+
+def test_the_server_ends_in_order_with_workers_waiting(start):
+    port, started = start(ALLOW_ANONYMOUS=1)
+    with started as process:
+        process.wait_for("AGQ workers are served on")
+        client = Client(port)
+        client.register()
+        client.redis.connection.send_command("BRPOP", "queue:ready", 0)
+        assert process.terminate() == 0, process.output
+        assert "The AGQ server stops." in process.output
+        assert "Traceback" not in process.output

@@ -1,0 +1,61 @@
+"""A site that has nothing to do with this repository, and names of its own for everything."""
+
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SECRET_KEY = "for-tests-only"
+ALLOWED_HOSTS = ["testserver"]
+INSTALLED_APPS = [
+    "shop.admin_site.ShopAdminConfig",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "shop.jobs",
+    "shop.workers",
+    "rest_framework",
+    "jobs",
+    "workers",
+]
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+ROOT_URLCONF = "host_urls"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+SQLITE = {
+    "ENGINE": "django.db.backends.sqlite3",
+    "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20},
+}
+DATABASES = {
+    "default": SQLITE | {"NAME": HERE / "shop.sqlite3"},
+    "queue": SQLITE | {"NAME": HERE / "queue.sqlite3"},
+}
+DATABASE_ROUTERS = ["shop.routers.QueueRouter"]
+STATIC_URL = "static/"
+USE_TZ = True
+# What the site's own API wants; ours must neither heed nor need it.
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAdminUser"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.FormParser"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.StaticHTMLRenderer"],
+    "DEFAULT_THROTTLE_CLASSES": ["rest_framework.throttling.AnonRateThrottle"],
+    "DEFAULT_THROTTLE_RATES": {"anon": "1/day"},
+    "EXCEPTION_HANDLER": "shop.missing.handler",
+}

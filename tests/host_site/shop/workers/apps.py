@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class ShopWorkersConfig(AppConfig):
+    name = "shop.workers"
+    label = "workers"

@@ -1,0 +1,321 @@
+"""Cron: what is registered runs when it is due, once, by its overlap policy (OJS cron)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from jobs import engine
+from jobs.lifecycle import State
+from jobs.models import CronJob, CronRun, Event, Job
+from tests.factories import ago, ahead
+from tests.ojs_client import refusal
+
+pytestmark = pytest.mark.django_db
+
+
+def register(api, **fields):
+    body = {"name": "report", "cron": "0 9 * * *", "type": "report.make", "args": [1]} | fields
+    reply = api.send("cron", body)
+    assert reply.status_code in (200, 201), reply.content
+    return reply.json()["cron_job"]
+
+
+def make_due(name="report", seconds=1):
+    """Time passes: the next run of the cron job is `seconds` ago."""
+    CronJob.objects.filter(pk=name).update(
+        next_run_at=ago(seconds), anchored_at=ago(seconds + 3600)
+    )
+
+
+def tick(name="report"):
+    make_due(name)
+    return engine.enqueue_due_schedules()
+
+
+def states():
+    return [str(job.state) for job in Job.objects.order_by("pk")]
+
+
+def skipped():
+    return [event.data["reason"] for event in Event.objects.filter(type="cron.skipped")]
+
+
+def test_a_registration_is_told_back_in_the_words_of_every_document(api):
+    body = {"name": "report", "cron": "0 9 * * *", "timezone": "Asia/Tokyo"}
+    body |= {"type": "report.make", "args": [1], "options": {"queue": "reports"}}
+    body |= {"description": "Every morning"}
+
+    reply = api.send("cron", body)
+
+    document = reply.json()["cron_job"]
+    assert reply.status_code == 201 and reply.headers["Location"].endswith("/cron/report")
+    assert reply.json()["cron"] == document
+    for name, value in body.items():
+        assert document[name] == value
+    assert document["expression"] == document["schedule"] == "0 9 * * *"
+    assert (document["queue"], document["overlap_policy"]) == ("reports", "skip")
+    assert (document["enabled"], document["status"]) == (True, "active")
+    assert (document["last_run_at"], document["run_count"]) == (None, 0)
+    assert document["next_run_at"].endswith("T00:00:00.000Z"), "nine o'clock in Tokyo"
+
+
+def test_the_form_of_the_cases_and_of_the_command_line_is_accepted_too(api):
+    reply = api.send(
+        "cron",
+        {
+            "name": "x",
+            "expression": "@hourly",
+            "job_template": {"type": "a.b", "args": [2], "options": {"queue": "q"}},
+        },
+    )
+
+    assert reply.status_code == 201
+    document = reply.json()["cron"]
+    assert (document["type"], document["args"], document["queue"]) == ("a.b", [2], "q")
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"name": None}, "name"),
+        ({"name": "Report"}, "name"),
+        ({"name": "-x"}, "name"),
+        ({"name": "x" * 256}, "name"),
+        ({"cron": None}, "cron"),
+        ({"cron": 5}, "cron"),
+        ({"cron": "99 * * * *"}, "cron"),
+        ({"cron": "0 0 30 2 *"}, "cron"),
+        ({"cron": None, "expression": "x"}, "expression"),
+        ({"timezone": "+05:00"}, "timezone"),
+        ({"timezone": "EST"}, "timezone"),
+        ({"timezone": 5}, "timezone"),
+        ({"type": None}, "type"),
+        ({"type": "no good"}, "type"),
+        ({"args": {"a": 1}}, "args"),
+        ({"options": []}, "options"),
+        ({"options": {"queue": "A B"}}, "queue"),
+        ({"options": {"retry": {"max_attempts": -1}}}, "retry.max_attempts"),
+        ({"overlap_policy": "maybe"}, "overlap_policy"),
+        ({"enabled": "yes"}, "enabled"),
+        ({"description": 5}, "description"),
+    ],
+)
+def test_a_bad_registration_is_refused_and_the_field_is_named(api, change, field):
+    body = {"name": "report", "cron": "@daily", "type": "report.make", "args": []} | change
+
+    reply = api.send("cron", body)
+
+    assert reply.status_code in (400, 422)
+    assert refusal(reply)["details"]["field"] == field
+    assert not CronJob.objects.exists()
+
+
+def test_registering_again_updates_and_keeps_the_next_run_of_what_has_not_changed(api):
+    first = register(api, cron="@every 24h")
+    again = register(api, cron="@every 24h", args=[2])
+    changed = register(api, cron="@every 2h", args=[2])
+
+    assert again["next_run_at"] == first["next_run_at"], "a daily deployment must not starve it"
+    assert again["args"] == [2]
+    assert changed["next_run_at"] < first["next_run_at"]
+    assert CronJob.objects.count() == 1
+
+
+def test_what_the_server_manages_is_not_the_clients_to_say(api):
+    document = register(api, run_count=7, last_run_at="2020-01-01T00:00:00Z", next_run_at=None)
+
+    assert (document["run_count"], document["last_run_at"]) == (0, None)
+    assert document["next_run_at"]
+
+
+def test_they_are_listed_shown_disabled_enabled_and_removed(api):
+    register(api, name="a")
+    register(api, name="b", enabled=False)
+
+    everything = api.see("cron").json()
+    assert [cron["name"] for cron in everything["cron_jobs"]] == ["a", "b"]
+    assert everything["crons"] == everything["items"] == everything["cron_jobs"]
+    assert [c["name"] for c in api.see("cron", enabled="false").json()["crons"]] == ["b"]
+    assert api.see("cron/b").json()["cron_job"]["next_run_at"] is None
+
+    patched = api.patch("/ojs/v1/cron/b", {"enabled": True}, content_type="application/json")
+    assert patched.json()["cron_job"]["next_run_at"] is not None
+    assert api.send("cron/b/pause").json()["cron_job"]["enabled"] is False
+    removed = api.delete("/ojs/v1/cron/a").json()
+    assert (removed["deleted"], removed["name"]) == (True, "a")
+    for reply in (api.delete("/ojs/v1/cron/a"), api.see("cron/a"), api.send("cron/a/trigger")):
+        assert reply.status_code == 404 and refusal(reply)["code"] == "not_found"
+
+
+def test_a_due_schedule_enqueues_its_job_once_and_says_so(api):
+    register(api, meta={"team": "x"}, options={"queue": "reports", "tags": ["t"]})
+
+    assert tick() == 1
+    assert engine.enqueue_due_schedules() == 0
+
+    (job,) = api.fetch("reports")
+    assert (job["type"], job["args"], job["tags"]) == ("report.make", [1], ["t"])
+    assert job["meta"]["team"] == "x" and job["meta"]["cron_name"] == "report"
+    assert job["meta"]["cron_triggered_at"] < job["created_at"]
+    cron = api.see("cron/report").json()["cron_job"]
+    assert (
+        cron["run_count"] == 1 and cron["last_run_at"] and cron["next_run_at"] > job["created_at"]
+    )
+    event = Event.objects.get(type="cron.triggered")
+    assert event.subject == "report" and event.data["job_id"] == job["id"]
+    assert event.data["run_count"] == 1
+
+
+def test_what_was_missed_is_caught_up_by_one_run(api):
+    register(api, cron="* * * * *")
+    make_due(seconds=3600)
+
+    assert engine.enqueue_due_schedules() == 1
+
+    assert Job.objects.count() == 1
+    assert CronJob.objects.get().next_run_at > ago(0)
+
+
+def test_an_interval_keeps_its_rhythm(api):
+    register(api, cron="@every 1h")
+    due = ago(600)
+    CronJob.objects.update(next_run_at=due, anchored_at=due - timedelta(hours=1))
+
+    engine.enqueue_due_schedules()
+
+    assert CronJob.objects.get().next_run_at == due + timedelta(hours=1)
+
+
+def test_a_disabled_schedule_does_not_run(api):
+    register(api)
+    api.send("cron/report/pause")
+
+    assert engine.enqueue_due_schedules() == 0
+    assert not Job.objects.exists()
+
+
+def test_skip_leaves_out_what_is_due_while_an_earlier_run_is_executed(api):
+    register(api, options={"queue": "reports"})
+    tick()
+    (job,) = api.fetch("reports", worker_id="w")
+
+    tick()
+
+    assert states() == ["active"]
+    assert skipped() == ["overlap_skip"]
+    assert CronJob.objects.get().run_count == 1
+    assert Event.objects.get(type="cron.skipped").data["active_job_id"] == job["id"]
+    api.ack(job["id"], worker_id="w")
+    tick()
+    assert states() == ["completed", "available"]
+
+
+def test_skip_leaves_out_what_would_be_executed_beside_a_run_that_still_waits(api):
+    register(api)
+    tick()
+
+    tick()
+
+    assert states() == ["available"]
+
+
+def test_skip_knows_of_the_run_of_a_registration_that_was_deleted_and_made_again(api):
+    register(api)
+    tick()
+    api.delete("/ojs/v1/cron/report")
+    register(api)
+
+    tick()
+
+    assert states() == ["available"]
+
+
+def test_allow_runs_whatever_else_is_executed(api):
+    register(api, overlap_policy="allow")
+    for _ in range(3):
+        tick()
+
+    assert states() == ["available"] * 3
+
+
+def test_cancel_previous_cancels_the_run_being_executed_and_starts_anew(api):
+    register(api, overlap_policy="cancel_previous", options={"queue": "reports"})
+    tick()
+    (job,) = api.fetch("reports", worker_id="w")
+
+    tick()
+
+    assert states() == ["cancelled", "available"]
+    assert Event.objects.filter(type="job.cancelled", subject=job["id"]).exists()
+    assert api.ack(job["id"], worker_id="w").status_code == 409
+
+
+def test_enqueue_keeps_every_run_and_lets_no_two_be_executed_at_once(api):
+    register(api, overlap_policy="enqueue", options={"queue": "reports"})
+    for _ in range(3):
+        tick()
+    done = []
+
+    for _ in range(3):
+        engine.enqueue_due_schedules()
+        jobs = api.fetch("reports", count=10, worker_id="w")
+        assert len(jobs) == 1, "one at a time"
+        done.append(jobs[0]["id"])
+        engine.enqueue_due_schedules()
+        assert api.fetch("reports", count=10) == []
+        api.ack(jobs[0]["id"], worker_id="w")
+
+    assert states() == ["completed"] * 3
+    assert done == sorted(done), "in the order in which they were due"
+
+
+def test_a_template_that_is_refused_when_it_is_due_stops_no_other_schedule(api):
+    register(api, name="a")
+    register(api, name="b")
+    CronJob.objects.filter(pk="a").update(template={"type": "no good", "args": []})
+    make_due("a", 5)
+    make_due("b")
+
+    assert engine.enqueue_due_schedules() == 2
+
+    assert [job.meta["cron_name"] for job in Job.objects.all()] == ["b"]
+    run = CronRun.objects.get(cron_name="a")
+    assert run.outcome == "refused" and "type" in run.reason
+    assert skipped() == ["refused"]
+    assert CronJob.objects.get(pk="a").next_run_at > ago(0)
+
+
+def test_a_time_the_clocks_left_out_is_told(api):
+    register(api, cron="30 2 * * *", timezone="America/New_York")
+    CronJob.objects.update(anchored_at="2026-03-07T12:00:00Z", next_run_at="2026-03-09T06:30:00Z")
+
+    engine.enqueue_due_schedules()
+
+    event = Event.objects.get(type="cron.skipped")
+    assert (event.data["reason"], event.data["count"]) == ("dst_skip", 1)
+    assert event.data["scheduled_time"] == "2026-03-08T07:30:00.000Z"
+
+
+def test_run_now_runs_besides_the_schedule_and_obeys_the_overlap_policy(api):
+    before = register(api)
+
+    first = api.send("cron/report/trigger")
+    second = api.send("cron/report/trigger")
+
+    assert first.status_code == 201 and Job.objects.get().pk == UUID(first.json()["job_id"])
+    assert (second.status_code, second.json()["outcome"]) == (200, "skipped")
+    assert api.see("cron/report").json()["cron_job"]["next_run_at"] == before["next_run_at"]
+    runs = api.see("cron/report/history").json()["runs"]
+    assert [run["outcome"] for run in runs] == ["skipped", "triggered"]
+
+
+def test_a_template_may_delay_its_jobs(api):
+    register(api, options={"scheduled_at": "+PT1H"})
+
+    tick()
+
+    job = Job.objects.get()
+    assert job.state == State.SCHEDULED and job.scheduled_at > ahead(3500)

@@ -1,0 +1,50 @@
+"""A simulated fleet: workers that hear, obey and beat over HTTP, and a reaper that sweeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.factories import JobFactory, WorkerFactory
+from workers import fleet, reaper
+from workers.models import Worker
+
+
+class Fleet:
+    """Workers by name, each with the jobs in its hands."""
+
+    def __init__(self, api: Any, count: int, **fields: Any) -> None:
+        self.api = api
+        self.names = [f"w{number:03}" for number in range(count)]
+        self.states = dict.fromkeys(self.names, "running")
+        for name in self.names:
+            WorkerFactory(worker_id=name, **fields)
+        self.capacities: list[dict[str, int]] = []
+
+    def give(self, name: str) -> Any:
+        return JobFactory(active=True, reserved_by=name)
+
+    def beat(self, *names: str) -> None:
+        """Each says what it is, hears what it shall be, and is it from then on."""
+        for name in names or self.names:
+            if self.states[name] == "gone":
+                continue
+            body = {"worker_id": name, "state": self.states[name]}
+            self.states[name] = self.api.send("workers/heartbeat", body).json()["state"]
+            if self.states[name] == "terminate":
+                self.api.send("workers/deregister", {"worker_id": name})
+                self.states[name] = "gone"
+
+    def sweep(self) -> None:
+        reaper.sweep()
+        self.capacities.append(fleet.capacity(fleet.serving()))
+
+    def round(self, *names: str) -> None:
+        self.beat(*names)
+        self.sweep()
+
+    def in_state(self, state: str) -> list[str]:
+        return [name for name, found in self.states.items() if found == state]
+
+
+def directives() -> dict[str, str]:
+    return dict(Worker.objects.order_by("pk").values_list("pk", "directive"))

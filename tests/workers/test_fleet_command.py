@@ -1,0 +1,142 @@
+"""`manage.py fleet`: for people at a shell, and for deployment scripts."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from jobs.models import OperatorAction
+from tests.factories import JobFactory, WorkerFactory
+from tests.workers.fleets import directives
+from workers.models import FleetOperation, Worker
+
+pytestmark = pytest.mark.django_db
+
+
+def fleet(*arguments: str) -> str:
+    out = io.StringIO()
+    call_command("fleet", *arguments, stdout=out)
+    return out.getvalue()
+
+
+def refused(*arguments: str) -> CommandError:
+    with pytest.raises(CommandError) as problem:
+        fleet(*arguments)
+    return problem.value
+
+
+@pytest.mark.parametrize("verb", ["quiet", "resume", "terminate", "drain"])
+def test_an_order_without_any_selection_is_refused(verb):
+    WorkerFactory()
+
+    assert refused(verb).returncode == 2
+    assert list(directives().values()) == [""]
+    assert not OperatorAction.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        ["--label", "eu", "--label", "blue"],
+        ["--host", "a"],
+        ["--version", "py/2"],
+        ["--queue", "mail"],
+        ["--worker", "w1"],
+        ["--label", "eu", "--host", "a"],
+    ],
+)
+def test_an_order_concerns_the_selected_workers_alone(selection):
+    WorkerFactory(
+        worker_id="w1", labels=["eu", "blue"], hostname="a", version="py/2", queues=["mail"]
+    )
+    WorkerFactory(worker_id="w2", labels=["eu"], hostname="b", version="py/1")
+
+    assert "1 asked" in fleet("quiet", *selection, "--reason", "Deploy")
+
+    assert directives() == {"w1": "quiet", "w2": ""}
+    row = OperatorAction.objects.get()
+    assert (row.source, row.verb, row.count, row.reason) == ("shell", "quiet_worker", 1, "Deploy")
+
+
+def test_everything_is_asked_for_expressly():
+    WorkerFactory(worker_id="a"), WorkerFactory(worker_id="b")
+
+    document = json.loads(fleet("terminate", "--all", "--format", "json"))
+
+    assert document == {
+        "verb": "terminate",
+        "converged": True,
+        "asked": 2,
+        "reported": 0,
+        "waiting": [],
+        "gone": [],
+    }
+    assert set(directives().values()) == {"terminate"}
+
+
+def test_nobody_matches_and_nothing_happens():
+    WorkerFactory(labels=["eu"])
+    WorkerFactory(dead=True, labels=["us"])
+
+    assert refused("quiet", "--label", "us").returncode == 4
+
+
+def test_waiting_ends_when_the_time_is_up():
+    WorkerFactory(worker_id="deaf")
+
+    problem = refused("quiet", "--all", "--wait", "--timeout", "0")
+
+    assert problem.returncode == 3
+    assert "deaf" in str(problem)
+
+
+def test_status_lists_what_a_script_needs():
+    worker = WorkerFactory(worker_id="w1", labels=["eu"], directive="quiet")
+    JobFactory(active=True, reserved_by=worker.pk)
+    WorkerFactory(dead=True)
+
+    (row,) = json.loads(fleet("status", "--format", "json"))["workers"]
+
+    assert row["worker_id"] == "w1"
+    assert (row["state"], row["desired_state"], row["labels"]) == ("running", "quiet", ["eu"])
+    assert row["active_jobs"] == 1
+    assert "w1" in fleet("status", "--label", "eu")
+    assert json.loads(fleet("status", "--label", "us", "--format", "json")) == {"workers": []}
+
+
+def test_a_drain_is_begun_and_its_numbers_are_checked():
+    for number in range(5):
+        WorkerFactory(worker_id=f"w{number}", labels=["eu"])
+
+    document = json.loads(
+        fleet("drain", "--label", "eu", "--max-unavailable", "40%", "--format", "json")
+    )
+
+    assert document["state"] == "running"
+    assert sorted(document["workers"].values()) == ["draining"] * 2 + ["waiting"] * 3
+    assert refused("drain", "--label", "eu").returncode == 1, "they have an operation"
+    FleetOperation.objects.all().delete()
+    assert refused("drain", "--label", "eu", "--max-unavailable", "all").returncode == 1
+
+
+def test_a_drain_that_is_waited_for_needs_no_reaper(monkeypatch):
+    from workers import rolling
+
+    WorkerFactory(worker_id="w")
+    drive = rolling.drive
+
+    def drive_and_leave() -> int:
+        # Between two looks the worker does what it was told.
+        for wanted, given in (("quiet", {"state": "quiet"}), ("terminate", GONE)):
+            Worker.objects.filter(directive=wanted).update(**given)
+        return drive()
+
+    monkeypatch.setattr(rolling, "drive", drive_and_leave)
+    assert "completed, 1 finished" in fleet("drain", "--all", "--wait")
+
+
+GONE: dict[str, Any] = {"state": "terminated", "directive": ""}

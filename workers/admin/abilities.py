@@ -1,0 +1,45 @@
+"""On a worker's page: what it can do, what it can be told, and what gives cause for concern."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from jobs.admin import display
+
+from ..models import Worker
+
+DEAF = frozenset({"agq"})
+"""Protocols in which a worker cannot be told anything."""
+
+
+class AbilityFields:
+    """The read-only fields of the section "What it can do"."""
+
+    @admin.display(description=_("capabilities"))
+    def capability_list(self, worker: Worker) -> str | SafeString:
+        return display.chips(worker.capabilities)
+
+    @admin.display(description=_("hears of quiet"))
+    def hears(self, worker: Worker) -> str:
+        if worker.protocol in DEAF:
+            return gettext("no: its protocol has no word for it; quiet is enforced at fetch")
+        return gettext("at its next heartbeat")
+
+    @admin.display(description=_("measured by itself"))
+    def measured(self, worker: Worker) -> str | SafeString:
+        if worker.stats is None:
+            return display.NOTHING
+        return format_html(
+            "{} {}", display.moment(worker.stats_at), display.json_block(worker.stats)
+        )
+
+    @admin.display(description=_("to be looked at"))
+    def flagged(self, worker: Worker) -> str | SafeString:
+        if worker.flagged_at is None:
+            return display.NOTHING
+        note = gettext("it let a job run past its time, and may hang")
+        return format_html("{}: {}", display.moment(worker.flagged_at), note)

@@ -1,0 +1,75 @@
+"""After an order: who has come to it, and who has not been heard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils import timezone
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext, ngettext
+
+from jobs.admin import display
+from jobs.models import OperatorAction
+
+from ..fleet import Convergence, convergence
+from ..models import Answer
+
+EVERY = 2
+"""Seconds between two looks, while something may still change."""
+
+
+def page(model_admin: Any, request: HttpRequest, action_id: int) -> HttpResponse:
+    found = convergence(action_id)
+    action = OperatorAction.objects.filter(pk=action_id).first()
+    if not found.rows or action is None:
+        raise Http404
+    context = {
+        **model_admin.admin_site.each_context(request),
+        "opts": model_admin.opts,
+        "media": model_admin.media,
+        "title": gettext("How far the order has come"),
+        "action": action,
+        "words": sentence(found),
+        "rows": [
+            (directive, worker, Answer(answer).label, answer, when)
+            for directive, worker, answer, when in found.rows
+        ],
+        "done": found.count(Answer.REPORTED),
+        "refresh": 0 if found.is_over else EVERY,
+        "back": _back(request),
+    }
+    request.current_app = model_admin.admin_site.name
+    return TemplateResponse(request, "admin/ojs/convergence.html", context)
+
+
+def _back(request: HttpRequest) -> str:
+    url = request.GET.get("back", "")
+    return url if url_has_allowed_host_and_scheme(url, allowed_hosts={request.get_host()}) else ""
+
+
+def sentence(found: Convergence) -> str:
+    """ "12 of 14 report quiet, 2 have not been heard for 15 s"."""
+    state = found.rows[0][0].state
+    said = gettext("%(done)d of %(all)d report “%(state)s”") % {
+        "done": found.count(Answer.REPORTED),
+        "all": len(found.rows),
+        "state": state,
+    }
+    unheard = found.unheard
+    if unheard:
+        silence = display.span(timezone.now() - unheard[0].last_heartbeat_at)
+        rest = ngettext(
+            "%(count)d has not been heard for %(span)s",
+            "%(count)d have not been heard for up to %(span)s",
+            len(unheard),
+        ) % {"count": len(unheard), "span": silence}
+        said = f"{said}, {rest}"
+    gone = found.count(Answer.GONE)
+    if gone:
+        said += gettext(", %(count)d gone before") % {"count": gone}
+    replaced = found.count(Answer.SUPERSEDED)
+    if replaced:
+        said += gettext(", %(count)d given another order since") % {"count": replaced}
+    return said

@@ -1,0 +1,62 @@
+"""The worker list added up: one line for each host or label."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.http import HttpRequest
+
+from ..fleet import places
+from ..lifecycle import WorkerState
+from .filters import GroupFilter
+
+MOST = 200
+COLUMNS = ("hostname", "labels", "state", "directive", "concurrency", "jobs_done", "jobs_failed")
+
+
+@dataclass
+class Group:
+    name: str
+    query: str
+    """The list of just these workers."""
+    workers: int = 0
+    running: int = 0
+    capacity: int = 0
+    busy: int = 0
+    done: int = 0
+    failed: int = 0
+
+
+def whole_list(changes: Any, request: HttpRequest, model_admin: Any) -> dict[str, Any]:
+    """What the page says above the list: groups, and buttons for everything that matches."""
+    may, buttons = model_admin.get_actions(request), model_admin.buttons
+    # An order without any selection is not one click away.
+    narrowing = set(changes.get_filters_params()) - {GroupFilter.parameter_name}
+    return {
+        "groups": grouped(changes, request.GET.get(GroupFilter.parameter_name, "")),
+        "verbs": [(name, buttons[name]) for name in buttons if name in may],
+        "is_narrowed": changes.result_count and (changes.query or narrowing),
+    }
+
+
+def grouped(changes: Any, by: str) -> list[Group]:
+    """Add up everything the list matches, by `host` or by `label`."""
+    if by not in ("host", "label"):
+        return []
+    found: dict[str, Group] = {}
+    for worker in changes.queryset.order_by().only("pk", *COLUMNS):
+        for name in worker.labels if by == "label" else [worker.hostname]:
+            if name not in found:
+                found[name] = Group(name, changes.get_query_string({by: name}, ["group", "p"]))
+            _add(found[name], worker)
+    return sorted(found.values(), key=lambda group: group.name)[:MOST]
+
+
+def _add(group: Group, worker: Any) -> None:
+    group.workers += 1
+    group.running += worker.desired_state == WorkerState.RUNNING
+    group.capacity += places(worker)
+    group.busy += worker.in_hand
+    group.done += worker.jobs_done
+    group.failed += worker.jobs_failed

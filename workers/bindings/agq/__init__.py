@@ -1,0 +1,1 @@
+"""AGQ: worker registration and jobs over RESP, the protocol of Redis clients."""

@@ -1,0 +1,174 @@
+"""The JSON of AGQ, read: registrations, statistics, updates, and jobs to push."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from jobs import fields
+from jobs.conf import ojs_settings
+from jobs.engine import ClaimedJob
+from jobs.envelope import envelope
+from jobs.errors import InvalidRequest
+from jobs.identifiers import parse_uuid
+from workers.protocol import Completion, Description, Failure
+
+from .resp import Failed
+from .session import valid_worker_id
+
+PLAN = "agq.plan"
+"""Type of a job that was pushed as a plan without naming one."""
+MOST_CAPABILITIES = 1_000
+DEEPEST = 200
+Document = dict[str, Any]
+
+
+def read(text: bytes, what: str) -> Document:
+    """
+    Raises:
+        Failed: it is no JSON object.
+    """
+    try:
+        document = orjson.loads(text)
+    except ValueError:
+        raise Failed(f"ERR Invalid {what} JSON") from None
+    if type(document) is not dict:
+        raise Failed(f"ERR Invalid {what} JSON: an object is needed")
+    if "\\u0000" in text.decode(errors="replace") or _too_deep(document):
+        raise Failed(f"ERR Invalid {what} JSON: NUL characters, or nested too deeply")
+    return document
+
+
+def _too_deep(value: Any) -> bool:
+    level: list[Any] = [value]
+    for _ in range(DEEPEST):
+        level = [
+            child
+            for item in level
+            if isinstance(item, dict | list)
+            for child in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def registration(document: Document) -> tuple[str, Description]:
+    """Read a registration (AGQ §2.2).
+
+    Raises:
+        Failed, InvalidRequest: a field breaks its rule.
+    """
+    worker_id = valid_worker_id(fields.required_text(document, "worker_id", longest=1000))
+    description = Description(
+        hostname=fields.required_text(document, "hostname"),
+        version=fields.required_text(document, "agw_version"),
+        concurrency=fields.integer(document, "max_concurrent_jobs", 1, least=1, most=1_000_000),
+        labels=_tags(document),
+        capabilities=_capabilities(document),
+        protocol="agq",
+        heartbeat_timeout=ojs_settings.AGQ.HEARTBEAT_TIMEOUT,
+        details=document,
+    )
+    fields.text(document, "platform")
+    return worker_id, description
+
+
+def _capabilities(document: Document) -> list[str]:
+    given = document.get("capabilities")
+    try:
+        if type(given) is not dict or given.get("tools") is None:
+            raise ValueError
+        words = fields.texts(given, "tools") or []
+        words = words + (fields.texts(given, "agentic_units") or [])
+        if len(words) > MOST_CAPABILITIES or not all(words):
+            raise ValueError
+    except (ValueError, InvalidRequest):
+        raise Failed("ERR Invalid capabilities format") from None
+    return sorted(set(words))
+
+
+def _tags(document: Document) -> list[str]:
+    """Tags as labels: `{"gpu": true}` is `gpu:true`, which makes a pool (AGQ §10)."""
+    tags = fields.mapping(document, "tags") or {}
+    labels = [
+        f"{name}:{value if type(value) is str else orjson.dumps(value).decode()}"
+        for name, value in tags.items()
+    ]
+    if len(labels) > MOST_CAPABILITIES or any(len(label) > 255 for label in labels):
+        raise fields.refuse("tags", "The 'tags' field has too many or too long entries.")
+    return sorted(labels)
+
+
+def pulled(job: ClaimedJob) -> bytes:
+    """A job as BRPOP hands it out: `job_id`, `plan`, `inputs`, and its OJS envelope (AGQ §4.1)."""
+    document: Document = {"job_id": str(job.id), "plan": job.type, "inputs": job.args}
+    if job.type == PLAN:
+        args = orjson.loads(orjson.dumps(job.args))
+        if len(args) == 2:
+            document["plan"], document["inputs"] = args
+    return orjson.dumps(document | envelope(job, job.errors, for_worker=True))
+
+
+def pushed(queue: str, document: Document) -> Document:
+    """The OJS enqueue request that a pushed plan stands for."""
+    if "plan" not in document:
+        raise fields.missing("plan")
+    taken = ("plan", "inputs", "job_id", "capabilities", "type", "meta")
+    request: Document = {name: value for name, value in document.items() if name not in taken}
+    request |= {
+        "type": document.get("type", PLAN),
+        "args": [document["plan"], document.get("inputs", {})],
+        "meta": fields.mapping(document, "meta") or {},
+        "queue": queue,
+    }
+    request.pop("options", None)
+    if document.get("job_id") is not None:
+        request["id"] = document["job_id"]
+    if (needs := fields.texts(document, "capabilities")) is not None:
+        request["meta"] = request["meta"] | {"capabilities": needs}
+    return request
+
+
+def job_id(text: bytes) -> UUID:
+    found = parse_uuid(text.decode(errors="replace"))
+    if found is None:
+        raise Failed("ERR Job not found: " + text[:64].decode(errors="replace"))
+    return found
+
+
+def completion(job: UUID, worker_id: str, document: Document) -> Completion:
+    """The result is `result` if there is one, else what the tasks returned."""
+    result = document.get("result")
+    if result is None and document.get("task_results") is not None:
+        result = {"task_results": document["task_results"]}
+    return Completion(job, worker_id=worker_id, result=result)
+
+
+def failure(job: UUID, worker_id: str, document: Document) -> Failure:
+    """`error` is a text, or an object with `type`, `message`, `code` and `retryable`."""
+    found = Failure(job, worker_id=worker_id)
+    error = document.get("error")
+    if type(error) is dict:
+        found.type = fields.text(error, "type") or found.type
+        found.code = fields.text(error, "code") or ""
+        found.message = fields.text(error, "message", longest=2**20) or ""
+        if "retryable" in error:
+            found.retryable = fields.boolean(error, "retryable")
+    else:
+        found.message = fields.text(document, "error", longest=2**20) or ""
+    if document.get("task_results") is not None:
+        found.details = {"task_results": document["task_results"]}
+    return found
+
+
+def progress(document: Document) -> float | None:
+    """The share of the job that is done, 0 to 1; None if the update does not say."""
+    percent = document.get("progress_percent")
+    if percent is None:
+        return None
+    if type(percent) not in (int, float) or not 0 <= percent <= 100:
+        raise fields.refuse("progress_percent", "The 'progress_percent' field must be 0 to 100.")
+    return float(percent) / 100

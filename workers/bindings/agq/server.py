@@ -1,0 +1,80 @@
+"""AGQ's server: it listens, lends threads, and ends in order."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from jobs import wakeup
+from jobs.conf import ojs_settings
+from jobs.database import borrowed, is_postgresql
+
+from .connection import Connection
+from .waiting import Hub
+
+GRACE = 5.0
+"""Seconds for what is under way when the server ends."""
+
+
+class Server:
+    """Listens, and ends in order."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.connections: set[Connection] = set()
+        self.registered: dict[str, Connection] = {}
+        """Worker → the connection it registered on, while that is open."""
+        self.numbers = itertools.count(1)
+        self.held = 0
+        """Bytes of commands that have not been carried out, all connections together."""
+        self.hub = Hub()
+        self.is_ending = False
+        self._threads = ThreadPoolExecutor(ojs_settings.AGQ.THREADS, thread_name_prefix="agq")
+        self._kept: set[asyncio.Task[Any]] = set()
+        self._listening: asyncio.Server | None = None
+
+    async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """The one place where we cross over to Django."""
+
+        def call() -> Any:
+            with borrowed():
+                return function(*arguments)
+
+        return await self.loop.run_in_executor(self._threads, call)
+
+    def keep(self, work: Any) -> None:
+        """Have something done that nobody waits for."""
+        task = self.loop.create_task(work)
+        self._kept.add(task)
+        task.add_done_callback(self._kept.discard)
+
+    async def start(self, host: str, port: int) -> str:
+        """Listen; return the address."""
+        self._listening = await self.loop.create_server(
+            lambda: Connection(self), host, port, backlog=1024
+        )
+        is_postgres = await self.in_thread(is_postgresql)
+        pause = math.inf if is_postgres else wakeup.SHORT_POLL
+        self._ticking = self.loop.create_task(self.hub.look_now_and_then(pause))
+        address = self._listening.sockets[0].getsockname()
+        return f"{address[0]}:{address[1]}"
+
+    async def end(self) -> None:
+        """Take no more, give back what was claimed for nobody, and close all connections."""
+        self.is_ending = True
+        if self._listening is not None:
+            self._listening.close()
+        self._ticking.cancel()
+        working = [one.working for one in self.connections if one.working is not None]
+        for connection in list(self.connections):
+            connection.transport.close()
+        if working:
+            await asyncio.wait(working, timeout=GRACE)
+        if self._kept:
+            await asyncio.wait(self._kept, timeout=GRACE)
+        self.hub.close()
+        await self.loop.run_in_executor(None, self._threads.shutdown)

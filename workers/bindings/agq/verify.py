@@ -1,0 +1,86 @@
+"""WORKER.VERIFY: ask a worker to prove what it says it can do (AGQ §7.3).
+
+The question travels as a job that needs the capability, so it reaches a worker the way all work
+does, on whichever connection and server process that worker happens to wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import orjson
+from django.utils import timezone
+
+from jobs import engine
+from jobs.errors import OJSError
+from jobs.lifecycle import TERMINAL
+from jobs.validation import new_jobs
+from workers import directory
+from workers.abilities import ITSELF
+
+from .resp import Failed, Status
+
+KIND = "agq.verify"
+PATIENCE = 10.0
+"""Seconds a worker has for its answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    job_id: UUID
+    queue: str
+
+
+def ask(capability: str, challenge: dict[str, Any], worker_id: str) -> Question:
+    """Put the question.
+
+    Raises:
+        Failed: no active worker could answer it.
+    """
+    able = directory.active(capability)
+    if worker_id and worker_id not in able:
+        raise Failed(f"ERR Worker {worker_id} has no capability {capability}")
+    if not able:
+        raise Failed(f"ERR No active worker has the capability {capability}")
+    worker = directory.find(worker_id or able[0])
+    queue = (worker.queues if worker else None) or ["ready"]
+    needs = [capability, *([f"{ITSELF}{worker_id}"] if worker_id else [])]
+    request = {
+        "type": KIND,
+        "args": [challenge],
+        "queue": queue[0],
+        "meta": {"capabilities": needs},
+        "priority": 100,
+        "max_attempts": 1,
+        "retry": {"max_attempts": 1, "on_exhaustion": "discard"},
+    }
+    (job,) = engine.enqueue(new_jobs([request], timezone.now()))
+    return Question(job.id, job.queue)
+
+
+def answer(question: Question) -> Status | None:
+    """The worker's answer; None while there is none.
+
+    Raises:
+        Failed: it could not.
+    """
+    job = directory.job(question.job_id)
+    if job is None or job.state not in TERMINAL:
+        return None
+    if job.state != "completed":
+        raise Failed("ERR the worker could not do it")
+    result = job.result
+    if isinstance(result, dict) and "output" in result:
+        result = result["output"]
+    return Status(f"OK output={orjson.dumps(result).decode()}")
+
+
+def give_up(question: Question) -> Failed:
+    """Nobody answered in time: take the question back."""
+    # It may be answered in this very moment, too late.
+    with contextlib.suppress(OJSError):
+        engine.cancel(question.job_id, cancelled_by="WORKER.VERIFY")
+    return Failed(f"ERR no worker answered within {PATIENCE:g} s")

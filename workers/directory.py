@@ -1,0 +1,94 @@
+"""What can be asked about workers and the jobs they hold: reading only, no wire words."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+from uuid import UUID
+
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from jobs import engine
+from jobs.expressions import JSONArrayHas
+from jobs.models import Job
+
+from .lifecycle import WorkerState
+from .models import Worker
+
+MOST = 10_000
+"""Ids in one answer."""
+
+
+def active(capability: str = "") -> list[str]:
+    """Ids of the workers that are there, those with `capability` only if one is given."""
+    workers = Worker.objects.live().exclude(pk__in=Worker.objects.silent().values("pk"))
+    if capability:
+        workers = workers.filter(JSONArrayHas("capabilities", capability))
+    return list(workers.order_by("pk").values_list("pk", flat=True)[:MOST])
+
+
+def registered(protocol: str) -> list[str]:
+    """Ids of all workers on record that speak `protocol`, the dead ones too."""
+    workers = Worker.objects.filter(protocol=protocol).order_by("pk")
+    return list(workers.values_list("pk", flat=True)[:MOST])
+
+
+def capabilities() -> list[str]:
+    """Everything that some active worker can do."""
+    found = Worker.objects.live().exclude(capabilities=[]).values_list("capabilities", flat=True)
+    return sorted({word for words in found[:MOST] for word in words})[:MOST]
+
+
+def find(worker_id: str) -> Any | None:
+    """The worker's row, to read from; None if nobody knows it."""
+    return Worker.objects.filter(pk=worker_id).first()
+
+
+def is_active(worker: Any) -> bool:
+    """Whether it is live and has been heard within its heartbeat timeout."""
+    gone: bool = worker.state == WorkerState.TERMINATED
+    return not gone and timezone.now() - worker.last_heartbeat_at < worker.heartbeat_timeout
+
+
+def standing(worker_id: str) -> tuple[bool, frozenset[str]] | None:
+    """Whether the worker shall be given jobs, and what it can do; None if it is not there."""
+    columns = ("state", "directive", "labels", "capabilities")
+    worker = Worker.objects.live().filter(pk=worker_id).only(*columns).first()
+    if worker is None:
+        return None
+    return worker.may_fetch, frozenset(worker.labels) | frozenset(worker.capabilities)
+
+
+def keep_stats(worker_id: str, stats: dict[str, Any]) -> None:
+    """Remember what a worker measured of itself (AGQ §3.3)."""
+    Worker.objects.live().filter(pk=worker_id).update(stats=stats, stats_at=Now())
+
+
+def keep_queues(worker_id: str, queues: Collection[str]) -> None:
+    """Remember which queues a worker pulls from, where it does not say so at registration."""
+    Worker.objects.live().filter(pk=worker_id).update(queues=list(queues))
+
+
+def job(job_id: UUID) -> Any | None:
+    """A job's state, holder and how long it is reserved; None if there is no such job."""
+    return (
+        Job.objects.only("state", "reserved_by", "reserved_until", "result")
+        .filter(pk=job_id)
+        .first()
+    )
+
+
+def extend(job_id: UUID, worker_id: str) -> bool:
+    """Start the job's reservation again; False if the worker does not hold it (§5.4)."""
+    return bool(engine.extend([job_id], worker_id=worker_id))
+
+
+def report_progress(job_id: UUID, worker_id: str, share: float | None, task: Any) -> bool:
+    """Note how far the job is, 0 to 1, and at which task; False if the worker does not hold it.
+
+    A report is a sign of life of the job: its reservation starts again.
+    """
+    data = None if task is None else {"current_task": task}
+    engine.report_progress(job_id, value=share, data=data, worker_id=worker_id)
+    return Job.objects.held_by(worker_id).filter(pk=job_id).exists()

@@ -1,0 +1,33 @@
+"""Make an AGQ worker's session key and print it: it is shown now and never again (AGQ §7.1).
+
+KEY=$(python manage.py createsessionkey worker-001)
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from jobs.api.authentication import make_key
+from jobs.models import Scope
+
+BYTES = 32
+
+
+class Command(BaseCommand):
+    help = "Make an AGQ worker's session key and print it: it is shown now and never again."
+
+    def add_arguments(self, parser: Any) -> None:
+        parser.add_argument("worker_id", help="the only worker that the key is for")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        worker_id = options["worker_id"]
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", worker_id):
+            raise CommandError("A worker id has 1 to 64 letters, digits, hyphens, underscores.")
+        key = secrets.token_hex(BYTES)
+        make_key(f"AGQ {worker_id}", key=key, scopes=[str(Scope.WORK)], worker_id=worker_id)
+        self.stderr.write(f"Made a session key for {worker_id}.", style_func=str)
+        self.stdout.write(key)

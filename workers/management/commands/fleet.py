@@ -1,0 +1,265 @@
+"""Direct the workers from a shell or a deployment script.
+
+    manage.py fleet quiet --label blue --wait --timeout 60
+    manage.py fleet drain --label blue --max-unavailable 20% --floor 50% --wait --timeout 900
+    manage.py fleet status --format json
+
+Exit codes: 0 it is done (with --wait: every worker has come to it); 1 it was refused or failed;
+2 the arguments are wrong; 3 --timeout passed before it was done; 4 no worker matches.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import orjson
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from jobs.audit import of_shell
+from jobs.durations import parse_duration
+from jobs.errors import OJSError
+from jobs.timestamps import format_timestamp
+from workers import drain, fleet, rolling
+from workers.condition import condition, in_hand
+from workers.lifecycle import WorkerState
+from workers.models import Answer, FleetOperation, OperationState
+
+DIRECTIVES = {
+    "quiet": WorkerState.QUIET,
+    "resume": WorkerState.RUNNING,
+    "terminate": WorkerState.TERMINATE,
+}
+HELP = {
+    "quiet": "give them no more jobs",
+    "resume": "take that back",
+    "terminate": "let them finish what they have, and stop",
+    "drain": "a few at a time: quiet, wait until idle, terminate",
+    "status": "list them",
+}
+REFUSED, TIMED_OUT, NOBODY = 1, 3, 4
+LOOK_EVERY = 0.5
+"""Seconds between two looks while waiting."""
+
+
+def seconds(text: str) -> float:
+    """`90`, or a duration of ISO 8601: `PT15M`."""
+    return float(text) if text[:1].isdigit() else parse_duration(text).total_seconds()
+
+
+class Command(BaseCommand):
+    help = __doc__ or ""
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        verbs = parser.add_subparsers(dest="verb", required=True)
+        for verb, text in HELP.items():
+            sub = verbs.add_parser(verb, help=text, description=text)
+            _selection(sub)
+            sub.add_argument("--format", choices=("text", "json"), default="text")
+            if verb != "status":
+                sub.add_argument("--reason", default="", help="for the record")
+                sub.add_argument("--wait", action="store_true", help="until all have come to it")
+                sub.add_argument("--timeout", type=seconds, help="seconds to wait at most")
+            if verb == "drain":
+                _drain_options(sub)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        self.options = options
+        self.is_json = options["format"] == "json"
+        selector = fleet.Selector(
+            labels=tuple(options["label"]),
+            hosts=tuple(options["host"]),
+            versions=tuple(options["version_name"]),
+            queues=tuple(options["queue"]),
+            worker_ids=tuple(options["worker"]),
+        )
+        verb = options["verb"]
+        if verb == "status":
+            self._status(selector)
+            return
+        if selector.is_empty and not options["all"]:
+            self._fail("Say which workers: --label, --host, …; or --all.", 2)
+        if not selector.workers().exists():
+            self._fail("No live worker matches.", NOBODY)
+        if verb == "drain":
+            self._drain(selector)
+        else:
+            self._direct(selector, DIRECTIVES[verb])
+
+    # The verbs
+
+    def _status(self, selector: fleet.Selector) -> None:
+        rows: Any = selector.workers().annotate(in_hand=in_hand()).annotate(condition=condition())
+        if self.is_json:
+            self._print({"workers": [_document(worker) for worker in rows]})
+            return
+        for worker in rows:
+            told = "" if worker.desired_state == worker.state else f" → {worker.desired_state}"
+            self.stdout.write(
+                f"{worker.pk}  {worker.hostname}  {worker.condition}{told}  "
+                f"{worker.in_hand}/{worker.concurrency or '?'}  {' '.join(worker.labels)}"
+            )
+
+    def _direct(self, selector: fleet.Selector, directive: WorkerState) -> None:
+        given = fleet.order(
+            selector.workers(),
+            directive,
+            actor=of_shell(),
+            reason=self.options["reason"],
+            selection=selector.document() or {"all": True},
+        )
+        progress: dict[str, Any] = {
+            "asked": len(given.heard),
+            "reported": 0,
+            "waiting": [],
+            "gone": [],
+        }
+        is_over = True
+        if given.action_id is not None and given.heard:
+            action_id = given.action_id
+
+            def look() -> bool:
+                found = fleet.convergence(action_id)
+                progress.update(
+                    reported=found.count(Answer.REPORTED),
+                    waiting=[row[0].worker_id for row in found.rows if row[2] == Answer.WAITING],
+                    gone=[row[0].worker_id for row in found.rows if row[2] == Answer.GONE],
+                )
+                self._show(progress["reported"], len(found.rows))
+                return found.is_over
+
+            is_over = self._wait(look) if self.options["wait"] else True
+        self._tell(
+            {"verb": self.options["verb"], "converged": is_over and not progress["waiting"]}
+            | progress,
+            f"{progress['asked']} asked, {progress['reported']} report it.",
+        )
+        if not is_over:
+            self._fail(f"Not yet heard: {', '.join(progress['waiting'][:10])}", TIMED_OUT)
+
+    def _drain(self, selector: fleet.Selector) -> None:
+        options = self.options
+        try:
+            operation = drain.start(
+                list(selector.workers().values_list("pk", flat=True)),
+                actor=of_shell(),
+                max_unavailable=options["max_unavailable"],
+                floor=options["floor"],
+                idle_limit=None
+                if options["limit"] is None
+                else timedelta(seconds=options["limit"]),
+                terminates=options["then"] == "terminate",
+                replacement_label=options["replacement_label"],
+                reason=options["reason"],
+                selection=selector.document() or {"all": True},
+            )
+        except OJSError as problem:
+            self._fail(problem.message, REFUSED)
+        state: dict[str, Any] = {}
+
+        def look() -> bool:
+            # As the reaper does; one that runs elsewhere does no harm.
+            rolling.drive()
+            fresh = FleetOperation.objects.get(pk=operation.pk)
+            steps = list(fresh.steps.values_list("worker_id", "phase", "is_open"))
+            finished = sum(not is_open for _, _, is_open in steps)
+            state.update(
+                operation=fresh.pk,
+                state=str(fresh.state),
+                waits_for=fresh.waits_for,
+                finished=finished,
+                workers={worker_id: phase for worker_id, phase, _ in steps},
+            )
+            self._show(finished, len(steps))
+            return fresh.is_finished
+
+        is_over = self._wait(look) if options["wait"] else look()
+        words = f"Operation {state['operation']}: {state['state']}, {state['finished']} finished."
+        self._tell({"verb": "drain"} | state, words)
+        if options["wait"] and not is_over:
+            self._fail(f"Not finished in time. {state['waits_for']}".strip(), TIMED_OUT)
+        if state["state"] == OperationState.ABORTED:
+            self._fail("The operation was aborted.", REFUSED)
+
+    # Waiting and telling
+
+    def _wait(self, look: Callable[[], bool]) -> bool:
+        """Look again and again until it is over; False if the time is up before."""
+        limit = self.options["timeout"]
+        deadline = None if limit is None else time.monotonic() + limit
+        pause = threading.Event()
+        while not look():
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            pause.wait(LOOK_EVERY)
+        return True
+
+    def _show(self, done: int, whole: int) -> None:
+        if self.options["wait"] and sys.stderr.isatty():
+            bar = "#" * (20 * done // max(whole, 1))
+            self.stderr.write(f"\r[{bar:<20}] {done}/{whole}", style_func=str, ending="")
+            if done == whole:
+                self.stderr.write("")
+
+    def _tell(self, document: dict[str, Any], words: str) -> None:
+        if self.is_json:
+            self._print(document)
+        else:
+            self.stdout.write(words)
+
+    def _print(self, document: Any) -> None:
+        self.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
+
+    def _fail(self, message: str, code: int) -> NoReturn:
+        raise CommandError(message, returncode=code)
+
+
+def _selection(parser: Any) -> None:
+    several: dict[str, Any] = {"action": "append", "default": []}
+    parser.add_argument("--label", **several, help="carrying it (repeat: all of them)")
+    parser.add_argument("--host", **several, help="on this host (repeat: any)")
+    parser.add_argument(
+        "--version", dest="version_name", **several, help="of this version (repeat: any)"
+    )
+    parser.add_argument("--queue", **several, help="serving it (repeat: any)")
+    parser.add_argument("--worker", **several, metavar="ID", help="with this id (repeat: any)")
+    parser.add_argument("--all", action="store_true", help="every live worker")
+
+
+def _drain_options(parser: Any) -> None:
+    parser.add_argument(
+        "--max-unavailable", default="1", metavar="N|N%%", help="how many at a time (default: 1)"
+    )
+    parser.add_argument(
+        "--floor",
+        default="",
+        help="running capacity every queue keeps: 4, 50%%, or mail=2,default=50%%",
+    )
+    parser.add_argument("--limit", type=seconds, help="seconds a worker has to finish its jobs")
+    parser.add_argument("--then", choices=("terminate", "hold"), default="terminate")
+    parser.add_argument(
+        "--replacement-label", default="", help="go on only while as many new workers carry it"
+    )
+
+
+def _document(worker: Any) -> dict[str, Any]:
+    return {
+        "worker_id": worker.pk,
+        "state": str(worker.state),
+        "desired_state": str(worker.desired_state),
+        "condition": str(worker.condition),
+        "directive": str(worker.directive),
+        "hostname": worker.hostname,
+        "pid": worker.pid,
+        "labels": worker.labels,
+        "queues": worker.queues,
+        "version": worker.version,
+        "protocol": worker.protocol,
+        "concurrency": worker.concurrency,
+        "active_jobs": worker.in_hand,
+        "last_heartbeat_at": format_timestamp(worker.last_heartbeat_at),
+    }

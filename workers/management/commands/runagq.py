@@ -1,0 +1,43 @@
+"""Serve AGQ workers: RESP over TCP, the protocol of Redis clients (docs/protocols/agq.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from jobs.conf import ojs_settings
+
+
+class Command(BaseCommand):
+    help = __doc__ or ""
+
+    def add_arguments(self, parser: Any) -> None:
+        parser.add_argument("--host", help='address to listen on (default: OJS["AGQ"]["HOST"])')
+        parser.add_argument("--port", type=int, help='port (default: OJS["AGQ"]["PORT"])')
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        host = options["host"] or ojs_settings.AGQ.HOST
+        port = ojs_settings.AGQ.PORT if options["port"] is None else options["port"]
+        try:
+            asyncio.run(self._serve(host, port))
+        except (OSError, OverflowError) as problem:
+            raise CommandError(f"Cannot listen on {host}:{port}: {problem}") from None
+        except KeyboardInterrupt:
+            pass
+
+    async def _serve(self, host: str, port: int) -> None:
+        from workers.bindings.agq.server import Server
+
+        asked = asyncio.Event()
+        for name in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(name, asked.set)
+        server = Server()
+        address = await server.start(host, port)
+        self.stdout.write(f"AGQ workers are served on {address}.")
+        self.stdout.flush()
+        await asked.wait()
+        await server.end()
+        self.stdout.write("The AGQ server stops.")

@@ -1,0 +1,31 @@
+"""What is stored about workers, about what operators asked of them, and about housekeeping."""
+
+from .directive import Answer, Directive
+from .housekeeping import EventCursor, Reaper, Sweep
+from .operation import (
+    FINAL,
+    IN_WORK,
+    UNFINISHED,
+    FleetOperation,
+    OperationState,
+    OperationStep,
+    Phase,
+)
+from .worker import Worker, default_heartbeat_timeout
+
+__all__ = [
+    "FINAL",
+    "IN_WORK",
+    "UNFINISHED",
+    "Answer",
+    "Directive",
+    "EventCursor",
+    "FleetOperation",
+    "OperationState",
+    "OperationStep",
+    "Phase",
+    "Reaper",
+    "Sweep",
+    "Worker",
+    "default_heartbeat_timeout",
+]

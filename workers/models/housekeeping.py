@@ -1,0 +1,50 @@
+"""Who keeps house."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+
+class Sweep(models.Model):
+    """When a chore was last done, by whichever process did it."""
+
+    name = models.CharField(max_length=64, primary_key=True)
+    ran_at = models.DateTimeField()
+
+    class Meta:
+        verbose_name = _("sweep")
+        verbose_name_plural = _("sweeps")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class EventCursor(models.Model):
+    """Up to where the record of events was counted."""
+
+    name = models.CharField(max_length=64, primary_key=True)
+    txid = models.BigIntegerField(default=0)
+    event_id = models.BigIntegerField(default=0)
+
+    class Meta:
+        verbose_name = _("event cursor")
+        verbose_name_plural = _("event cursors")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Reaper(models.Model):
+    """A reaper process that has been seen."""
+
+    name = models.CharField(max_length=255, primary_key=True)
+    """host:pid"""
+    seen_at = models.DateTimeField()
+
+    class Meta:
+        verbose_name = _("reaper")
+        verbose_name_plural = _("reapers")
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,71 @@
+"""Progress of jobs on its way to the server (OJS progress §4, §6): the latest of each, if possible.
+
+From a thread of its own, which begins with the first report: a handler never waits for it, and what
+it says inside a transaction is seen before that ends. A report that fails is forgotten.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from uuid import UUID
+
+from .client import Client, Refused, Unavailable
+from .context import Progress
+
+logger = logging.getLogger("workers.runtime")
+
+PAUSE = 1.0
+"""Seconds between two reports of a job (§6.2)."""
+
+
+class Reporter:
+    """Takes reports from handlers and sends the latest of each job."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._latest: dict[UUID, Progress] = {}
+        self._lock = threading.Lock()
+        self._some = threading.Event()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def report(self, progress: Progress) -> None:
+        with self._lock:
+            self._latest[progress.job_id] = progress
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._send_on, name="ojs-progress", daemon=True
+                )
+                self._thread.start()
+        self._some.set()
+
+    def forget(self, job_id: UUID) -> None:
+        """The job has ended: what was not sent is of no use any more."""
+        if self._latest:
+            with self._lock:
+                self._latest.pop(job_id, None)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._some.set()
+
+    def _send_on(self) -> None:
+        try:
+            while not self._stopped.is_set():
+                self._some.wait()
+                self._some.clear()
+                self._send()
+                self._stopped.wait(PAUSE)
+        finally:
+            self._client.release()
+
+    def _send(self) -> None:
+        with self._lock:
+            reports, self._latest = list(self._latest.values()), {}
+        for progress in reports:
+            try:
+                self._client.report_progress(progress)
+            except (Unavailable, Refused) as problem:
+                logger.debug("Progress of job %s was not taken: %s", progress.job_id, problem)
+                self._client.recover()
