@@ -36,7 +36,9 @@ class JSONArrayHas(Func):
 
 
 class JSONArrayWithin(Func):
-    """Whether each text of a JSON array is one of these: `filter(JSONArrayWithin("needs", able))`."""
+    """Whether each text of a JSON array is one of these:
+    `filter(JSONArrayWithin("needs", able))`.
+    """
 
     output_field = BooleanField()
 

@@ -1,4 +1,4 @@
-"""Index changes for migrations of tables that are in use: PostgreSQL builds them beside the writers.
+"""Index changes for migrations of tables in use: PostgreSQL makes them beside the writers.
 
 A migration with these must say `atomic = False`. If the build breaks off, PostgreSQL leaves an
 invalid index under the name: drop it, and migrate again.

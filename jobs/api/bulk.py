@@ -15,7 +15,6 @@ from .. import engine
 from ..audit import of_caller
 from ..conf import ojs_settings
 from ..database import atomic
-from ..envelope import envelope
 from ..errors import (
     BatchTooLarge,
     Conflict,
@@ -30,6 +29,7 @@ from ..fields import boolean, missing, refuse, text, wrong_type
 from ..models import BulkRequest, Scope
 from ..validation import NewJob, new_job
 from .base import OJSViewSet, error_document, request_id
+from .jobs import enqueued
 from .selection import Selection
 
 KEY_LENGTH = 256
@@ -93,7 +93,7 @@ class BulkViewSet(OJSViewSet):
         if undone:
             problem = Conflict("Not enqueued: another job of the atomic batch failed.")
             return self._item(index, problem, undone=False)
-        return {"index": index, "status": "created", "job": envelope(result)}
+        return {"index": index, "status": "created", "job": enqueued(result)}
 
     def cancel(self, request: Any) -> Response:
         """Cancel the jobs that wait, by ids or by a filter (§6)."""
@@ -185,7 +185,7 @@ def once(
             raise Conflict(
                 "This idempotency key was used for another request.", idempotency_key=key
             )
-        if row.status is not None:
+        if row.status is not None and row.response is not None:
             return row.status, row.response
         status, document = act()
         document = orjson.loads(orjson.dumps(document))

@@ -87,10 +87,12 @@ def enqueued(job: NewJob) -> dict[str, Any]:
 class JobViewSet(OJSViewSet):
     """`/ojs/v1/jobs`"""
 
-    scopes: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("create", "batch", "retrieve", "cancel", "activate", "prioritize", "inspect"),
-        Scope.PRODUCE,
-    )
+    scopes: ClassVar[dict[str, str]] = {
+        **dict.fromkeys(
+            ("create", "batch", "retrieve", "cancel", "activate", "prioritize"), Scope.PRODUCE
+        ),
+        "inspect": Scope.OPERATE,
+    }
 
     def create(self, request: Any) -> Response:
         """PUSH: enqueue one job (OJS HTTP §9.1)."""

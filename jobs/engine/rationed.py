@@ -49,6 +49,8 @@ def keys_waiting(queue: str) -> list[str]:
 
 
 def _policy_of(job: Job | None) -> dict[str, Any]:
+    if job is None:
+        return {}
     try:
         return rate_policy.job_policy((job.attributes or {}).get("rate_limit"), job.queue)
     except (InvalidRequest, AttributeError):

@@ -87,6 +87,10 @@ class Migration(migrations.Migration):
             name='updated_at',
             field=models.DateTimeField(blank=True, null=True),
         ),
+        migrations.AddIndex(
+            model_name='queue',
+            index=models.Index(models.F('name'), condition=models.Q(('is_guarded', True)), name='ojs_queue_guarded'),
+        ),
         migrations.AddConstraint(
             model_name='bulkrequest',
             constraint=models.UniqueConstraint(fields=('operation', 'key'), name='ojs_bulk_request_once'),

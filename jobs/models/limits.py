@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from django.db import models
 from django.utils import timezone
@@ -35,6 +35,8 @@ class RateLimit(models.Model):
     """Jobs wait for it since then, and that has been told."""
     updated_at = models.DateTimeField(default=timezone.now)
 
+    objects: ClassVar[models.Manager[RateLimit]] = models.Manager()
+
     class Meta:
         verbose_name = _("rate limit")
         verbose_name_plural = _("rate limits")
@@ -59,6 +61,8 @@ class BulkRequest(models.Model):
     status = models.PositiveSmallIntegerField(null=True)
     response = models.JSONField(null=True)
     created_at = models.DateTimeField()
+
+    objects: ClassVar[models.Manager[BulkRequest]] = models.Manager()
 
     class Meta:
         verbose_name = _("bulk request")

@@ -62,6 +62,10 @@ class Queue(models.Model):
             ("pause_queue", _("Can pause and resume queues")),
             ("purge_queue", _("Can delete the jobs of a queue")),
         ]
+        indexes = [
+            # Empty where no queue is like that: what every enqueue looks into.
+            models.Index("name", name="ojs_queue_guarded", condition=Q(is_guarded=True)),
+        ]
 
     def __str__(self) -> str:
         return self.name

@@ -100,6 +100,7 @@ def test_every_chore_of_the_documented_list_is_there():
         "due-jobs",
         "expired-jobs",
         "workflows",
+        "pressure",
         "finished-jobs",
         "old-results",
         "old-workflows",
