@@ -16,6 +16,7 @@ from .control import (
     resume,
     retry,
     retry_one,
+    run_now,
 )
 from .cron import (
     NewCronJob,
@@ -92,6 +93,7 @@ __all__ = [
     "retry",
     "retry_one",
     "run_cron_now",
+    "run_now",
     "save_checkpoint",
     "set_cron_enabled",
     "time_out",

@@ -8,7 +8,6 @@ not allow the verb are left alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 from uuid import UUID
 
 from django.db.models.functions import Now
@@ -20,9 +19,8 @@ from ..events import job_event, record
 from ..lifecycle import TERMINAL, WAITING, Event, State
 from ..models import Job
 from ..querysets import JobQuerySet
-from ..signals import jobs_cancelled, send_on_commit
+from .control import cancel_jobs
 from .control import retry as retry_dead
-from .following import follow
 from .retention import erase, unattached
 
 BATCH = 500
@@ -45,16 +43,7 @@ def cancel(
     """Cancel the unfinished ones among `jobs`; return which (OJS core §7.6, bulk §6)."""
 
     def move(batch: list[Job]) -> None:
-        now = timezone.now()
-        _these(batch).transition(Event.CANCEL, State.CANCELLED)
-        who = {"cancelled_by": cancelled_by, "reason": reason}
-        data: dict[str, Any] = {name: value for name, value in who.items() if value}
-        record(
-            job_event("job.cancelled", job, time=now, worker_id=job.reserved_by, data=data)
-            for job in batch
-        )
-        follow([job.pk for job in batch if job.followed])
-        send_on_commit(jobs_cancelled, Job, job_ids=[job.pk for job in batch])
+        cancel_jobs([job.pk for job in batch], cancelled_by=cancelled_by, reason=reason)
 
     return _in_batches(jobs, CANCELLABLE, move, most)
 

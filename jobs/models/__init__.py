@@ -13,6 +13,7 @@ from .job import DeadJob, Job, JobError, RefusedFinish
 from .limits import BulkRequest, RateLimit
 from .maintenance import Maintenance
 from .queue import Listener, Queue
+from .rollup import QueueSample, Rollup, RollupMark
 from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, WorkflowType
 
 __all__ = [
@@ -32,8 +33,11 @@ __all__ = [
     "OverlapPolicy",
     "ProgressReport",
     "Queue",
+    "QueueSample",
     "RateLimit",
     "RefusedFinish",
+    "Rollup",
+    "RollupMark",
     "Scope",
     "Source",
     "Workflow",

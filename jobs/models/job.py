@@ -132,8 +132,6 @@ class Job(models.Model):
             models.Index(
                 "reserved_by", name="ojs_job_reserved", condition=Q(reserved_until__isnull=False)
             ),
-            # A bounded queue counts these; there are few.
-            models.Index("queue", name="ojs_job_pending", condition=Q(state=State.PENDING)),
             # How many jobs of a rate limit run. An ack does not imply the second condition.
             models.Index(
                 "rate_key",
@@ -151,6 +149,8 @@ class Job(models.Model):
                 name="ojs_job_expires",
                 condition=Q(expires_at__isnull=False, state__in=sorted(WAITING)),
             ),
+            # Without it, a count of the pending jobs would read every job there is.
+            models.Index("queue", name="ojs_job_pending", condition=Q(state=State.PENDING)),
             models.Index(
                 "workflow",
                 "workflow_index",
@@ -223,6 +223,8 @@ class JobError(models.Model):
         verbose_name = _("job error")
         verbose_name_plural = _("job errors")
         ordering = ("id",)
+        # What failed in the last minute or day; written where an attempt fails, and only there.
+        indexes = [models.Index("occurred_at", name="ojs_joberror_time")]
 
     def __str__(self) -> str:
         return f"attempt {self.attempt}: {self.type}"

@@ -9,17 +9,13 @@ class Migration(migrations.Migration):
     atomic = False
 
     dependencies = [
-        ('ojs_jobs', '0002_limits'),
+        ('ojs_jobs', '0003_limits'),
     ]
 
     operations = [
         AddIndexConcurrently(
             model_name='job',
             index=models.Index(models.F('queue'), models.F('rate_key'), models.OrderBy(models.F('priority'), descending=True), models.F('enqueued_at'), models.F('id'), condition=models.Q(('state', 'available')), name='ojs_job_fetchable'),
-        ),
-        AddIndexConcurrently(
-            model_name='job',
-            index=models.Index(models.F('queue'), condition=models.Q(('state', 'pending')), name='ojs_job_pending'),
         ),
         AddIndexConcurrently(
             model_name='job',

@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('ojs_jobs', '0001_initial'),
+        ('ojs_jobs', '0002_dashboard'),
     ]
 
     operations = [
