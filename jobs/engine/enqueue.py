@@ -118,6 +118,8 @@ def _enqueue_unique(new: Sequence[NewJob]) -> Sequence[NewJob]:
     # Late: what gives way is cancelled, and what waited for it may have to be enqueued.
     from .unique import Conflicts
 
+    # Before anything gives way, and before a duplicate is told of one that could not be made.
+    maintenance.refuse_jobs()
     with atomic():
         _stamp(new, timezone.now())
         conflicts = Conflicts(new)
