@@ -40,6 +40,18 @@ DAY = 86_400
 
 
 @dataclass(frozen=True)
+class Flare:
+    """Options of the Zeridion Flare binding: `OJS["FLARE"]`, `OJS_FLARE_<NAME>`."""
+
+    ENABLED: bool = _option(False, "Serve the Zeridion Flare protocol under `/flare/v1`.")
+    MINIMUM_GRACE: timedelta = _seconds(
+        60,
+        "Shortest silence after a job's heartbeat before the job is taken for stuck; beyond it "
+        "two thirds of the job's `timeout_seconds` count.",
+    )
+
+
+@dataclass(frozen=True)
 class AGQ:
     """Options of AGQ's RESP over TCP, `manage.py runagq`: `OJS["AGQ"]`, `OJS_AGQ_<NAME>`."""
 
@@ -146,15 +158,25 @@ class Settings:
     RECORD_EVENTS: bool = _option(
         True, "Write job and worker events into the durable record behind `/ojs/v1/events`."
     )
+    METRICS: bool = _option(
+        True, "Count what the events tell, for `/ojs/v1/metrics` and `/ojs/v1/autoscaling`."
+    )
+    METRICS_MAX_SERIES: int = _option(
+        2_000, "Most pairs of queue and job type that are counted apart; others go together."
+    )
+    AUTOSCALE_WITHIN: timedelta = _seconds(
+        60, "How fast the workers that autoscaling asks for shall work off what waits."
+    )
     CONFORMANCE_MODE: bool = _option(
         False, "Test hooks of the public conformance suite (reset, test directives). Never in use."
     )
 
     # The optional bindings
+    FLARE: Flare = _group(Flare)
     AGQ: AGQ = _group(AGQ)
 
 
-GROUPS: dict[str, type[Any]] = {"AGQ": AGQ}
+GROUPS: dict[str, type[Any]] = {"FLARE": Flare, "AGQ": AGQ}
 """Options that hold a dictionary of their own, one for each optional binding."""
 
 

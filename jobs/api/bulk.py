@@ -27,6 +27,7 @@ from ..errors import (
 from ..events import bulk_event, record
 from ..fields import boolean, missing, refuse, text, wrong_type
 from ..models import BulkRequest, Scope
+from ..projects import give
 from ..validation import NewJob, new_job
 from .base import OJSViewSet, error_document, request_id
 from .jobs import enqueued
@@ -68,7 +69,7 @@ class BulkViewSet(OJSViewSet):
         done: dict[int, NewJob | OJSError] = {}
         for index, document in enumerate(documents):
             try:
-                done[index] = new_job(document, now)
+                (done[index],) = give([new_job(document, now)], self.caller.project)
             except OJSError as refusal:
                 done[index] = refusal
         valid = {index: job for index, job in done.items() if isinstance(job, NewJob)}
@@ -109,7 +110,8 @@ class BulkViewSet(OJSViewSet):
 
     def _change(self, operation: str) -> Response:
         body = self.read(required=True)
-        selection = Selection.read(body, operation, of_caller(self.caller, self.request))
+        actor = of_caller(self.caller, self.request)
+        selection = Selection.read(body, operation, actor, self.caller.project)
         if boolean(body, "dry_run"):
             return Response(selection.preview())
         whole = atomicity(body) == "atomic"
@@ -125,6 +127,8 @@ class BulkViewSet(OJSViewSet):
         if given and len(given) > KEY_LENGTH:
             raise refuse("Idempotency-Key", f"The key may have at most {KEY_LENGTH} characters.")
         if given:
+            # Another project's requests are not there for this one.
+            given = f"{self.caller.project}\x00{given}" if self.caller.project else given
             asked = {name: value for name, value in body.items() if name != "idempotency_key"}
             status, document = once(operation, given, asked, act)
         else:
@@ -173,6 +177,7 @@ def once(
         Conflict: the key was used for another request.
     """
     now = timezone.now()
+    key = hashlib.sha256(key.encode()).hexdigest()
     fingerprint = hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()
     with atomic():
         BulkRequest.objects.filter(
@@ -183,7 +188,7 @@ def once(
         row = BulkRequest.objects.select_for_update().get(operation=operation, key=key)
         if row.fingerprint != fingerprint:
             raise Conflict(
-                "This idempotency key was used for another request.", idempotency_key=key
+                "This idempotency key was used for another request.", operation=operation
             )
         if row.status is not None and row.response is not None:
             return row.status, row.response

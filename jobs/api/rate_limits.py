@@ -11,7 +11,7 @@ from rest_framework.response import Response
 from .. import fields, rate_policy
 from ..audit import of_caller, record_action
 from ..database import atomic
-from ..errors import NotFound
+from ..errors import NotFound, PermissionDenied
 from ..fields import refuse
 from ..lifecycle import State
 from ..models import Job, Queue, RateLimit, Scope
@@ -28,6 +28,17 @@ class RateLimitViewSet(OJSViewSet):
         "retrieve": Scope.PRODUCE,
         "override": Scope.OPERATE,
     }
+
+    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        """
+        Raises:
+            PermissionDenied: the key is one project's; the limits are those of the whole server.
+        """
+        super().initial(request, *args, **kwargs)
+        if self.caller.project:
+            raise PermissionDenied(
+                "Rate limits are those of the whole server; this API key belongs to a project."
+            )
 
     def list(self, request: Any) -> Response:
         rows, pagination = page(

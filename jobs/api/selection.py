@@ -20,6 +20,7 @@ from ..fields import Document, missing, refuse, wrong_type
 from ..identifiers import parse_uuid
 from ..lifecycle import State
 from ..models import Job
+from ..projects import own
 
 WAITING = frozenset({State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.PENDING})
 
@@ -85,7 +86,7 @@ class Selection:
     wanted: Document | None = None
 
     @classmethod
-    def read(cls, body: Document, operation: str, actor: Actor) -> Selection:
+    def read(cls, body: Document, operation: str, actor: Actor, project: str) -> Selection:
         """
         Raises:
             InvalidRequest: neither ids nor a filter, both, or one that breaks its rule.
@@ -95,7 +96,7 @@ class Selection:
         if (ids is None) == (wanted is None):
             raise refuse("job_ids", "Name the jobs by either 'job_ids' or 'filter'.")
         if wanted is not None:
-            jobs = filtered(wanted, OPERATIONS[operation].default)
+            jobs = own(filtered(wanted, OPERATIONS[operation].default), project)
             return cls(operation, jobs, None, actor, wanted)
         ids = fields.texts(body, "job_ids", longest=64) or []
         if not ids:
@@ -103,7 +104,7 @@ class Selection:
         if len(ids) > ojs_settings.MAX_BULK:
             raise BatchTooLarge(len(ids), ojs_settings.MAX_BULK)
         known = [job_id for job_id in map(parse_uuid, ids) if job_id is not None]
-        return cls(operation, Job.objects.filter(pk__in=known), ids, actor)
+        return cls(operation, own(Job.objects.filter(pk__in=known), project), ids, actor)
 
     @property
     def verb(self) -> Operation:

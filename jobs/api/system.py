@@ -21,9 +21,11 @@ from ..models import (
     Dependency,
     Event,
     Job,
+    JobCounter,
     JobError,
     ProgressReport,
     Queue,
+    QueueFlow,
     RateLimit,
     RefusedFinish,
     Workflow,
@@ -46,8 +48,9 @@ CAPABILITIES = {
     "pause_resume": True,
     "events": True,
 }
-EXTENSIONS = ["x-batch-ack", "x-fetch-with-acks", "x-fetch-wait", "x-jobs-lost"]
-"""Ours: lists in ACK and FAIL, outcomes carried by FETCH, `wait_ms`, and `jobs_lost` in BEAT."""
+EXTENSIONS = ["x-batch-ack", "x-fetch-with-acks", "x-fetch-wait", "x-jobs-lost", "x-autoscaling"]
+"""Ours: lists in ACK and FAIL, outcomes carried by FETCH, `wait_ms`, `jobs_lost` in BEAT, and
+what an autoscaler reads."""
 
 
 def backend() -> str:
@@ -79,6 +82,7 @@ class ManifestViewSet(OJSViewSet):
                     "base_url": request.build_absolute_uri(f"{base}/v1"),
                     "manifest": f"{base}/manifest",
                     "health": f"{base}/v1/health",
+                    "metrics": f"{base}/v1/metrics",
                 },
             }
         )
@@ -105,15 +109,6 @@ def health_document(backend: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class ReadyViewSet(OJSViewSet):
-    """`/ready`: whether this server can serve, for a load balancer; says nothing else."""
-
-    def retrieve(self, request: Any) -> Response:
-        healthy = backend_health()["status"] == "healthy"
-        status = "ready" if healthy else "unavailable"
-        return Response({"status": status}, status=200 if healthy else 503)
-
-
 class ConformanceViewSet(OJSViewSet):
     """Test hooks of the public conformance suite; not there outside `CONFORMANCE_MODE`."""
 
@@ -134,6 +129,8 @@ class ConformanceViewSet(OJSViewSet):
             Queue,
             RateLimit,
             BulkRequest,
+            JobCounter,
+            QueueFlow,
         ):
             model._default_manager.all().delete()
         engine.forget_queues()

@@ -9,7 +9,7 @@ from .queue_ops import QueueOperationsViewSet as Queues
 from .queues import DeadLetterViewSet, EventViewSet, QueueViewSet
 from .rate_limits import RateLimitViewSet
 from .results import ResultViewSet
-from .system import ConformanceViewSet, ManifestViewSet, ReadyViewSet
+from .system import ConformanceViewSet, ManifestViewSet
 from .workflows import WorkflowViewSet
 
 urlpatterns = [
@@ -84,7 +84,6 @@ urlpatterns = [
         RateLimitViewSet.as_view({"get": "retrieve", "put": "override"}),
         name="rate-limit",
     ),
-    path("ready", ReadyViewSet.as_view({"get": "retrieve"}), name="ready"),
     path("ojs/v1/dead-letter", DeadLetterViewSet.as_view({"get": "list"}), name="dead-letter"),
     path(
         "ojs/v1/dead-letter/<str:job_id>",

@@ -52,7 +52,7 @@ CLAIM = """
               FROM ojs_jobs_job
              WHERE state = 'available'
                AND queue = wanted.name
-               AND rate_key = ''{types}{able}
+               AND rate_key = ''{types}{able}{project}
                AND (expires_at IS NULL OR expires_at > statement_timestamp())
           ORDER BY priority DESC, enqueued_at, id
              LIMIT {limit}
@@ -67,7 +67,7 @@ CLAIM = """
               FROM ojs_jobs_job
              WHERE state IN ('scheduled', 'retryable')
                AND queue = wanted.name
-               AND rate_key = ''{types}{able}
+               AND rate_key = ''{types}{able}{project}
                AND scheduled_at <= statement_timestamp()
                AND (expires_at IS NULL OR expires_at > statement_timestamp())
           ORDER BY scheduled_at
@@ -117,6 +117,8 @@ TYPES = "\n               AND type = ANY(%(types)s::text[])"
 # A job that needs something goes only to a worker that has all of it.
 UNABLE = "\n               AND needs IS NULL"
 ABLE = "\n               AND (needs IS NULL OR needs <@ %(able)s::jsonb)"
+# The second condition is what the partial index says: a parameter could be empty.
+PROJECT = "\n               AND project = %(project)s AND project <> ''"
 TOLD = """, told AS (
         INSERT INTO ojs_jobs_event (type, subject, queue, job_type, worker_id, attempt, time)
         SELECT 'job.enqueued', id::text, queue, type, '', NULL, started_at
@@ -129,7 +131,7 @@ TOLD = """, told AS (
 
 
 @cache
-def _statement(limit: int, queues: int, typed: bool, told: bool, able: bool) -> str:
+def _statement(limit: int, queues: int, typed: bool, told: bool, able: bool, owned: bool) -> str:
     times = {name: TIME.format(name) for name in ("created_at", "enqueued_at", "started_at")}
     return CLAIM.format(
         limit=limit,
@@ -137,6 +139,7 @@ def _statement(limit: int, queues: int, typed: bool, told: bool, able: bool) -> 
         shown=ERRORS_SHOWN,
         types=TYPES if typed else "",
         able=ABLE if able else UNABLE,
+        project=PROJECT if owned else "",
         told=TOLD if told else "",
         **times,
     )
@@ -151,6 +154,7 @@ def claim(
     able: Sequence[str] = (),
     visibility_timeout: timedelta | None = None,
     limited: bool = True,
+    project: str = "",
 ) -> list[ClaimedJob]:
     """Reserve up to `count` jobs, queues in the order given, priority then age inside each (§6.3).
 
@@ -159,6 +163,7 @@ def claim(
         able: what the worker can do; jobs that need anything else are left to others.
         visibility_timeout: for jobs that name none of their own.
         limited: some of the queues may cap their active jobs; False spares the look.
+        project: whose jobs; empty means everybody's.
 
     Paused queues give nothing. Never blocks; an empty list is a normal answer (§6.5).
     """
@@ -168,9 +173,9 @@ def claim(
     period = visibility_timeout or ojs_settings.VISIBILITY_TIMEOUT
     take = _claim_postgresql if is_postgresql() else claim_portable.take
     if limited and Queue.objects.limited().filter(pk__in=queues).exists():
-        claimed = limits.claim_within(take, queues, worker_id, count, types, period, able)
+        claimed = limits.claim_within(take, queues, worker_id, count, types, period, able, project)
     else:
-        claimed = take(queues, worker_id, count, types, period, able)
+        claimed = take(queues, worker_id, count, types, period, able, project)
     belonging = {job.workflow_id for job in claimed if job.workflow_id is not None}
     if belonging:
         mark_started(belonging)
@@ -186,9 +191,15 @@ def _claim_postgresql(
     types: Sequence[str] | None,
     period: timedelta,
     able: Sequence[str],
+    project: str,
 ) -> list[ClaimedJob]:
     statement = _statement(
-        count, len(queues), types is not None, ojs_settings.RECORD_EVENTS, bool(able)
+        count,
+        len(queues),
+        types is not None,
+        ojs_settings.RECORD_EVENTS,
+        bool(able),
+        bool(project),
     )
     parameters = {
         "queues": list(queues),
@@ -196,6 +207,7 @@ def _claim_postgresql(
         "visibility_timeout": period,
         "types": list(types or ()),
         "able": orjson.dumps(list(able)).decode(),
+        "project": project,
     }
     return [from_row(row) for row in run(statement, parameters)]
 

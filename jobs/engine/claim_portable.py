@@ -21,6 +21,7 @@ from ..envelope import ERROR_FIELDS, ERRORS_SHOWN
 from ..events import job_event, record
 from ..lifecycle import Event, State
 from ..models import Checkpoint, Job, JobError, Maintenance, Queue
+from ..projects import own
 from .claimed import ClaimedJob, from_row
 
 ROW = (
@@ -58,13 +59,14 @@ def take(
     types: Sequence[str] | None,
     period: timedelta,
     able: Sequence[str],
+    project: str,
 ) -> list[ClaimedJob]:
     """The tidy version, for databases where one statement cannot do it all."""
     with atomic():
         ids: list[UUID] = []
         wanted = open_queues(queues)
         # Those with a rate limit are claimed by `limits` alone.
-        fetchable = Job.objects.unexpired().suiting(types, able).filter(rate_key="")
+        fetchable = own(Job.objects.unexpired().suiting(types, able), project).filter(rate_key="")
         fetchable = fetchable.select_for_update(
             skip_locked=connection().features.has_select_for_update_skip_locked
         )

@@ -23,6 +23,7 @@ from ..database import atomic, connection, is_postgresql, run
 from ..events import partition_event, record
 from ..lifecycle import State
 from ..models import Job, Queue, RateLimit
+from ..projects import own
 from ..querysets import JobQuerySet
 from ..rate_policy import Memory, Room
 from ..validation import NewJob
@@ -78,6 +79,7 @@ def claim_within(
     types: Sequence[str] | None,
     period: timedelta,
     able: Sequence[str],
+    project: str,
 ) -> list[ClaimedJob]:
     """Claim queue by queue, never over a limit of a queue or of a key.
 
@@ -87,12 +89,12 @@ def claim_within(
         take: claims available jobs that have no limit of their own.
     """
     claimed: list[ClaimedJob] = []
-    suiting = Job.objects.all().suiting(types, able)
+    suiting = own(Job.objects.all().suiting(types, able), project)
     with atomic():
         queues = open_queues(queues)
         found = Queue.objects.limited().filter(pk__in=queues).order_by("pk")
-        own = Q(concurrency__isnull=False) | Q(config__has_key="rate_limit")
-        limited = {queue.pk: queue for queue in found.filter(own).select_for_update()}
+        capped = Q(concurrency__isnull=False) | Q(config__has_key="rate_limit")
+        limited = {queue.pk: queue for queue in found.filter(capped).select_for_update()}
         keyed = {queue.pk: _open_keys(queue.pk) for queue in found if queue.has_limits}
         partitions = _locked({QUEUE_KEY + name for name in limited}.union(*keyed.values()))
         now = _clock()
@@ -106,7 +108,7 @@ def claim_within(
                 chosen = _choose(queue, keys, partitions, room, suiting)
                 given = claim_chosen(list(chosen), worker_id, period, now)
             else:
-                chosen, given = {}, take([queue], worker_id, room, types, period, able)
+                chosen, given = {}, take([queue], worker_id, room, types, period, able, project)
             for job in given:
                 for key in (chosen.get(job.id, ""), QUEUE_KEY + queue):
                     if key in partitions:

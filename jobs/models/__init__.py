@@ -12,6 +12,7 @@ from .event import Event
 from .job import DeadJob, Job, JobError, RefusedFinish
 from .limits import BulkRequest, RateLimit
 from .maintenance import Maintenance
+from .metrics import JobCounter, QueueFlow
 from .queue import Listener, Queue
 from .rollup import QueueSample, Rollup, RollupMark
 from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, WorkflowType
@@ -26,6 +27,7 @@ __all__ = [
     "Dependency",
     "Event",
     "Job",
+    "JobCounter",
     "JobError",
     "Listener",
     "Maintenance",
@@ -33,6 +35,7 @@ __all__ = [
     "OverlapPolicy",
     "ProgressReport",
     "Queue",
+    "QueueFlow",
     "QueueSample",
     "RateLimit",
     "RefusedFinish",

@@ -55,7 +55,8 @@ class BulkRequest(models.Model):
     """A bulk request that was answered, so that its repetition is not executed (OJS bulk §10)."""
 
     operation = models.CharField(max_length=20)
-    key = models.CharField(max_length=256)
+    key = models.CharField(max_length=64)
+    """SHA-256 of what the client sent, and of its project."""
     fingerprint = models.CharField(max_length=64)
     """SHA-256 of the request: another one under the same key is a mistake."""
     status = models.PositiveSmallIntegerField(null=True)

@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('ojs_jobs', '0002_dashboard'),
+        ('ojs_jobs', '0004_metrics'),
     ]
 
     operations = [
@@ -16,7 +16,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('operation', models.CharField(max_length=20)),
-                ('key', models.CharField(max_length=256)),
+                ('key', models.CharField(max_length=64)),
                 ('fingerprint', models.CharField(max_length=64)),
                 ('status', models.PositiveSmallIntegerField(null=True)),
                 ('response', models.JSONField(null=True)),
