@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -12,6 +13,7 @@ from rest_framework.response import Response
 from .. import __version__, engine
 from ..conf import ojs_settings
 from ..database import connection
+from ..endpoints import announced
 from ..errors import NotFound
 from ..models import (
     BulkRequest,
@@ -33,6 +35,7 @@ from ..models import (
 from .base import SPEC_VERSION, OJSViewSet
 
 STARTED = time.monotonic()
+PORT = re.compile(r":\d+\Z")
 BACKENDS = {"postgresql": "postgres"}
 CAPABILITIES = {
     "batch_enqueue": True,
@@ -63,6 +66,7 @@ class ManifestViewSet(OJSViewSet):
 
     def retrieve(self, request: Any) -> Response:
         base = request.path.rsplit("/manifest", 1)[0]
+        elsewhere = endpoints_beside(PORT.sub("", request.get_host()))
         return Response(
             {
                 "ojs_version": SPEC_VERSION,
@@ -73,7 +77,7 @@ class ManifestViewSet(OJSViewSet):
                     "language": "python",
                 },
                 "conformance_level": 3,
-                "protocols": ["http"],
+                "protocols": ["http", *sorted(elsewhere)],
                 "backend": backend(),
                 "capabilities": CAPABILITIES,
                 "unique_job_strength": "strong",
@@ -83,9 +87,18 @@ class ManifestViewSet(OJSViewSet):
                     "manifest": f"{base}/manifest",
                     "health": f"{base}/v1/health",
                     "metrics": f"{base}/v1/metrics",
+                    **elsewhere,
                 },
             }
         )
+
+
+def endpoints_beside(host: str) -> dict[str, str]:
+    """Where workers are served beside this port; nothing while the database is away."""
+    try:
+        return announced(host)
+    except (DatabaseError, InterfaceError):
+        return {}
 
 
 def backend_health() -> dict[str, Any]:

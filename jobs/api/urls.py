@@ -9,6 +9,7 @@ from .queue_ops import QueueOperationsViewSet as Queues
 from .queues import DeadLetterViewSet, EventViewSet, QueueViewSet
 from .rate_limits import RateLimitViewSet
 from .results import ResultViewSet
+from .specs import SpecViewSet
 from .system import ConformanceViewSet, ManifestViewSet
 from .workflows import WorkflowViewSet
 
@@ -123,6 +124,14 @@ urlpatterns = [
         "ojs/v1/cron/<str:name>/history",
         CronViewSet.as_view({"get": "history"}),
         name="cron-history",
+    ),
+    path(
+        "ojs/v1/job-specs",
+        SpecViewSet.as_view({"get": "list", "post": "create"}),
+        name="job-specs",
+    ),
+    path(
+        "ojs/v1/job-specs/<str:name>", SpecViewSet.as_view({"delete": "destroy"}), name="job-spec"
     ),
     path("ojs/v1/events", EventViewSet.as_view({"get": "list"}), name="events"),
     path("ojs/v1/admin/reset", ConformanceViewSet.as_view({"post": "reset"}), name="reset"),

@@ -37,6 +37,7 @@ from .reclaim import VISIBILITY_TIMEOUT, WORKER_DEATH, Cause, expire, reclaim
 from .reservations import extend, keep_alive, last_reservation, reserve
 from .retention import prune_events, prune_jobs, prune_results, prune_workflows
 from .settle import complete
+from .specs import Line, forget_specs, matching_types, register_specs, write_lines
 from .timers import discard_expired, promote_due, time_out
 from .workflows import cancel_workflow, create_workflow
 
@@ -48,6 +49,7 @@ __all__ = [
     "ClaimedJob",
     "Completion",
     "Failure",
+    "Line",
     "NewCronJob",
     "Outcome",
     "Saved",
@@ -73,10 +75,12 @@ __all__ = [
     "find_checkpoint",
     "follow",
     "forget_queues",
+    "forget_specs",
     "freed_by",
     "keep_alive",
     "last_reservation",
     "limits",
+    "matching_types",
     "not_dead",
     "pause",
     "prioritize",
@@ -88,6 +92,7 @@ __all__ = [
     "prune_workflows",
     "queues",
     "reclaim",
+    "register_specs",
     "relieve",
     "repair",
     "report_progress",
@@ -102,4 +107,5 @@ __all__ = [
     "set_cron_enabled",
     "time_out",
     "upsert_cron",
+    "write_lines",
 ]

@@ -20,6 +20,7 @@ from ..models import (
     Event,
     Job,
     JobError,
+    JobLog,
     Listener,
     ProgressReport,
     Queue,
@@ -107,6 +108,7 @@ def _delete(ids: list[UUID]) -> int:
 def erase(ids: list[UUID]) -> None:
     """Delete jobs the caller has locked, and what hangs on them."""
     JobError.objects.filter(job__in=ids).delete()
+    JobLog.objects.filter(job__in=ids).delete()
     ProgressReport.objects.filter(job__in=ids).delete()
     Checkpoint.objects.filter(pk__in=ids).delete()
     Dependency.objects.filter(Q(predecessor__in=ids) | Q(waiter__in=ids)).delete()

@@ -9,7 +9,7 @@ class Migration(migrations.Migration):
     atomic = False
 
     dependencies = [
-        ('ojs_jobs', '0005_limits'),
+        ('ojs_jobs', '0006_limits'),
     ]
 
     operations = [

@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('ojs_jobs', '0004_metrics'),
+        ('ojs_jobs', '0005_specs'),
     ]
 
     operations = [
