@@ -13,6 +13,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ..engine.limits import QUEUE_KEY, rooms
 from ..lifecycle import WAITING, State
 from ..models import CronRun, Dependency, Job, Maintenance, Queue
 from .display import absolute, distance
@@ -115,6 +116,27 @@ def held_up_in_its_queue(job: Any) -> Iterator[str]:
         if active >= queue.concurrency:
             text = _("The queue's limit is reached: %(active)d of %(limit)d jobs are active.")
             yield text % {"active": active, "limit": queue.concurrency}
+
+
+@reason
+def rate_limited(job: Any) -> Iterator[str]:
+    named = {
+        QUEUE_KEY + job.queue: _("The rate limit of the queue “%(name)s”") % {"name": job.queue}
+    }
+    if job.rate_key:
+        named[job.rate_key] = _("Its rate limit “%(name)s”") % {"name": job.rate_key}
+    for key, room in rooms(named).items():
+        if room.jobs > 0:
+            continue
+        about = {"limit": named[key], "active": room.current, "most": room.limit}
+        if room.again_at is not None:
+            about["moment"] = absolute(room.again_at)
+        if room.strategy == "concurrency" or room.again_at is None:
+            yield _("%(limit)s is reached: %(active)d of %(most)d jobs are active.") % about
+        elif room.strategy == "held":
+            yield _("%(limit)s is held until %(moment)s, as a handler asked.") % about
+        else:
+            yield _("%(limit)s is reached: it lets the next job start at %(moment)s.") % about
 
 
 @reason
