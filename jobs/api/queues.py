@@ -77,7 +77,7 @@ class DeadLetterViewSet(OJSViewSet):
             parts=2,
             most=MAX_DEAD,
         )
-        history = _history([job.pk for job in jobs])
+        history = errors_by_job([job.pk for job in jobs])
         return Response(
             {
                 "jobs": [envelope(job, history.get(job.pk, ())) for job in jobs],
@@ -124,7 +124,8 @@ def _older_than(rows: Any, keys: list[str]) -> Any:
     return rows.filter(Q(finished_at__lt=finished) | Q(finished_at=finished, pk__lt=job_id))
 
 
-def _history(ids: list[UUID]) -> dict[UUID, list[dict[str, Any]]]:
+def errors_by_job(ids: list[UUID]) -> dict[UUID, list[dict[str, Any]]]:
+    """The failed attempts of each, oldest first; the newest of a long history."""
     history: dict[UUID, list[dict[str, Any]]] = {}
     for error in JobError.objects.filter(job__in=ids).values("job_id", *ERROR_FIELDS):
         history.setdefault(error["job_id"], []).append(error)

@@ -2,6 +2,7 @@
 
 from django.urls import path
 
+from .admin import urls as admin
 from .cron import CronViewSet
 from .jobs import JobViewSet
 from .queues import DeadLetterViewSet, EventViewSet, QueueViewSet
@@ -86,4 +87,5 @@ urlpatterns = [
     ),
     path("ojs/v1/events", EventViewSet.as_view({"get": "list"}), name="events"),
     path("ojs/v1/admin/reset", ConformanceViewSet.as_view({"post": "reset"}), name="reset"),
+    *admin.urlpatterns,
 ]

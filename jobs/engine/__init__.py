@@ -12,6 +12,7 @@ from .control import (
     pause,
     resume,
     retry,
+    retry_finished,
     retry_one,
 )
 from .cron import (
@@ -82,6 +83,7 @@ __all__ = [
     "results_of_workflow",
     "resume",
     "retry",
+    "retry_finished",
     "retry_one",
     "run_cron_now",
     "save_checkpoint",
