@@ -131,6 +131,16 @@ class Settings:
         [], "Dotted paths of what wraps each execution in `runjobworker`, outermost first."
     )
 
+    # What operators see
+    REDACT_KEYS: list = _option(
+        ["*password*", "*passwd*", "*secret*", "*token*", "*api_key*", "*apikey*", "authorization"],
+        "Keys whose values are hidden from users without the permission `view_job_args`; "
+        "`*` stands for anything, case does not matter.",
+    )
+    WAIT_LIMIT: timedelta = _seconds(
+        300, "Wait of a queue's oldest job from which the dashboard calls for attention."
+    )
+
     # Extras
     RECORD_EVENTS: bool = _option(
         True, "Write job and worker events into the durable record behind `/ojs/v1/events`."

@@ -14,6 +14,7 @@ from .control import (
     retry,
     retry_finished,
     retry_one,
+    run_now,
 )
 from .cron import (
     NewCronJob,
@@ -86,6 +87,7 @@ __all__ = [
     "retry_finished",
     "retry_one",
     "run_cron_now",
+    "run_now",
     "save_checkpoint",
     "set_cron_enabled",
     "time_out",

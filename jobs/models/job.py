@@ -139,6 +139,8 @@ class Job(models.Model):
                 name="ojs_job_expires",
                 condition=Q(expires_at__isnull=False, state__in=sorted(WAITING)),
             ),
+            # Without it, a count of the pending jobs would read every job there is.
+            models.Index("queue", name="ojs_job_pending", condition=Q(state=State.PENDING)),
             models.Index(
                 "workflow",
                 "workflow_index",
@@ -211,6 +213,8 @@ class JobError(models.Model):
         verbose_name = _("job error")
         verbose_name_plural = _("job errors")
         ordering = ("id",)
+        # What failed in the last minute or day; written where an attempt fails, and only there.
+        indexes = [models.Index("occurred_at", name="ojs_joberror_time")]
 
     def __str__(self) -> str:
         return f"attempt {self.attempt}: {self.type}"

@@ -169,7 +169,9 @@ class Lifecycle(RuleBasedStateMachine):
         self.make(kind, max_attempts, discard=discard, count=count)
 
     def make(self, kind: State, max_attempts: int, *, discard: bool, count: int = 1) -> None:
-        options: dict[str, Any] = {"retry": {"max_attempts": max_attempts}}
+        # An hour: on a slow machine a second passes, and a job is due that the model holds back.
+        retry: dict[str, Any] = {"max_attempts": max_attempts, "initial_interval": "PT1H"}
+        options: dict[str, Any] = {"retry": retry | {"max_interval": "PT1H"}}
         if discard:
             options["retry"]["on_exhaustion"] = "discard"
         if kind == State.SCHEDULED:
