@@ -20,7 +20,7 @@ from django.utils import timezone
 
 from .dashboard import INDEXED
 from .lifecycle import TERMINAL, State
-from .models import Job, Queue
+from .models import Job, JobError, Queue
 
 WINDOW = timedelta(minutes=5)
 """Throughput and waiting times are those of the last minutes."""
@@ -105,14 +105,15 @@ class Pace:
     """What a queue, or all of them, did in the last minutes."""
 
     completed: int = 0
-    discarded: int = 0
+    failed: int = 0
+    """Attempts that failed, whatever became of their jobs."""
     waits: list[timedelta] = field(default_factory=list)
 
     def throughput(self) -> dict[str, float]:
         minutes = WINDOW / timedelta(minutes=1)
         return {
-            "processed_per_minute": round((self.completed + self.discarded) / minutes, 2),
-            "failed_per_minute": round(self.discarded / minutes, 2),
+            "processed_per_minute": round((self.completed + self.failed) / minutes, 2),
+            "failed_per_minute": round(self.failed / minutes, 2),
         }
 
     def latency(self) -> dict[str, int | None]:
@@ -128,30 +129,42 @@ def _percentile(waits: list[timedelta], share: int) -> int | None:
     return max(0, waits[place] // timedelta(milliseconds=1))
 
 
-def paces(jobs: Any, *, waits: bool = False) -> dict[str, Pace]:
-    """Queue → what it did in the last `WINDOW`.
+def paces(queues: Collection[str] | None = None) -> dict[str, Pace]:
+    """Queue → what it did in the last `WINDOW`; of all queues, or of these.
 
     Args:
-        waits: look at how long the latest of its jobs waited, too.
+        queues: left out, all of them, and without waiting times.
     """
-    found: dict[str, Pace] = defaultdict(Pace)
     since = timezone.now() - WINDOW
-    recent = jobs.filter(state__in=[State.COMPLETED, State.DISCARDED], finished_at__gte=since)
-    for queue, state, count in remembered(("paces", str(jobs.query)), lambda: _rows(recent)):
-        setattr(found[queue], state, count)
-    if waits:
-        completed = jobs.filter(state=State.COMPLETED, finished_at__gte=since)
-        latest = completed.order_by("-finished_at")
-        for queue, wait in latest.values_list("queue", F("started_at") - F("enqueued_at"))[:SAMPLE]:
+    jobs, errors = Job.objects.all(), JobError.objects.filter(occurred_at__gte=since)
+    key: tuple[str, ...] = ("paces",)
+    if queues is not None:
+        names = sorted(queues)
+        jobs, errors = jobs.filter(queue__in=names), errors.filter(job__queue__in=names)
+        key = ("paces", "of", *names)
+    completed = jobs.filter(state=State.COMPLETED, finished_at__gte=since)
+
+    def count() -> dict[str, Pace]:
+        found: dict[str, Pace] = defaultdict(Pace)
+        for queue, number in _grouped(completed, "queue").items():
+            found[queue].completed = number
+        for queue, number in _grouped(errors, "job__queue").items():
+            found[queue].failed = number
+        latest = completed.order_by("-finished_at") if queues is not None else completed.none()
+        waits = latest.values_list("queue", F("started_at") - F("enqueued_at"))
+        for queue, wait in waits[:SAMPLE]:
             if wait is not None:
                 found[queue].waits.append(wait)
+        return found
+
+    found: dict[str, Pace] = remembered(key, count)
     return found
 
 
-def pace(jobs: Any) -> Pace:
-    """The same of all queues together, without waiting times."""
-    each = paces(jobs).values()
-    return Pace(sum(one.completed for one in each), sum(one.discarded for one in each))
+def pace() -> Pace:
+    """The same of all queues together."""
+    each = paces().values()
+    return Pace(sum(one.completed for one in each), sum(one.failed for one in each))
 
 
 def queues() -> int:

@@ -21,6 +21,7 @@ from ..models import (
     Event,
     Job,
     JobError,
+    Maintenance,
     ProgressReport,
     Queue,
     RefusedFinish,
@@ -121,6 +122,7 @@ class ConformanceViewSet(OJSViewSet):
             Event,
             RefusedFinish,
             Queue,
+            Maintenance,
         ):
             model._default_manager.all().delete()
         engine.forget_queues()

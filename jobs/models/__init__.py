@@ -12,7 +12,7 @@ from .event import Event
 from .job import DeadJob, Job, JobError, RefusedFinish
 from .maintenance import Maintenance
 from .queue import Listener, Queue
-from .rollup import QueueSample, Rollup, RollupMark
+from .rollup import QueueRollup, QueueSample, Rollup, RollupMark
 from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, WorkflowType
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "OverlapPolicy",
     "ProgressReport",
     "Queue",
+    "QueueRollup",
     "QueueSample",
     "RefusedFinish",
     "Rollup",

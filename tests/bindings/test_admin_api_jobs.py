@@ -291,6 +291,31 @@ def test_a_method_there_is_not_is_refused_in_the_form_of_ojs(operator, path):
     assert refusal(reply)["code"] == "invalid_request"
 
 
+def test_what_may_be_secret_is_hidden_from_keys_that_were_not_made_for_it(operator):
+    job = JobFactory(
+        dead=True, args=[{"password": "hush", "to": "me"}], meta={"deep": [{"Api_Key": "hush"}]}
+    )
+    JobErrorFactory(job=job, details={"token": "hush"}, backtrace=["at mail.py:1"])
+    trusted = OJSClient(make_key("t", scopes=["ojs:admin:read", "ojs:admin:args"])[1])
+
+    for path in (f"admin/jobs/{job.pk}", f"admin/dead-letter/{job.pk}"):
+        hidden, shown = operator.see(path).json(), trusted.see(path).json()
+        assert hidden["args"] == [{"password": "[hidden]", "to": "me"}]
+        assert "hush" not in json.dumps(hidden) and hidden["redacted"] is True
+        assert shown["args"][0]["password"] == "hush" and "redacted" not in shown
+        assert json.dumps(shown).count("hush") >= 3
+    retried = operator.send(f"admin/jobs/{job.pk}/retry")
+    assert "hush" not in retried.content.decode()
+    job.refresh_from_db()
+    assert job.args[0]["password"] == "hush", "hidden, and not lost"
+
+
+def test_the_lists_show_no_details_of_errors(operator):
+    JobErrorFactory(job=JobFactory(dead=True), details={"token": "hush"}, backtrace=["at x:1"])
+
+    assert "hush" not in operator.see("admin/dead-letter").content.decode()
+
+
 # Cancel and retry (§7.3, §7.4)
 
 

@@ -180,6 +180,7 @@ ENDPOINTS = [
     ("POST", "admin/system/maintenance", "ojs:admin:write"),
     ("GET", "admin/system/config", "ojs:admin:read"),
     ("GET", "admin/stats", "ojs:admin:read"),
+    ("GET", "admin/stats/history", "ojs:admin:read"),
     ("GET", "admin/workers", "ojs:admin:read"),
     ("GET", "admin/workers/worker-1", "ojs:admin:read"),
     ("DELETE", "admin/workers/worker-1", "ojs:admin:write"),

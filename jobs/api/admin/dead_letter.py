@@ -46,7 +46,7 @@ class AdminDeadLetterViewSet(AdminViewSet):
         job = DeadJob.objects.filter(pk=parse_id(job_id)).first()
         if job is None:
             raise engine.not_dead(job_id)
-        return Response(reply(job))
+        return Response(reply(job, self.caller))
 
     def retry(self, request: Any, job_id: str) -> Response:
         """Enqueue it again with fresh attempts (§11.2)."""
@@ -54,7 +54,7 @@ class AdminDeadLetterViewSet(AdminViewSet):
         with atomic():
             job = engine.retry_one(parse_id(job_id))
             self.audit("retry_job", [job], reason=reason)
-        return Response(reply(job, re_enqueued_at=format_timestamp(job.enqueued_at)))
+        return Response(reply(job, self.caller, re_enqueued_at=format_timestamp(job.enqueued_at)))
 
     def destroy(self, request: Any, job_id: str) -> Response:
         """Delete one job for good (dead letter §10)."""

@@ -9,9 +9,11 @@ from typing import Any
 from ...durations import format_duration
 from ...envelope import error_entry
 from ...lifecycle import State
-from ...models import Job
+from ...models import Job, Scope
+from ...redaction import redact
 from ...retry import InvalidRetryPolicy, RetryPolicy
 from ...timestamps import format_timestamp
+from ..authentication import Caller
 from ..jobs import full_envelope
 
 COLUMNS = (
@@ -31,6 +33,7 @@ COLUMNS = (
     "dead_letter",
 )
 """What a line shows: neither arguments nor results, which may be large and secret."""
+LONG = ("backtrace", "details")
 ENDED = {
     State.COMPLETED: "completed_at",
     State.CANCELLED: "cancelled_at",
@@ -58,7 +61,7 @@ def times(job: Job) -> dict[str, str | None]:
 
 
 def line(job: Job, errors: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """One job of a list (§7.1); what has no value is left out."""
+    """One job of a list (§7.1); what has no value is left out, and what may be secret."""
     document: dict[str, Any] = {
         "id": str(job.pk),
         "type": job.type,
@@ -76,7 +79,8 @@ def line(job: Job, errors: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
     if job.state == State.DISCARDED:
         document["dead_letter"] = job.dead_letter
     if errors:
-        document["error"] = error_entry(errors[-1])
+        shown = error_entry(errors[-1])
+        document["error"] = {name: shown[name] for name in shown if name not in LONG}
     return document
 
 
@@ -97,9 +101,15 @@ def policy(job: Job) -> dict[str, Any] | None:
     }
 
 
-def whole(job: Job) -> dict[str, Any]:
-    """The full envelope, with history and errors (§7.2)."""
+def whole(job: Job, *, is_redacted: bool) -> dict[str, Any]:
+    """The full envelope, with history and errors (§7.2).
+
+    Args:
+        is_redacted: what `REDACT_KEYS` names is hidden, wherever a client or worker put it.
+    """
     known = full_envelope(job)
+    if is_redacted:
+        known = redact(known) | {"redacted": True}
     document = {"result": None, "errors": [], "meta": {}} | known
     document |= {"retry_policy": policy(job), "metadata": times(job)}
     if job.state == State.ACTIVE and job.reserved_by:
@@ -109,7 +119,7 @@ def whole(job: Job) -> dict[str, Any]:
     return document
 
 
-def reply(job: Job, **more: Any) -> dict[str, Any]:
+def reply(job: Job, caller: Caller, **more: Any) -> dict[str, Any]:
     """A job at the top level, where this document has it, and as `job`, where the others do."""
-    document = whole(job)
+    document = whole(job, is_redacted=not caller.may(Scope.ADMIN_ARGS))
     return document | {"job": document} | more

@@ -33,7 +33,7 @@ class AdminJobViewSet(AdminViewSet):
         job = Job.objects.filter(pk=parse_id(job_id)).first()
         if job is None:
             raise JobNotFound(job_id)
-        return Response(reply(job))
+        return Response(reply(job, self.caller))
 
     def cancel(self, request: Any, job_id: str) -> Response:
         """Cancel a job that has not finished, an active one too (§7.3)."""
@@ -41,7 +41,7 @@ class AdminJobViewSet(AdminViewSet):
         with atomic():
             change = engine.cancel(parse_id(job_id), cancelled_by=self.caller.name, reason=reason)
             self.audit("cancel_job", [change.job], reason=reason)
-        return Response(reply(change.job, previous_state=str(change.previous_state)))
+        return Response(reply(change.job, self.caller, previous_state=str(change.previous_state)))
 
     def retry(self, request: Any, job_id: str) -> Response:
         """Give a discarded or cancelled job fresh attempts (§7.4)."""
@@ -53,4 +53,4 @@ class AdminJobViewSet(AdminViewSet):
             "previous_state": str(change.previous_state),
             "re_enqueued_at": format_timestamp(change.job.enqueued_at),
         }
-        return Response(reply(change.job, **extra))
+        return Response(reply(change.job, self.caller, **extra))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Any, Literal
 
 from django.db.models import F, OuterRef, Subquery
@@ -56,12 +57,20 @@ def filtered(jobs: Any, parameters: Any) -> Any:
         jobs = of_type(jobs, parameters["type"])
     now = timezone.now()
     for name, lookup in (("since", "created_at__gte"), ("until", "created_at__lt")):
-        if parameters.get(name):
-            text = SPACE_FOR_PLUS.sub("+", parameters[name])
-            jobs = jobs.filter(**{lookup: fields.when({name: text}, name, now)})
+        if (moment := moment_of(parameters, name, now)) is not None:
+            jobs = jobs.filter(**{lookup: moment})
     if parameters.get("error_type"):
         jobs = failed_with(jobs, parameters["error_type"])
     return jobs
+
+
+def moment_of(parameters: Any, name: str, now: datetime) -> datetime | None:
+    """
+    Raises:
+        InvalidRequest: the parameter is no moment in time.
+    """
+    text = parameters.get(name)
+    return fields.when({name: SPACE_FOR_PLUS.sub("+", text)}, name, now) if text else None
 
 
 def of_type(jobs: Any, wanted: str) -> Any:

@@ -3,6 +3,7 @@
 from django.urls import path
 
 from .dead_letter import AdminDeadLetterViewSet
+from .history import HistoryViewSet
 from .jobs import AdminJobViewSet
 from .system import SystemViewSet
 
@@ -42,6 +43,11 @@ urlpatterns = [
         f"{BASE}/dead-letter/<str:job_id>/retry",
         AdminDeadLetterViewSet.as_view({"post": "retry"}),
         name="admin-dead-letter-retry",
+    ),
+    path(
+        f"{BASE}/stats/history",
+        HistoryViewSet.as_view({"get": "retrieve"}),
+        name="admin-stats-history",
     ),
     path(
         f"{BASE}/system/maintenance",
