@@ -21,6 +21,7 @@ from jobs.conf import ojs_settings
 from jobs.database import atomic
 from jobs.errors import NotFound
 from jobs.expressions import JSONArrayHas
+from jobs.projects import own
 
 from .lifecycle import WorkerState
 from .models import Answer, Directive, Worker
@@ -72,12 +73,12 @@ class Selector:
         return found.order_by("pk")
 
 
-def find(worker_id: str) -> Worker:
+def find(worker_id: str, *, project: str = "") -> Worker:
     """
     Raises:
-        NotFound: nobody knows this worker.
+        NotFound: nobody knows this worker, or it is not of this project.
     """
-    worker = Worker.objects.filter(pk=worker_id).first()
+    worker: Worker | None = own(Worker.objects.filter(pk=worker_id), project).first()
     if worker is None:
         raise NotFound(
             f"Worker '{worker_id}' not found.",

@@ -6,6 +6,7 @@ from jobs.api import urls as producers
 from jobs.api.base import not_found
 
 from .api import urls as operators
+from .bindings.flare import urls as flare
 from .bindings.ojs import urls as ojs
 
 app_name = "ojs"
@@ -17,4 +18,5 @@ urlpatterns = [
     *producers.urlpatterns,
     *operators.urlpatterns,
     re_path(r"^ojs(?:/|\Z)", not_found),
+    *flare.urlpatterns,
 ]

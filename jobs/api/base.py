@@ -24,6 +24,7 @@ from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.viewsets import ViewSet
 
+from .. import projects
 from ..errors import (
     BodyTooLarge,
     Conflict,
@@ -41,7 +42,7 @@ from ..errors import (
     Unsupported,
     WaitTimeout,
 )
-from ..identifiers import uuid7
+from ..identifiers import parse_uuid, uuid7
 from . import dialects
 from .authentication import ApiKeyAuthentication, Caller
 from .body import read_object
@@ -133,11 +134,22 @@ class OJSViewSet(ViewSet):
         scope = self.scope
         if scope:
             self.caller.require(scope, reads=request.method in READS)
+        if "job_id" in kwargs and self.caller.project:
+            self.require_own(kwargs["job_id"])
 
     @property
     def scope(self) -> str:
         """What the key of this request must be made for; empty where anybody may."""
         return self.scopes.get(self.action or "", "")
+
+    def require_own(self, job_id: str) -> None:
+        """
+        Raises:
+            JobNotFound: the caller's project has no such job. Every URL with a job id is asked.
+        """
+        parsed = parse_uuid(job_id)
+        if parsed is not None:
+            projects.require(parsed, self.caller.project)
 
     @property
     def caller(self) -> Caller:

@@ -25,6 +25,8 @@ class Job(models.Model):
     queue = models.CharField(max_length=128, default="default")
     args = models.JSONField(default=list)
     meta = models.JSONField(default=dict, blank=True)
+    project = models.CharField(max_length=100, blank=True, default="", db_default="")
+    """Whose it is, for good: that of the key it was enqueued with; empty means nobody's."""
     priority = models.SmallIntegerField(default=0)
     state = models.CharField(max_length=9, choices=State, default=State.AVAILABLE)
 
@@ -117,6 +119,24 @@ class Job(models.Model):
                 "id",
                 name="ojs_job_available",
                 condition=Q(state=State.AVAILABLE),
+            ),
+            # The same for a project's fetch, which must not walk through the jobs of others. One
+            # for nobody's jobs would only cost: their fetches ask for no project.
+            models.Index(
+                "project",
+                "queue",
+                F("priority").desc(),
+                "enqueued_at",
+                "id",
+                name="ojs_job_project",
+                condition=Q(state=State.AVAILABLE) & ~Q(project=""),
+            ),
+            models.Index(
+                "project",
+                "queue",
+                "scheduled_at",
+                name="ojs_job_project_due",
+                condition=Q(state__in=DUE_STATES) & ~Q(project=""),
             ),
             # A fetch asks for one queue, the reaper for all of them.
             models.Index(

@@ -14,7 +14,7 @@ from django.utils import timezone
 from jobs import engine
 from jobs.admin import confirm as confirming
 from jobs.admin import job as job_admin
-from jobs.admin import job_page
+from jobs.admin import job_list
 from jobs.identifiers import uuid7
 from jobs.lifecycle import State
 from jobs.models import Job, OperatorAction
@@ -105,7 +105,7 @@ def test_states_are_counted_above_the_list(admin_client):
 
 
 def test_a_search_looks_through_the_newest_jobs_first_and_goes_on(admin_client, monkeypatch):
-    monkeypatch.setattr(job_page, "SEARCHED", 3)
+    monkeypatch.setattr(job_list, "SEARCHED", 3)
     ids = [f"018c2b6f-0{n}00-7000-8000-000000000000" for n in range(6)]
     for n, job_id in enumerate(ids):
         JobFactory(id=job_id, type="rare" if n < 2 else "often")

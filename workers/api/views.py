@@ -45,10 +45,16 @@ ORDERS = {
 class AdminWorkerViewSet(AdminViewSet):
     """`/ojs/v1/admin/workers`"""
 
+    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        worker_id = kwargs.get("worker_id")
+        if worker_id is not None:
+            fleet.find(worker_id, project=self.caller.project)
+
     def list(self, request: Any) -> Response:
         """Every worker that has not left, and how many there are of each state (§9.1)."""
         parameters = request.query_params
-        workers = _matching(parameters)
+        workers = _matching(self.own(known()), parameters)
         counted = summary(workers)
         if parameters.get("state"):
             wanted = choice(parameters, "state", STATES, "")
@@ -112,8 +118,7 @@ class AdminWorkerViewSet(AdminViewSet):
         )
 
 
-def _matching(parameters: Any) -> Any:
-    workers = known()
+def _matching(workers: Any, parameters: Any) -> Any:
     for name, column in (("label", "labels"), ("queue", "queues")):
         if parameters.get(name):
             workers = workers.filter(JSONArrayHas(column, parameters[name]))
@@ -124,7 +129,6 @@ def _matching(parameters: Any) -> Any:
 
 
 def _detail(worker_id: str) -> dict[str, Any]:
-    fleet.find(worker_id)
     workers = Worker.objects.filter(pk=worker_id).annotate(shown_state=shown_state())
     worker = with_load(workers).get()
     held = dashboard.held([worker_id]).only(*COLUMNS)[:SHOWN]
@@ -153,6 +157,8 @@ def _explain(worker: Worker, directive: WorkerState) -> None:
 
 class StatisticsViewSet(AdminViewSet):
     """`/ojs/v1/admin/stats`"""
+
+    is_about_everything = True
 
     def retrieve(self, request: Any) -> Response:
         """Queues, workers and jobs of the whole server (§10.1)."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from ... import fields
+from ... import fields, projects
 from ...audit import Actor, of_caller, record_action
+from ...errors import PermissionDenied
 from ...fields import Document, refuse
 from ...models import Scope
 from ..base import READS, OJSViewSet
@@ -19,6 +20,16 @@ class AdminViewSet(OJSViewSet):
 
     purges: ClassVar[frozenset[str]] = frozenset()
     """Actions that delete jobs for good, which takes a scope of its own."""
+    is_about_everything: ClassVar[bool] = False
+    """It concerns the whole server: nothing for the key of a project."""
+
+    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        if self.is_about_everything and self.caller.project:
+            raise PermissionDenied(
+                "This API key belongs to a project, and this concerns the whole server.",
+                project=self.caller.project,
+            )
 
     @property
     def scope(self) -> str:
@@ -29,6 +40,10 @@ class AdminViewSet(OJSViewSet):
     @property
     def actor(self) -> Actor:
         return of_caller(self.caller, self.request)
+
+    def own(self, rows: Any) -> Any:
+        """What of `rows` the caller may see: all, unless its key belongs to a project."""
+        return projects.own(rows, self.caller.project)
 
     def audit(self, verb: str, targets: Sequence[Any] = (), **how: Any) -> None:
         record_action(self.actor, verb, targets, **how)

@@ -36,8 +36,9 @@ class AdminDeadLetterViewSet(AdminViewSet):
     def list(self, request: Any) -> Response:
         """Discarded jobs that an operator shall look at, with their last error (§11.1)."""
         parameters = request.query_params
-        dead, by_id = ordered(filtered(DeadJob.objects.only(*COLUMNS), parameters), parameters)
-        jobs, pagination = page(parameters, dead, by_id=by_id)
+        dead = filtered(self.own(DeadJob.objects.only(*COLUMNS)), parameters)
+        rows, by_id = ordered(dead, parameters)
+        jobs, pagination = page(parameters, rows, by_id=by_id)
         errors = errors_by_job([job.pk for job in jobs])
         items = [line(job, errors.get(job.pk, ())) for job in jobs]
         return Response({"items": items, "pagination": pagination})
@@ -77,7 +78,7 @@ class AdminDeadLetterViewSet(AdminViewSet):
             for name in ("queue", "type", "error_type")
             if (value := fields.text(body, name))
         }
-        dead = filtered(DeadJob.objects.all(), chosen)
+        dead = filtered(self.own(DeadJob.objects.all()), chosen)
         before = fields.when(body, "older_than", timezone.now())
         if before is not None:
             dead = dead.filter(finished_at__lt=before)
@@ -101,9 +102,9 @@ class AdminDeadLetterViewSet(AdminViewSet):
 
     def stats(self, request: Any) -> Response:
         """How many there are, of which queue and with which error (dead letter §10.1)."""
-        dead = DeadJob.objects.order_by()
+        dead = self.own(DeadJob.objects.order_by())
         by_queue = dict(dead.values_list("queue").annotate(jobs=Count("pk")))
-        newest = DeadJob.objects.order_by("-finished_at").values("pk")[:NEWEST]
+        newest = dead.order_by("-finished_at").values("pk")[:NEWEST]
         last = JobError.objects.filter(job=OuterRef("pk")).order_by("-id").values("type")[:1]
         errors = dead.filter(pk__in=newest).annotate(error=Subquery(last)).values_list("error")
         by_error = errors.annotate(jobs=Count("pk")).order_by("-jobs")[:TYPES]

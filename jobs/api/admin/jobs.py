@@ -24,9 +24,10 @@ class AdminJobViewSet(AdminViewSet):
     def list(self, request: Any) -> Response:
         """Jobs that match, newest first unless asked otherwise (§7.1)."""
         parameters = request.query_params
-        rows, by_id = ordered(filtered(Job.objects.only(*COLUMNS), parameters), parameters)
-        jobs, pagination = page(parameters, rows, by_id=by_id)
-        return Response({"items": [line(job) for job in jobs], "pagination": pagination})
+        jobs = self.own(Job.objects.only(*COLUMNS))
+        rows, by_id = ordered(filtered(jobs, parameters), parameters)
+        found, pagination = page(parameters, rows, by_id=by_id)
+        return Response({"items": [line(job) for job in found], "pagination": pagination})
 
     def retrieve(self, request: Any, job_id: str) -> Response:
         """Everything about a job (§7.2)."""

@@ -27,6 +27,8 @@ SECRET = re.compile(r"SECRET|PASSWORD|TOKEN|PRIVATE")
 class SystemViewSet(AdminViewSet):
     """`/ojs/v1/admin/system`"""
 
+    is_about_everything = True
+
     def maintenance(self, request: Any) -> Response:
         """Whether the server is in maintenance."""
         return Response(maintenance_document(maintenance.current()))
