@@ -157,6 +157,15 @@ class Settings:
     RECORD_EVENTS: bool = _option(
         True, "Write job and worker events into the durable record behind `/ojs/v1/events`."
     )
+    METRICS: bool = _option(
+        True, "Count what the events tell, for `/ojs/v1/metrics` and `/ojs/v1/autoscaling`."
+    )
+    METRICS_MAX_SERIES: int = _option(
+        2_000, "Most pairs of queue and job type that are counted apart; others go together."
+    )
+    AUTOSCALE_WITHIN: timedelta = _seconds(
+        60, "How fast the workers that autoscaling asks for shall work off what waits."
+    )
     CONFORMANCE_MODE: bool = _option(
         False, "Test hooks of the public conformance suite (reset, test directives). Never in use."
     )

@@ -61,6 +61,10 @@ class Unsupported(OJSError):
     code = "unsupported"
 
 
+class NotInstalled(Unsupported):
+    """What is asked for needs an extra that this server does not have."""
+
+
 class NotFound(OJSError):
     """No such job, queue, worker or key."""
 

@@ -57,6 +57,15 @@ def job_event(
     )
 
 
+def first_enqueued(job: Any, *, time: datetime) -> Event:
+    """Tell that a job that was pending is available for the first time.
+
+    The priority marks a job's first time, as in the statement of PUSH; when its schedule or its
+    backoff is over, or somebody retries it, an event without one is written.
+    """
+    return job_event("job.enqueued", job, time=time, data={"priority": job.priority})
+
+
 def worker_event(kind: str, worker_id: str, **data: Any) -> Event:
     return Event(
         type=kind, subject=worker_id, worker_id=worker_id, time=timezone.now(), data=data or None

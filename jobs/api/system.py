@@ -20,10 +20,12 @@ from ..models import (
     Dependency,
     Event,
     Job,
+    JobCounter,
     JobError,
     Maintenance,
     ProgressReport,
     Queue,
+    QueueFlow,
     RefusedFinish,
     Workflow,
 )
@@ -45,8 +47,9 @@ CAPABILITIES = {
     "pause_resume": False,
     "events": True,
 }
-EXTENSIONS = ["x-batch-ack", "x-fetch-with-acks", "x-fetch-wait", "x-jobs-lost"]
-"""Ours: lists in ACK and FAIL, outcomes carried by FETCH, `wait_ms`, and `jobs_lost` in BEAT."""
+EXTENSIONS = ["x-batch-ack", "x-fetch-with-acks", "x-fetch-wait", "x-jobs-lost", "x-autoscaling"]
+"""Ours: lists in ACK and FAIL, outcomes carried by FETCH, `wait_ms`, `jobs_lost` in BEAT, and
+what an autoscaler reads."""
 
 
 def backend() -> str:
@@ -78,6 +81,7 @@ class ManifestViewSet(OJSViewSet):
                     "base_url": request.build_absolute_uri(f"{base}/v1"),
                     "manifest": f"{base}/manifest",
                     "health": f"{base}/v1/health",
+                    "metrics": f"{base}/v1/metrics",
                 },
             }
         )
@@ -122,6 +126,8 @@ class ConformanceViewSet(OJSViewSet):
             Event,
             RefusedFinish,
             Queue,
+            JobCounter,
+            QueueFlow,
             Maintenance,
         ):
             model._default_manager.all().delete()

@@ -15,7 +15,7 @@ from django.utils import timezone
 from .. import wakeup
 from ..database import atomic
 from ..errors import InvalidTransition, JobNotFound, NotFound
-from ..events import job_event, queue_event, record
+from ..events import first_enqueued, job_event, queue_event, record
 from ..lifecycle import Event, State, sources
 from ..models import Checkpoint, Job, Queue
 from ..signals import jobs_cancelled, send_on_commit
@@ -91,7 +91,7 @@ def activate(job_id: UUID) -> Change:
                 current_state=str(job.state),
             )
         job.refresh_from_db()
-        record([job_event("job.enqueued", job, time=timezone.now())])
+        record([first_enqueued(job, time=timezone.now())])
         wakeup.notify([job.queue])
     return Change(job, previous)
 

@@ -11,6 +11,7 @@ from .cron import CronJob, CronRun, OverlapPolicy
 from .event import Event
 from .job import DeadJob, Job, JobError, RefusedFinish
 from .maintenance import Maintenance
+from .metrics import JobCounter, QueueFlow
 from .queue import Listener, Queue
 from .rollup import QueueRollup, QueueSample, Rollup, RollupMark
 from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, WorkflowType
@@ -24,6 +25,7 @@ __all__ = [
     "Dependency",
     "Event",
     "Job",
+    "JobCounter",
     "JobError",
     "Listener",
     "Maintenance",
@@ -31,6 +33,7 @@ __all__ = [
     "OverlapPolicy",
     "ProgressReport",
     "Queue",
+    "QueueFlow",
     "QueueRollup",
     "QueueSample",
     "RefusedFinish",

@@ -15,7 +15,8 @@ class Scope(models.TextChoices):
     PRODUCE = "produce", _("Produce: enqueue, look at and cancel jobs")
     WORK = "work", _("Work: fetch, settle, heartbeat")
     OPERATE = "operate", _("Operate: queues, dead letter, workers, the whole Admin API")
-    # The scopes of the Admin API §13.1, for keys that shall do less than the three above.
+    OBSERVE = "observe", _("Observe: metrics and autoscaling figures, nothing else")
+    # The scopes of the Admin API §13.1, for keys that shall do less than the first three.
     DATA_READ = "ojs:data:read", _("Read what producers and workers may read")
     DATA_WRITE = "ojs:data:write", _("Send what producers and workers may send")
     ADMIN_READ = "ojs:admin:read", _("Admin API: read")

@@ -129,6 +129,8 @@ ENDPOINTS = [
     ("GET", "dead-letter/{id}", "operate"),
     ("POST", "dead-letter/{id}/retry", "operate"),
     ("DELETE", "dead-letter/{id}", "operate"),
+    ("GET", "metrics", "observe"),
+    ("GET", "autoscaling", "observe"),
     ("POST", "workers/register", "work"),
     ("POST", "workers/deregister", "work"),
     ("POST", "workers/heartbeat", "work"),
