@@ -1,0 +1,31 @@
+"""The tables, one module for each part of the API, put together."""
+
+from __future__ import annotations
+
+from ..operation import Operation
+from . import jobs, queues, workers, workflows
+
+Key = tuple[str, str]
+"""Method and path: `("GET", "/ojs/v1/jobs/{job_id}")`."""
+
+TABLES = (jobs, workers, workflows, queues)
+
+OPERATIONS: dict[Key, Operation] = {
+    key: operation for table in TABLES for key, operation in table.OPERATIONS.items()
+}
+ALIASES: dict[Key, Key] = {key: same for table in TABLES for key, same in table.ALIASES.items()}
+"""Other ways to say the same, for other clients."""
+
+TAGS = {
+    "Jobs": "Enqueue, look, cancel.",
+    "Results": "What jobs led to.",
+    "Progress": "How far jobs are.",
+    "Workflows": "Chains, groups, batches and graphs of jobs.",
+    "Cron": "Jobs that come again and again.",
+    "Workers": "The worker protocol: fetch, settle, heartbeat.",
+    "Checkpoints": "What a job keeps for its next attempt.",
+    "Queues": "What waits, and where.",
+    "Dead letter": "Jobs that were given up.",
+    "Events": "What happened.",
+    "Server": "What it can do, and how it is.",
+}
