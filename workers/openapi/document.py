@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from django.utils.html import escape
+from django.utils.safestring import SafeString, mark_safe
 
 PATH = Path(__file__).with_name("openapi.json")
 
@@ -68,6 +72,11 @@ def forms(document: dict[str, Any]) -> dict[str, str]:
     return {name: pretty(schema) for name, schema in document["components"]["schemas"].items()}
 
 
+def marked(text: str) -> SafeString:
+    """The text as HTML, with what stands between backticks as code."""
+    return mark_safe(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text)))
+
+
 def pretty(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
@@ -82,7 +91,7 @@ def _section(
         method=method.upper(),
         path=path,
         summary=operation["summary"],
-        description=operation.get("description", ""),
+        description=marked(operation.get("description", "")),
         parameters=operation.get("parameters", []),
         body=pretty(example) if example is not None else "",
         form=_form(media),
@@ -102,7 +111,7 @@ def _answer(document: dict[str, Any], status: str, response: dict[str, Any]) -> 
     media = _first(response.get("content", {}))
     example = media.get("example")
     shown = example if isinstance(example, str) else pretty(example) if example else ""
-    return Answer(status, description, shown, _form(media))
+    return Answer(status, marked(description), shown, _form(media))
 
 
 def _first(content: dict[str, Any]) -> dict[str, Any]:
@@ -116,10 +125,8 @@ def _form(media: dict[str, Any]) -> str:
 
 
 def _curl(method: str, path: str, example: Any, base: str, *, is_open: bool) -> str:
-    words = ["curl"]
-    if method not in ("get", "post") or (method == "post" and example is None):
-        words.append(f"-X {method.upper()}")
-    words.append(f"'{base}{path}'")
+    verb = "" if method == ("get" if example is None else "post") else f" -X {method.upper()}"
+    words = [f"curl{verb} '{base}{path}'"]
     if not is_open:
         words.append('-H "Authorization: Bearer $OJS_KEY"')
     if example is not None:

@@ -6,6 +6,7 @@ the code knows is asked from it: paths, methods, path parameters, and the scope 
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from drf_spectacular.generators import EndpointEnumerator, SchemaGenerator
@@ -19,7 +20,7 @@ from jobs.api.dialects import MEDIA_TYPE
 
 from .components import COMPONENTS
 from .operation import Operation, Reply
-from .operations import ALIASES, OPERATIONS, TAGS
+from .operations import ALIASES, OPERATIONS, TAGS, flare
 from .schema import Schema, ref
 
 URLS = "workers.urls"
@@ -135,7 +136,7 @@ class Described(AutoSchema):
         return {name: value for name, value in document.items() if value != ""}
 
     def get_operation_id(self) -> str:
-        words = self.path.removeprefix("/ojs/").removeprefix("v1/").replace("/", "_")
+        words = self.path.removeprefix("/ojs/").removeprefix("v1/").strip("/").replace("/", "_")
         return f"{self.method.lower()}_{words.replace('{', '').replace('}', '').replace('-', '_')}"
 
     def _path_parameters(self) -> list[dict[str, Any]]:
@@ -201,16 +202,26 @@ def _responses(operation: Operation, *, open_to_all: bool) -> dict[str, Any]:
         status: text for status, text in ANY_TIME.items() if not open_to_all or status >= 422
     }
     refusals |= {400: ANY_TIME[400]} | operation.refusals
+    if operation.media_type != MEDIA_TYPE:
+        refusals.pop(422, None)  # the version of OJS is no matter there
     found: dict[int, dict[str, Any]] = {
-        status: _success(reply) for status, reply in operation.replies.items()
+        status: _success(reply, operation.media_type) for status, reply in operation.replies.items()
     }
     for status, description in refusals.items():
-        found[status] = _refusal(status, description)
+        found[status] = _refusal(status, description, operation.media_type)
     return {str(status): found[status] for status in sorted(found)}
 
 
-def _success(reply: Reply) -> dict[str, Any]:
-    headers: dict[str, Any] = dict(HEADERS)
+def _headers(media_type: str) -> dict[str, Any]:
+    return {
+        name: header
+        for name, header in HEADERS.items()
+        if name != "OJS-Version" or media_type == MEDIA_TYPE
+    }
+
+
+def _success(reply: Reply, media_type: str) -> dict[str, Any]:
+    headers = _headers(media_type)
     for name in reply.headers:
         headers[name] = {"schema": {"type": "string"}}
     response: dict[str, Any] = {"description": reply.description, "headers": headers}
@@ -218,15 +229,16 @@ def _success(reply: Reply) -> dict[str, Any]:
         media: dict[str, Any] = {"schema": reply.schema}
         if reply.example is not None:
             media["example"] = reply.example
-        response["content"] = dict.fromkeys(reply.media_types or [MEDIA_TYPE], media)
+        response["content"] = dict.fromkeys(reply.media_types or [media_type], media)
     return response
 
 
-def _refusal(status: int, description: str) -> dict[str, Any]:
-    return {"$ref": f"#/components/responses/Refused{status}", "description": description}
+def _refusal(status: int, description: str, media_type: str) -> dict[str, Any]:
+    word = "Refused" if media_type == MEDIA_TYPE else "FlareRefused"
+    return {"$ref": f"#/components/responses/{word}{status}", "description": description}
 
 
-def _refused(status: int) -> dict[str, Any]:
+def _refused(status: int, media_type: str) -> dict[str, Any]:
     code, message, details = EXAMPLES[status]
     error = {
         "code": code,
@@ -239,21 +251,35 @@ def _refused(status: int) -> dict[str, Any]:
     }
     return {
         "description": ANY_TIME.get(status, "Refused."),
-        "headers": dict(HEADERS),
-        "content": {MEDIA_TYPE: {"schema": ref("Error"), "example": {"error": error}}},
+        "headers": _headers(media_type),
+        "content": {media_type: {"schema": ref("Error"), "example": {"error": error}}},
     }
 
 
 def _components() -> dict[str, Any]:
     word: Schema = {"type": "string"}
     return {
-        "schemas": dict(COMPONENTS),
-        "responses": {f"Refused{status}": _refused(status) for status in EXAMPLES},
+        "schemas": COMPONENTS | flare.COMPONENTS,
+        "responses": {
+            f"{word}{status}": _refused(status, media_type)
+            for word, media_type in (("Refused", MEDIA_TYPE), ("FlareRefused", flare.MEDIA_TYPE))
+            for status in EXAMPLES
+        },
         "securitySchemes": SECURITY,
         "headers": {
             "OJS-Version": {"description": "The spec version of the answer.", "schema": word},
             "X-Request-Id": {"description": "The client's, or one of ours.", "schema": word},
         },
+    }
+
+
+def _drop_unused(document: dict[str, Any], kind: str) -> None:
+    paths = json.dumps(document["paths"])
+    components = document["components"]
+    components[kind] = {
+        name: component
+        for name, component in components[kind].items()
+        if f'"#/components/{kind}/{name}"' in paths
     }
 
 
@@ -267,5 +293,6 @@ def document() -> dict[str, Any]:
     generator = Generator(components["schemas"], urlconf=URLS)
     with patched_settings(SETTINGS | {"APPEND_COMPONENTS": components}):
         found: dict[str, Any] = generator.get_schema(public=True)
+    _drop_unused(found, "responses")
     validate_schema(found)
     return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from jobs.api.dialects import MEDIA_TYPE
+
 from .schema import Schema, integer, text
 
 Json = Any
@@ -48,6 +50,8 @@ class Operation:
     query: tuple[Query, ...] = ()
     headers: tuple[Query, ...] = ()
     """Of the request, beside the standard ones."""
+    media_type: str = MEDIA_TYPE
+    """Of all its answers."""
     refusals: dict[int, str] = field(default_factory=dict)
     """Status → what it means here, beside what every endpoint may refuse."""
 

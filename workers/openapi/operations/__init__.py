@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ..operation import Operation
-from . import jobs, queues, workers, workflows
+from . import flare, jobs, queues, workers, workflows
 
 Key = tuple[str, str]
 """Method and path: `("GET", "/ojs/v1/jobs/{job_id}")`."""
 
-TABLES = (jobs, workers, workflows, queues)
+TABLES = (jobs, workers, workflows, queues, flare)
 
 OPERATIONS: dict[Key, Operation] = {
     key: operation for table in TABLES for key, operation in table.OPERATIONS.items()
@@ -28,4 +28,5 @@ TAGS = {
     "Dead letter": "Jobs that were given up.",
     "Events": "What happened.",
     "Server": "What it can do, and how it is.",
+    "Flare": "The Zeridion Flare Workers API, where it is switched on.",
 }

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..components import ACK, ATTEMPT, MILLISECONDS, NACK, SECONDS, WHEN, WORKER_ID
 from ..operation import NO_JOB, TOO_LARGE, Operation, Reply
 from ..schema import COUNT, TIME, anything, array, boolean, enum, integer, number, obj, ref, text
+from ..sent import ACK, ATTEMPT, MILLISECONDS, NACK, SECONDS, WHEN, WORKER_ID
 from .jobs import DONE, JOB
 
 ID = JOB["id"]
