@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -12,8 +13,10 @@ from rest_framework.response import Response
 from .. import __version__, engine
 from ..conf import ojs_settings
 from ..database import connection
+from ..endpoints import announced
 from ..errors import NotFound
 from ..models import (
+    BulkRequest,
     Checkpoint,
     CronJob,
     CronRun,
@@ -25,12 +28,14 @@ from ..models import (
     ProgressReport,
     Queue,
     QueueFlow,
+    RateLimit,
     RefusedFinish,
     Workflow,
 )
 from .base import SPEC_VERSION, OJSViewSet
 
 STARTED = time.monotonic()
+PORT = re.compile(r":\d+\Z")
 BACKENDS = {"postgresql": "postgres"}
 CAPABILITIES = {
     "batch_enqueue": True,
@@ -39,11 +44,11 @@ CAPABILITIES = {
     "delayed_jobs": True,
     "job_ttl": True,
     "priority_queues": True,
-    "rate_limiting": False,
+    "rate_limiting": True,
     "schema_validation": False,
     "unique_jobs": True,
     "workflows": True,
-    "pause_resume": False,
+    "pause_resume": True,
     "events": True,
 }
 EXTENSIONS = ["x-batch-ack", "x-fetch-with-acks", "x-fetch-wait", "x-jobs-lost", "x-autoscaling"]
@@ -61,6 +66,7 @@ class ManifestViewSet(OJSViewSet):
 
     def retrieve(self, request: Any) -> Response:
         base = request.path.rsplit("/manifest", 1)[0]
+        elsewhere = endpoints_beside(PORT.sub("", request.get_host()))
         return Response(
             {
                 "ojs_version": SPEC_VERSION,
@@ -71,7 +77,7 @@ class ManifestViewSet(OJSViewSet):
                     "language": "python",
                 },
                 "conformance_level": 3,
-                "protocols": ["http"],
+                "protocols": ["http", *sorted(elsewhere)],
                 "backend": backend(),
                 "capabilities": CAPABILITIES,
                 "unique_job_strength": "strong",
@@ -81,9 +87,18 @@ class ManifestViewSet(OJSViewSet):
                     "manifest": f"{base}/manifest",
                     "health": f"{base}/v1/health",
                     "metrics": f"{base}/v1/metrics",
+                    **elsewhere,
                 },
             }
         )
+
+
+def endpoints_beside(host: str) -> dict[str, str]:
+    """Where workers are served beside this port; nothing while the database is away."""
+    try:
+        return announced(host)
+    except (DatabaseError, InterfaceError):
+        return {}
 
 
 def backend_health() -> dict[str, Any]:
@@ -125,6 +140,8 @@ class ConformanceViewSet(OJSViewSet):
             Event,
             RefusedFinish,
             Queue,
+            RateLimit,
+            BulkRequest,
             JobCounter,
             QueueFlow,
         ):

@@ -20,7 +20,7 @@ from jobs.api.dialects import MEDIA_TYPE
 
 from .components import COMPONENTS
 from .operation import Operation, Reply
-from .operations import ALIASES, OPERATIONS, TAGS, flare
+from .operations import ALIASES, NOT_YET, OPERATIONS, TAGS, flare, queue_operations
 from .schema import Schema, ref
 
 URLS = "workers.urls"
@@ -99,6 +99,8 @@ class Endpoints(EndpointEnumerator):
     """Ours alone. The views have `schema = None`, to be no part of a host site's document."""
 
     def should_include_endpoint(self, path: str, callback: Any) -> bool:
+        if path.startswith(NOT_YET) and path != "/ojs/v1/admin/reset":
+            return False
         return issubclass(getattr(callback, "cls", object), OJSViewSet)
 
 
@@ -198,17 +200,19 @@ def _body(operation: Operation, bodies: dict[str, Schema], name: str) -> dict[st
 
 
 def _responses(operation: Operation, *, open_to_all: bool) -> dict[str, Any]:
-    refusals = {
-        status: text for status, text in ANY_TIME.items() if not open_to_all or status >= 422
+    media_type = operation.media_type
+    refusals = dict(ANY_TIME)
+    if open_to_all:
+        del refusals[401], refusals[403]
+    if media_type != MEDIA_TYPE:
+        del refusals[422]  # the version of OJS is no matter there
+    refusals |= operation.refusals
+    found = {
+        status: _refusal(status, description, media_type)
+        for status, description in refusals.items()
     }
-    refusals |= {400: ANY_TIME[400]} | operation.refusals
-    if operation.media_type != MEDIA_TYPE:
-        refusals.pop(422, None)  # the version of OJS is no matter there
-    found: dict[int, dict[str, Any]] = {
-        status: _success(reply, operation.media_type) for status, reply in operation.replies.items()
-    }
-    for status, description in refusals.items():
-        found[status] = _refusal(status, description, operation.media_type)
+    for status, reply in operation.replies.items():
+        found[status] = _success(reply, media_type)
     return {str(status): found[status] for status in sorted(found)}
 
 
@@ -259,7 +263,7 @@ def _refused(status: int, media_type: str) -> dict[str, Any]:
 def _components() -> dict[str, Any]:
     word: Schema = {"type": "string"}
     return {
-        "schemas": COMPONENTS | flare.COMPONENTS,
+        "schemas": COMPONENTS | flare.COMPONENTS | queue_operations.COMPONENTS,
         "responses": {
             f"{word}{status}": _refused(status, media_type)
             for word, media_type in (("Refused", MEDIA_TYPE), ("FlareRefused", flare.MEDIA_TYPE))

@@ -65,3 +65,4 @@ NO_JOB = {404: "There is no such job."}
 NOT_IN_THAT_STATE = {409: "The job is not in a state that allows it."}
 TOO_LARGE = {413: 'The body exceeds `OJS["MAX_BODY_SIZE"]`.'}
 MAINTAINED = {503: "The server is in maintenance, or the database is away: try again."}
+FULL = {429: "The queue is full; `Retry-After` says when to try again."}

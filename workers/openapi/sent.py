@@ -75,6 +75,27 @@ UNIQUE = obj(
     on_conflict=enum("reject", "replace", "replace_except_schedule", "ignore"),
 ) | {"additionalProperties": False, "description": "OJS unique jobs §2."}
 
+PACE = {
+    "limit": integer(minimum=0, maximum=2**31 - 1),
+    "period": text("ISO 8601, 1 ms to 366 days.", examples=["PT1M"]),
+}
+RATE = obj("limit period", **PACE, window=enum("sliding", "fixed"))
+RATE_LIMITS = obj(
+    concurrency=integer(minimum=0, maximum=2**31 - 1),
+    rate=RATE,
+    throttle=obj("limit period", **PACE, burst=integer(minimum=1, maximum=2**31 - 1)),
+    on_limit=enum("wait", "reschedule", "drop"),
+)
+RATE_LIMIT = RATE_LIMITS | {
+    "properties": {
+        "key": text(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._:-]*$", maxLength=255),
+        "max_per_second": integer("Limits this queue's jobs that say so.", minimum=0),
+        **RATE_LIMITS["properties"],
+    },
+    "anyOf": [{"required": ["key"]}, {"required": ["max_per_second"]}],
+    "description": "OJS rate limiting §6.",
+}
+
 OPTIONS = {
     "queue": QUEUE,
     "priority": integer(minimum=-100, maximum=100, default=0),
@@ -88,6 +109,7 @@ OPTIONS = {
     "max_attempts": integer(minimum=0, maximum=10_000),
     "unique": UNIQUE,
     "tags": array(text(maxLength=255)),
+    "rate_limit": RATE_LIMIT,
     "pending": boolean("Wait for `…/activate`."),
     "result_ttl": integer("Seconds to keep the result; -1: for ever.", minimum=-1, maximum=CENTURY),
     "metadata": free("Merged into `meta`."),
@@ -121,6 +143,7 @@ FAILURE: Schema = {
             retryable=boolean("`false` ends the job whatever its policy says."),
             details=free(),
             backtrace=array(text()),
+            rate_limit_until=WHEN,
         )
         | {"anyOf": [{"required": ["type"]}, {"required": ["code"]}, {"required": ["message"]}]},
         text(),

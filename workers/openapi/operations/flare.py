@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..operation import TOO_LARGE, Operation, Reply
+from ..operation import FULL, MAINTAINED, TOO_LARGE, Operation, Reply
 from ..schema import (
     TIME,
     Schema,
@@ -212,7 +212,10 @@ OPERATIONS = {
             tags=array(text(maxLength=255)),
         ),
         example={"job_type": "email.send", "payload": JOB["payload"], "queue": "email"},
-        refusals={404: "There is no such parent."} | TOO_LARGE,
+        refusals={404: "There is no such parent.", 422: "The queue takes no such jobs."}
+        | FULL
+        | TOO_LARGE
+        | MAINTAINED,
     ),
     ("GET", "/flare/v1/jobs/{job_id}"): flare("A job", WHOLE, refusals=NO_JOB),
     ("POST", "/flare/v1/jobs/{job_id}/cancel"): flare(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..operation import (
+    FULL,
     MAINTAINED,
     NO_JOB,
     NOT_IN_THAT_STATE,
@@ -62,8 +63,9 @@ CANCELLED = JOB | {
 }
 TAKEN = {
     409: "A job with this id exists, or a unique policy refuses the job.",
-    422: "The retry policy breaks a rule, or the version of the envelope is not ours.",
-}
+    422: "The retry policy breaks a rule, the version of the envelope is not ours, or the queue "
+    "takes no such jobs.",
+} | FULL
 RESULT = obj(
     "job_id state result",
     job_id=UUID,

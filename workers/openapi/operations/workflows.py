@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..operation import MAINTAINED, PAGE, TOO_LARGE, Operation, Query, Reply
+from ..operation import FULL, MAINTAINED, PAGE, TOO_LARGE, Operation, Query, Reply
 from ..schema import COUNT, UUID, array, boolean, enum, integer, number, obj, ref, text
 
 WORKFLOW = {
@@ -113,7 +113,11 @@ OPERATIONS = {
         "(OJS workflows §11.1).",
         body=ref("NewWorkflow"),
         example=NEW_WORKFLOW,
-        refusals={409: "A unique policy refuses a step.", 422: "A retry policy breaks a rule."}
+        refusals={
+            409: "A unique policy refuses a step.",
+            422: "A retry policy breaks a rule, or a queue takes no such jobs.",
+        }
+        | FULL
         | TOO_LARGE
         | MAINTAINED,
     ),
@@ -225,7 +229,10 @@ OPERATIONS = {
                 RUN | {"job_id": None, "outcome": "skipped", "reason": "overlap"},
             ),
         },
-        refusals=NO_CRON | {409: "What it enqueues is refused by a unique policy."} | MAINTAINED,
+        refusals=NO_CRON
+        | {409: "What it enqueues is refused by a unique policy."}
+        | FULL
+        | MAINTAINED,
     ),
     ("GET", "/ojs/v1/cron/{name}/history"): Operation(
         "Cron",
