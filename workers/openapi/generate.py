@@ -117,7 +117,7 @@ class Described(AutoSchema):
         if operation is None:
             raise NotDescribed(f"{method} {path}")
         view: Any = self.view
-        scope = view.scopes.get(view.action)
+        scope = str(view.scope)
         document: dict[str, Any] = {
             "operationId": self.get_operation_id(),
             "summary": operation.summary,
