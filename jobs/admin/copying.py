@@ -36,7 +36,9 @@ WIDE = {"class": "vTextField", "autocomplete": "off"}
 class JSONText(forms.CharField):
     """A JSON document in a text area, laid out for reading."""
 
-    widget = forms.Textarea(attrs={"class": "vLargeTextField ojs-document", "spellcheck": "false"})
+    def __init__(self, *, rows: int, **options: Any) -> None:
+        looks = {"class": "vLargeTextField ojs-document", "spellcheck": "false", "rows": rows}
+        super().__init__(widget=forms.Textarea(attrs=looks), **options)
 
     def prepare_value(self, value: Any) -> Any:
         return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
@@ -57,9 +59,9 @@ class CopyForm(forms.Form):
     type = forms.CharField(label=_("Type"), max_length=255, widget=forms.TextInput(attrs=WIDE))
     queue = forms.CharField(label=_("Queue"), max_length=128, widget=forms.TextInput(attrs=WIDE))
     priority = forms.IntegerField(label=_("Priority"), localize=False)
-    args = JSONText(label=_("Arguments"), help_text=_("A JSON array."))
-    meta = JSONText(label=_("Meta"), help_text=_("A JSON object."))
-    tags = JSONText(label=_("Tags"), help_text=_("A JSON array of texts."))
+    args = JSONText(label=_("Arguments"), rows=12, help_text=_("A JSON array."))
+    meta = JSONText(label=_("Meta"), rows=5, help_text=_("A JSON object."))
+    tags = JSONText(label=_("Tags"), rows=2, help_text=_("A JSON array of texts."))
     delay_until = forms.CharField(
         label=_("Run at"),
         required=False,
