@@ -11,6 +11,7 @@ from .cron import CronJob, CronRun, OverlapPolicy
 from .endpoint import Endpoint
 from .event import Event
 from .job import DeadJob, Job, JobError, RefusedFinish
+from .limits import BulkRequest, RateLimit
 from .maintenance import Maintenance
 from .metrics import JobCounter, QueueFlow
 from .queue import Listener, Queue
@@ -20,6 +21,7 @@ from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, Workf
 
 __all__ = [
     "ApiKey",
+    "BulkRequest",
     "Checkpoint",
     "CronJob",
     "CronRun",
@@ -40,6 +42,7 @@ __all__ = [
     "Queue",
     "QueueFlow",
     "QueueSample",
+    "RateLimit",
     "RefusedFinish",
     "Rollup",
     "RollupMark",

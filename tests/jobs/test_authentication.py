@@ -168,6 +168,36 @@ ENDPOINTS = [
     ("POST", "cron/cron-1/resume", "produce"),
     ("POST", "cron/cron-1/trigger", "produce"),
     ("GET", "cron/cron-1/history", "produce"),
+    ("PATCH", "jobs/{id}", "produce"),
+    ("POST", "jobs/bulk", "produce"),
+    ("POST", "jobs/bulk/cancel", "produce"),
+    ("POST", "jobs/bulk/retry", "operate"),
+    ("POST", "jobs/bulk/delete", "operate"),
+    ("GET", "rate-limits", "produce"),
+    ("GET", "rate-limits/limit-1", "produce"),
+    ("PUT", "rate-limits/limit-1", "operate"),
+    ("POST", "queues", "operate"),
+    *(
+        (method, f"{prefix}queues/queue-1{suffix}", scope)
+        for prefix in ("", "admin/")
+        for method, suffix, scope in (
+            ("GET", "", "produce"),
+            ("DELETE", "", "operate"),
+            ("GET", "/stats", "produce"),
+            ("GET", "/priority-stats", "produce"),
+            ("POST", "/pause", "operate"),
+            ("POST", "/resume", "operate"),
+            ("GET", "/config", "produce"),
+            ("PUT", "/config", "operate"),
+            ("DELETE", "/jobs", "operate"),
+        )
+    ),
+    ("PUT", "admin/queues/queue-1/rate-limit", "operate"),
+    ("GET", "admin/dead-letter", "operate"),
+    ("GET", "admin/dead-letter/{id}", "operate"),
+    ("DELETE", "admin/dead-letter/{id}", "operate"),
+    ("POST", "admin/dead-letter/{id}/retry", "operate"),
+    ("GET", "admin/jobs/{id}", "operate"),
     ("GET", "job-specs", "work"),
     ("POST", "job-specs", "operate"),
     ("DELETE", "job-specs/cron-1", "operate"),
@@ -183,6 +213,8 @@ NAMED = {
     "worker-1": "<path:worker_id>",
     "workflow-1": "<str:workflow_id>",
     "cron-1": "<str:name>",
+    "queue-1": "<str:name>",
+    "limit-1": "<str:key>",
     "{id}": "<str:job_id>",
 }
 """Parts of the paths above, and of the patterns they match."""
