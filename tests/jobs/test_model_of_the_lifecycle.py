@@ -169,9 +169,11 @@ class Lifecycle(RuleBasedStateMachine):
         self.make(kind, max_attempts, discard=discard, count=count)
 
     def make(self, kind: State, max_attempts: int, *, discard: bool, count: int = 1) -> None:
-        options: dict[str, Any] = {"retry": {"max_attempts": max_attempts}}
+        # No retry becomes due by itself, however long the test takes.
+        retry: dict[str, Any] = {"max_attempts": max_attempts, "initial_interval": "PT1H"}
+        options: dict[str, Any] = {"retry": retry}
         if discard:
-            options["retry"]["on_exhaustion"] = "discard"
+            retry["on_exhaustion"] = "discard"
         if kind == State.SCHEDULED:
             options["delay_until"] = "+PT1H"
         if kind == State.PENDING:
