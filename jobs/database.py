@@ -56,6 +56,12 @@ def run(statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[t
         database.vendor == "postgresql"
         and not database.settings_dict["DISABLE_SERVER_SIDE_CURSORS"]
     ):
+        from . import prepared
+
+        database.close_if_health_check_failed()
+        database.ensure_connection()
+        if prepared.possible(database):
+            return prepared.execute(database, statement, parameters)
         cursor = _preparing_cursor(database)
     else:
         cursor = database.cursor()
@@ -68,8 +74,6 @@ def run(statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[t
 def _preparing_cursor(database: Any) -> Any:
     from django.db.backends.postgresql.base import ServerBindingCursor
 
-    database.close_if_health_check_failed()
-    database.ensure_connection()
     # Django leaves it at None: never. Only cursors that bind on the server heed it.
     database.connection.prepare_threshold = 1
     # Through Django's wrapper, so that query counts, logging and execute wrappers see it.

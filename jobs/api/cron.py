@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from django.utils import timezone
-from rest_framework.response import Response
 
 from .. import engine, fields
 from ..cron_requests import new_cron_job
@@ -17,7 +16,7 @@ from ..errors import InvalidRequest, NotFound
 from ..fields import missing
 from ..models import CronJob, CronRun, Scope
 from ..timestamps import format_timestamp
-from .base import OJSViewSet
+from .base import OJSViewSet, Response
 from .paging import number, page
 
 RUNS = 50

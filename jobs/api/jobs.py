@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from django.utils import timezone
-from rest_framework.response import Response
 
 from .. import engine
 from ..conf import ojs_settings
@@ -17,7 +16,7 @@ from ..identifiers import parse_uuid
 from ..models import Job, Scope
 from ..timestamps import format_timestamp
 from ..validation import NewJob, new_job, new_jobs
-from .base import OJSViewSet
+from .base import OJSViewSet, Response
 from .dialects import job_reply
 
 

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from django.db.models import Q
-from rest_framework.response import Response
 
 from .. import engine, events
 from ..audit import of_caller, record_action
@@ -14,7 +13,7 @@ from ..database import atomic
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope
 from ..models import DeadJob, JobError, Queue, Scope
 from ..timestamps import format_timestamp, parse_timestamp
-from .base import OJSViewSet
+from .base import OJSViewSet, Response
 from .dialects import job_reply
 from .jobs import full_envelope, parse_id
 from .paging import bad_cursor, number, page

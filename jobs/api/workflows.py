@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from django.utils import timezone
-from rest_framework.response import Response
 
 from .. import engine
 from ..errors import InvalidRequest, WorkflowNotFound
@@ -14,7 +13,7 @@ from ..identifiers import parse_uuid
 from ..models import Scope, Workflow, WorkflowState, WorkflowType
 from ..workflow_document import progress_document, summaries, workflow_document
 from ..workflow_plans import plan_of
-from .base import OJSViewSet
+from .base import OJSViewSet, Response
 from .dialects import is_sdk
 from .paging import bad_cursor, page
 
