@@ -11,9 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from django.db.backends.postgresql.base import ServerBindingCursor
 from psycopg import errors
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, TransactionStatus
@@ -22,21 +24,51 @@ PLACEHOLDER = re.compile(r"%(?:\((\w+)\)s|s|%)")
 DONE = frozenset((ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK))
 UNKNOWN_STATEMENT = b"26000"
 
+PLAIN = (None, None, None)
+"""Django's default: isolation, access and deferral are the server's."""
+
 _names: WeakKeyDictionary[Any, dict[Any, bytes]] = WeakKeyDictionary()
 """psycopg connection → (statement, types of its parameters) → its name there."""
 
+_numbers = count()
+
 
 def possible(database: Any) -> bool:
-    """Whether nobody would miss the statement among those of Django's cursors.
+    """Whether the statement may go past Django's cursors, and past psycopg's.
 
-    Outside autocommit psycopg begins the transaction with the first statement; that one is its.
+    Not where somebody watches the cursors. Not where psycopg prepares statements by itself either:
+    on a rollback it has all of the connection forgotten, ours too.
     """
-    if database.execute_wrappers or database.queries_logged:
-        return False
     connection = database.connection
-    return connection is not None and (
-        connection.autocommit or connection.pgconn.transaction_status == TransactionStatus.INTRANS
+    return (
+        not database.execute_wrappers
+        and not database.queries_logged
+        and connection.prepare_threshold is None
+        and (not _must_begin(connection) or _transaction_of(connection) == PLAIN)
     )
+
+
+def _must_begin(connection: Any) -> bool:
+    """Whether this will be a transaction's first statement, with which psycopg begins it."""
+    idle: bool = connection.pgconn.transaction_status == TransactionStatus.IDLE
+    return idle and not connection.autocommit
+
+
+def _transaction_of(connection: Any) -> tuple[Any, Any, Any]:
+    return connection.isolation_level, connection.read_only, connection.deferrable
+
+
+def watched_cursor(database: Any) -> Any:
+    """A cursor through Django's wrapper, so that query logs and execute wrappers see it.
+
+    Where a site always watches, psycopg prepares: planning the claim costs more than running it.
+    """
+    connection = database.connection
+    if database.execute_wrappers and connection not in _names:
+        # Django leaves it at None: never. Only cursors that bind on the server heed it.
+        connection.prepare_threshold = 1
+    cursor: Any = ServerBindingCursor
+    return database._prepare_cursor(cursor(connection))
 
 
 def execute(
@@ -62,10 +94,12 @@ def _execute(
     types, formats = adaptation.types, adaptation.formats
     known = _names.setdefault(connection, {})
     libpq = connection.pgconn
+    if _must_begin(connection):
+        _check(libpq.exec_(b"BEGIN"), connection)
     for again in (True, False):
         name = known.get((statement, types))
         if name is None:
-            name = b"ojs_%d" % len(known)
+            name = b"ojs_%d" % next(_numbers)
             _check(libpq.prepare(name, query, types), connection)
             known[statement, types] = name
         result = libpq.exec_prepared(name, sent, formats)
@@ -96,16 +130,16 @@ def _check(result: Any, connection: Any) -> None:
 def _numbered(statement: str) -> tuple[bytes, list[str]]:
     """Return the statement with `$1`, `$2`, … for its placeholders, and the names of named ones."""
     names: list[str] = []
-    count = 0
+    seen = 0
 
     def number(match: re.Match[str]) -> str:
-        nonlocal count
+        nonlocal seen
         if match[0] == "%%":
             return "%"
         name = match[1]
         if name is None:
-            count += 1
-            return f"${count}"
+            seen += 1
+            return f"${seen}"
         if name not in names:
             names.append(name)
         return f"${names.index(name) + 1}"

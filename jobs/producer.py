@@ -24,7 +24,7 @@ from .fields import refuse, wrong_type
 from .identifiers import uuid7
 from .jsonable import jsonable
 from .middleware import enqueue_chain
-from .validation import NewJob, new_job
+from .validation import NewJob, like, new_job, shape_of
 
 OPTIONS = frozenset(
     {
@@ -98,9 +98,10 @@ def enqueue_many(items: Iterable[Mapping[str, Any]]) -> list[NewJob | None]:
     now = timezone.now()
     batch = items if isinstance(items, Sequence) else list(items)
     made: list[NewJob | None] = []
+    alike: dict[bytes, NewJob] = {}
     for index, item in enumerate(batch):
         try:
-            made.append(_prepare(item, now))
+            made.append(_prepare(item, now, alike if len(batch) > 1 else None))
         except (InvalidRequest, Unsupported) as refusal:
             if len(batch) > 1:
                 refusal.message = f"Job {index} of the batch: {refusal.message}"
@@ -121,10 +122,22 @@ async def aenqueue_many(items: Iterable[Mapping[str, Any]]) -> list[NewJob | Non
     return await sync_to_async(enqueue_many)(items)
 
 
-def _prepare(item: Mapping[str, Any], now: datetime) -> NewJob | None:
-    document = _document(item)
+def _prepare(
+    item: Mapping[str, Any], now: datetime, alike: dict[bytes, NewJob] | None
+) -> NewJob | None:
+    """
+    Args:
+        alike: jobs of this call by their shape; one like them is not checked in full once more.
+    """
     if not enqueue_chain:
-        return _checked(document, now)
+        shape = shape_of(item) if alike is not None else b""
+        if alike is None or not shape:
+            return _checked(_document(item), now)
+        if shape not in alike:
+            alike[shape] = _checked(_document(item), now)
+            return alike[shape]
+        return like(alike[shape], jsonable(_args(item), "args"))
+    document = _document(item)
     # Middleware sees the whole envelope, so the id must be there already (OJS middleware §3.4).
     own_id = "id" not in document
     document.setdefault("id", str(uuid7()))
@@ -149,14 +162,20 @@ def _document(item: Mapping[str, Any]) -> dict[str, Any]:
     if unknown:
         name = min(unknown)
         raise refuse(name, f"There is no option {name!r}; there are {', '.join(sorted(OPTIONS))}.")
-    args = document["args"]
-    if not isinstance(args, list | tuple):
-        raise wrong_type("args", "array", args)
-    document["args"] = list(args)
+    document["args"] = _args(document)
     document["meta"] = dict(_mapping(document, "meta"))
     if isinstance(document.get("id"), UUID):
         document["id"] = str(document["id"])
     return document
+
+
+def _args(item: Mapping[str, Any]) -> list[Any]:
+    args = item.get("args")
+    if args is None:
+        return []
+    if not isinstance(args, list | tuple):
+        raise wrong_type("args", "array", args)
+    return list(args)
 
 
 def _checked(document: dict[str, Any], now: datetime) -> NewJob:

@@ -17,6 +17,7 @@ from django.db import (
 )
 from django.db.transaction import TransactionManagementError
 from django.test.utils import CaptureQueriesContext
+from psycopg import IsolationLevel
 
 from jobs.database import run
 from jobs.models import Queue
@@ -139,6 +140,51 @@ def test_what_somebody_discarded_is_prepared_again():
         cursor.execute("DEALLOCATE ALL")
 
     assert run("SELECT %s::int", [2]) == [(2,)]
+
+
+def test_a_rollback_does_not_make_it_unknown():
+    Queue.objects.create(name="other")
+    run("SELECT %s::int", [1])
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        run("SELECT %s::int", [1])
+        raise ZeroDivisionError
+
+    with transaction.atomic():
+        assert run("SELECT %s::int", [2]) == [(2,)]
+
+
+@pytest.mark.parametrize("threshold", [0, 1])
+def test_where_psycopg_prepares_by_itself_all_go_its_way(threshold):
+    """It has everything of the connection forgotten when a transaction is rolled back."""
+    Queue.objects.exists()
+    connection.connection.prepare_threshold = threshold
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        run("SELECT %s::int", [1])
+        raise ZeroDivisionError
+
+    with transaction.atomic():
+        assert run("SELECT %s::int", [2]) == [(2,)]
+    assert prepared() == 0
+
+
+def test_a_site_that_always_watches_still_does_not_plan_each_time():
+    def wrapper(execute: Any, *args: Any) -> Any:
+        return execute(*args)
+
+    with connection.execute_wrapper(wrapper):
+        for number in range(3):
+            run("SELECT %s::int", [number])
+        ((names,),) = run("SELECT count(*) FROM pg_prepared_statements", [])
+
+    assert names >= 1
+
+
+def test_a_transaction_is_of_the_isolation_that_the_site_asked_for():
+    Queue.objects.exists()
+    connection.connection.isolation_level = IsolationLevel.SERIALIZABLE
+
+    with transaction.atomic():
+        assert run("SHOW transaction_isolation", []) == [("serializable",)]
 
 
 def test_a_connection_that_broke_is_reported_and_replaced():
