@@ -40,6 +40,18 @@ DAY = 86_400
 
 
 @dataclass(frozen=True)
+class Flare:
+    """Options of the Zeridion Flare binding: `OJS["FLARE"]`, `OJS_FLARE_<NAME>`."""
+
+    ENABLED: bool = _option(False, "Serve the Zeridion Flare protocol under `/flare/v1`.")
+    MINIMUM_GRACE: timedelta = _seconds(
+        60,
+        "Shortest silence after a job's heartbeat before the job is taken for stuck; beyond it "
+        "two thirds of the job's `timeout_seconds` count.",
+    )
+
+
+@dataclass(frozen=True)
 class AGQ:
     """Options of AGQ's RESP over TCP, `manage.py runagq`: `OJS["AGQ"]`, `OJS_AGQ_<NAME>`."""
 
@@ -131,6 +143,16 @@ class Settings:
         [], "Dotted paths of what wraps each execution in `runjobworker`, outermost first."
     )
 
+    # What operators see
+    REDACT_KEYS: list = _option(
+        ["*password*", "*passwd*", "*secret*", "*token*", "*api_key*", "*apikey*", "authorization"],
+        "Keys whose values are hidden from users without the permission `view_job_args`; "
+        "`*` stands for anything, case does not matter.",
+    )
+    WAIT_LIMIT: timedelta = _seconds(
+        300, "Wait of a queue's oldest job from which the dashboard calls for attention."
+    )
+
     # Extras
     RECORD_EVENTS: bool = _option(
         True, "Write job and worker events into the durable record behind `/ojs/v1/events`."
@@ -140,10 +162,11 @@ class Settings:
     )
 
     # The optional bindings
+    FLARE: Flare = _group(Flare)
     AGQ: AGQ = _group(AGQ)
 
 
-GROUPS: dict[str, type[Any]] = {"AGQ": AGQ}
+GROUPS: dict[str, type[Any]] = {"FLARE": Flare, "AGQ": AGQ}
 """Options that hold a dictionary of their own, one for each optional binding."""
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import threading
 import time
+from datetime import UTC, datetime
 from uuid import UUID
 
 UUID7_PATTERN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -27,6 +28,17 @@ def uuid7() -> UUID:
         _last = tick = max(tick, _last + 1)
     random = int.from_bytes(os.urandom(8), "big") >> 2
     return UUID(int=(tick >> 12) << 80 | 7 << 76 | (tick & 0xFFF) << 64 | 0b10 << 62 | random)
+
+
+def first_id(moment: datetime) -> UUID:
+    """The lowest id that a job made at `moment` can have."""
+    milliseconds = max(0, int(moment.timestamp() * 1000))
+    return UUID(int=milliseconds << 80 | 7 << 76 | 0b10 << 62)
+
+
+def moment_of(job_id: UUID) -> datetime:
+    """When a job with this id was made, as far as its maker's clock was right."""
+    return datetime.fromtimestamp((job_id.int >> 80) / 1000, UTC)
 
 
 def parse_uuid(text: object) -> UUID | None:

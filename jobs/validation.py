@@ -104,6 +104,8 @@ class NewJob:
     expires_at: datetime | None = None
     tags: list[str] = field(default_factory=list)
     attributes: dict[str, Any] = field(default_factory=dict)
+    project: str = ""
+    """Whose it will be: never the client's to say, but its key's."""
     client_id: bool = False
     """The id is the client's, so it may exist already."""
     result_ttl: timedelta | None = None

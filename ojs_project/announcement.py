@@ -47,6 +47,8 @@ class Announcement:
         elif agq.PORT:
             yield f"  AGQ       not served: {agq.HOST}:{agq.PORT} is in use (OJS_AGQ_PORT)"
         yield f"  Manifest  {url}/ojs/manifest     what the API under {url}/ojs/v1 can do"
+        if ojs_settings.FLARE.ENABLED:
+            yield f"  Flare     {url}/flare/v1        the Zeridion Flare worker protocol"
         yield ""
         yield from self._exposure()
         if self.worker_pid:

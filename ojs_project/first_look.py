@@ -172,6 +172,7 @@ def prepare(arguments: Sequence[str], environ: MutableMapping[str, str]) -> None
         _prepare_access(address, environ)
     except ImproperlyConfigured as problem:
         raise Unusable(str(problem)) from None
+    environ.setdefault("OJS_FLARE_ENABLED", "1")
     if options.database_url:
         environ["DATABASE_URL"] = options.database_url
     _check_database_url(environ.get("DATABASE_URL", ""))

@@ -34,6 +34,10 @@ class Description:
     queues: list[str] | None = None
     concurrency: int | None = None
     labels: list[str] | None = None
+    job_types: list[str] | None = None
+    """What it can run; told at registration only."""
+    project: str | None = None
+    """Whose it is, which its key says; settled when it arrives."""
     started_at: datetime | None = None
     protocol: str | None = None
     version: str | None = None

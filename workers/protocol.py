@@ -24,6 +24,7 @@ from jobs.signals import send_on_commit
 
 from . import heartbeats
 from .abilities import able
+from .admission import own_jobs, settle_own
 from .claims import SessionClaim, WorkerExists, claimed
 from .heartbeats import Description, Heartbeat
 from .lifecycle import WorkerState, desired
@@ -116,11 +117,6 @@ def _started(worker: Worker) -> Any:
     )
 
 
-def labels_of(worker_id: str) -> list[str] | None:
-    """What a worker is labelled with; None if nobody knows it."""
-    return Worker.objects.filter(pk=worker_id).values_list("labels", flat=True).first()
-
-
 def deregister(worker_id: str) -> bool:
     """Record that a worker leaves (§3.4); return whether it was there.
 
@@ -158,6 +154,7 @@ def beat(
     requested: timedelta | None = None,
     sequence: int | None = None,
     discover: bool = True,
+    project: str = "",
 ) -> Reply:
     """Record a heartbeat, extend the jobs it names, and answer what the worker shall be (§4).
 
@@ -170,7 +167,10 @@ def beat(
         sequence: number of this heartbeat; a lower one than seen before changes nothing (§10.3).
         discover: False where a worker that is not live must register first (AGQ §3.3); it is
             answered `terminated`.
+        project: whose jobs it may extend; empty means anybody's.
     """
+    if project and active_job_ids:
+        active_job_ids = own_jobs(active_job_ids, project)
     heartbeat = Heartbeat(worker_id, state, active_job_ids, description, requested, sequence)
     written = heartbeats.write(heartbeat)
     if written is None and not discover:
@@ -250,6 +250,7 @@ def fetch(
     count: int = 1,
     types: Sequence[str] | None = None,
     visibility_timeout: timedelta | None = None,
+    project: str = "",
 ) -> list[ClaimedJob]:
     """Claim jobs for a worker (§6); see `engine.claim`.
 
@@ -278,6 +279,7 @@ def fetch(
         able=able(worker_id, standing.labels, standing.capabilities),
         visibility_timeout=visibility_timeout,
         limited=bool(standing.limited),
+        project=project,
     )
 
 
@@ -316,14 +318,14 @@ def _standing(worker_id: str, queues: Sequence[str]) -> _Standing:
     return _Standing._make(run(statement, [*queues, worker_id])[0])
 
 
-def ack(completions: Sequence[Completion]) -> list[Outcome]:
+def ack(completions: Sequence[Completion], *, project: str = "") -> list[Outcome]:
     """Settle jobs as completed (§5.6); one outcome for each, a refused one carries its error."""
-    return engine.complete(completions)
+    return settle_own(engine.complete, completions, project)
 
 
-def fail(failures: Sequence[Failure]) -> list[Outcome]:
+def fail(failures: Sequence[Failure], *, project: str = "") -> list[Outcome]:
     """Settle jobs as failed (§5.6, §7.2); one outcome for each."""
-    return engine.fail(failures)
+    return settle_own(engine.fail, failures, project)
 
 
 __all__ = [
@@ -339,6 +341,5 @@ __all__ = [
     "deregister",
     "fail",
     "fetch",
-    "labels_of",
     "register",
 ]

@@ -19,14 +19,14 @@ from django.db.models import Case, Exists, F, Max, OuterRef, Q, When
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from jobs import engine
+from jobs import engine, rollup
 from jobs.conf import ojs_settings
 from jobs.database import atomic, connection
 from jobs.events import record, worker_event
 from jobs.models import Job
 from jobs.signals import send_on_commit
 
-from . import fleet, rolling, tallies
+from . import fleet, fleet_sample, rolling, tallies
 from .lifecycle import WorkerState
 from .models import Reaper, Sweep, Worker
 from .signals import worker_left, workers_died
@@ -129,6 +129,10 @@ SWEEPS = (
     Chore("schedules", engine.enqueue_due_schedules, "schedules became due"),
     Chore("due-jobs", engine.promote_due, "jobs became due"),
     Chore("expired-jobs", engine.discard_expired, "jobs expired before they ran"),
+    # Half their period: the reaper waits two of them, to leave the first to django-q2's cluster.
+    Chore("statistics", rollup.roll_up, "minutes rolled up", timedelta(seconds=30)),
+    Chore("queue-samples", rollup.sample, "queues sampled", timedelta(seconds=30)),
+    Chore("fleet-samples", fleet_sample.sample, "workers sampled", timedelta(seconds=30)),
     Chore("workflows", engine.repair, "workflows set going again", timedelta(minutes=1)),
     Chore("finished-jobs", engine.prune_jobs, "finished jobs deleted", timedelta(minutes=1)),
     Chore("old-results", engine.prune_results, "results deleted", timedelta(minutes=1)),

@@ -33,7 +33,7 @@ class ApiKeyForm(forms.ModelForm):
 
     class Meta:
         model = ApiKey
-        fields: ClassVar[list[str]] = ["name", "scopes", "worker_id", "label"]
+        fields: ClassVar[list[str]] = ["name", "scopes", "project", "worker_id", "label"]
 
 
 class UsableFilter(admin.SimpleListFilter):
@@ -57,23 +57,26 @@ class ApiKeyAdmin(OJSModelAdmin):
         "beginning",
         "state",
         "scope_list",
+        "project",
         "worker_id",
         "label",
         "used",
         "created",
     )
     list_filter = (UsableFilter,)
-    search_fields = ("name", "prefix", "worker_id")
+    search_fields = ("name", "prefix", "project", "worker_id")
     ordering = ("name", "id")
     actions = ("revoke",)
     buttons: ClassVar[dict[str, Any]] = {"revoke": _("Revoke")}
     readonly_fields = ("beginning", "state", "used", "created")
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        sections = [(None, {"fields": ("name", "scopes", "worker_id", "label")})]
+        sections: list[Any] = [
+            (None, {"fields": ("name", "scopes", "project", "worker_id", "label")})
+        ]
         if obj is not None:
             known = ("beginning", "state", "used", "created")
-            sections.append((_("Use"), {"fields": known}))  # type: ignore[arg-type]
+            sections.append((_("Use"), {"fields": known}))
         return sections
 
     has_manage_permission = may("ojs_jobs.manage_keys")

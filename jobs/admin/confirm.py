@@ -7,7 +7,8 @@ it gets an `Answer` with exactly the objects that were shown, whatever the list 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ..audit import of_request, record_action
+from ..database import atomic
 
 Text = str | Promise
 """Translated when it is shown."""
@@ -42,6 +44,30 @@ class ReasonForm(forms.Form):
     )
 
 
+TYPED_ABOVE = 1000
+"""A number of objects that is typed in before something happens to so many of them."""
+BATCH = 1000
+
+
+class TypedForm(ReasonForm):
+    """Asks for the number of objects as well: nobody confirms thousands by reflex."""
+
+    typed = forms.IntegerField(
+        label=_("How many"),
+        localize=False,
+        help_text=_("Type the number of jobs above, without separators, to confirm."),
+        widget=forms.TextInput(
+            attrs={"class": "vTextField", "autocomplete": "off", "inputmode": "numeric"}
+        ),
+    )
+    expected = 0
+
+    def clean_typed(self) -> int:
+        if self.cleaned_data["typed"] != self.expected:
+            raise ValidationError(gettext("This is not the number of jobs above."))
+        return self.expected
+
+
 @dataclass(frozen=True)
 class Question:
     """What the confirmation page says."""
@@ -57,6 +83,19 @@ class Question:
     template: str = "admin/ojs/confirm.html"
     details: Callable[[Sequence[Any]], dict[str, Any]] = lambda objects: {}
     """What else the template of this question shows of the objects."""
+    most: int = MOST
+    """Objects that one confirmation covers."""
+    columns: tuple[str, ...] = ()
+    """What is read of the objects; empty means everything."""
+    states: tuple[str, ...] = ()
+    """States in which something happens to a job; the others are skipped, and the page says so."""
+
+    def form(self, count: int, data: Any = None) -> forms.Form:
+        if count <= TYPED_ABOVE:
+            return self.form_class(data)
+        form = TypedForm(data)
+        form.expected = count
+        return form
 
 
 @dataclass(frozen=True)
@@ -79,15 +118,20 @@ def ask(
     model_admin: Any, request: HttpRequest, selected: QuerySet[Any], question: Question
 ) -> Answer | HttpResponse:
     """Return the operator's answer, or the response to give until there is one."""
-    form = question.form_class()
-    if "confirmed" in request.POST:
-        form = question.form_class(request.POST)
+    is_confirmed = "confirmed" in request.POST
+    if is_confirmed:
         # Not `selected`: the list's filters may no longer match what was shown.
-        selected = model_admin.get_queryset(request).filter(pk__in=_shown(model_admin, request))
-    objects = list(selected[: MOST + 1])
+        keys = _shown(model_admin, request, question.most)
+        selected = model_admin.get_queryset(request).filter(pk__in=keys)
+    if question.columns:
+        selected = selected.only(*question.columns)
+    objects = list(selected[: question.most + 1])
     if not objects:
         model_admin.message_user(request, gettext("There was nothing to do."), messages.WARNING)
         return back(request)
+    # The number that was shown: some may have gone since.
+    count = len(keys) if is_confirmed else min(len(objects), question.most)
+    form = question.form(count, request.POST if is_confirmed else None)
     if form.is_valid():
         data = form.cleaned_data
         return Answer(objects, data.get("reason", ""), data, _selection(request))
@@ -98,14 +142,14 @@ def _selection(request: HttpRequest) -> dict[str, Any]:
     return {"filter": dict(request.GET.items())} if request.GET else {}
 
 
-def _shown(model_admin: Any, request: HttpRequest) -> list[Any]:
+def _shown(model_admin: Any, request: HttpRequest, most: int) -> list[Any]:
     """The keys of the objects that the page had shown."""
     key = model_admin.model._meta.pk
     try:
         keys = [key.to_python(text) for text in json.loads(request.POST.get("shown", "[]"))]
     except (ValueError, TypeError, ValidationError):
         raise BadRequest("These are no keys of shown objects.") from None
-    return keys[:MOST]
+    return keys[:most]
 
 
 def _page(
@@ -115,7 +159,7 @@ def _page(
     form: forms.Form,
     question: Question,
 ) -> HttpResponse:
-    shown, is_partial = objects[:MOST], len(objects) > MOST
+    shown, is_partial = objects[: question.most], len(objects) > question.most
     context = {
         **model_admin.admin_site.each_context(request),
         **question.details(shown),
@@ -125,15 +169,22 @@ def _page(
         "question": question,
         "form": form,
         "objects": shown,
-        "most": MOST if is_partial else None,
+        "most": question.most if is_partial else None,
         # One field however many there are: Django refuses forms of more than a thousand.
         "shown": json.dumps([str(obj.pk) for obj in shown]),
+        "skipped": _skipped(shown, question.states),
         "first": shown[0].pk,
         "checkbox_name": ACTION_CHECKBOX_NAME,
         "back": _back_url(request),
     }
     request.current_app = model_admin.admin_site.name
     return TemplateResponse(request, question.template, context)
+
+
+def _skipped(objects: Sequence[Any], states: Sequence[str]) -> list[tuple[str, int]]:
+    """How many jobs are in states that the verb leaves alone, by state."""
+    counts = Counter(obj.state for obj in objects if obj.state not in states) if states else {}
+    return sorted(counts.items())
 
 
 def _back_url(request: HttpRequest) -> str:
@@ -172,3 +223,38 @@ def trace(
     if objects:
         how = {"selection": answer.selection, "reason": answer.reason} | how
         record_action(of_request(request), verb, objects, **how)
+
+
+def in_batches(
+    request: HttpRequest,
+    verb: str,
+    answer: Answer,
+    run: Callable[[list[Any]], Collection[Any]],
+    **how: Any,
+) -> int:
+    """Do `run` to batches of keys, which returns those it changed; return how many were.
+
+    Up to `BATCH` all happens in one transaction, with an entry in each object's history. Of more
+    there is one entry in the record of operators, made before the first batch, so that what a
+    crash leaves undone was not done by nobody.
+    """
+    objects = sorted(answer.objects, key=lambda obj: obj.pk)
+    if len(objects) <= BATCH:
+        with atomic():
+            changed = set(run([obj.pk for obj in objects]))
+            trace(request, verb, [obj for obj in objects if obj.pk in changed], answer, **how)
+        return len(changed)
+    action = record_action(
+        of_request(request),
+        verb,
+        objects,
+        selection=answer.selection,
+        reason=answer.reason,
+        history=False,
+    )
+    done = 0
+    for start in range(0, len(objects), BATCH):
+        with atomic():
+            done += len(run([obj.pk for obj in objects[start : start + BATCH]]))
+    type(action)._default_manager.filter(pk=action.pk).update(count=done)
+    return done

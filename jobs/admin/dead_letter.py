@@ -6,25 +6,22 @@ from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
 from django.contrib import admin
-from django.contrib.admin.models import DELETION
 from django.db.models import QuerySet
 from django.db.models.functions import Left
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
-from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from .. import engine
-from ..database import atomic
 from ..models import DeadJob, Job, JobError
 from . import display
 from .base import may
-from .confirm import Answer, Question, ask, say, trace
-from .filters import QueueFilter, TypeFilter
-from .job import RETRY, JobAdmin, discarded, retry, summary
+from .confirm import Answer, ask
+from .filters import DiscardedFilter, LastErrorFilter, QueueFilter, TypeFilter
+from .job import DISCARD, RETRY, JobAdmin, discard, retry
 from .job_page import JobPages
+from .matrix import matrix
 
 MESSAGE = 120
 
@@ -32,11 +29,16 @@ MESSAGE = 120
 @admin.register(DeadJob)
 class DeadJobAdmin(JobPages):
     list_display = ("short_id", "type", "queue", "attempts", "since", "last_error", "short_args")
-    list_filter = (QueueFilter, TypeFilter)
+    list_filter = (QueueFilter, TypeFilter, LastErrorFilter, DiscardedFilter)
     ordering = ("-finished_at", "-id")
+    is_searched_by_id = False
     sortable_by = ()
     actions = ("retry", "discard")
     buttons: ClassVar[dict[str, Any]] = {"retry": _("Retry"), "discard": _("Discard")}
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        figures = {} if request.method == "POST" else {"matrix": matrix()}
+        return super().changelist_view(request, figures | (extra_context or {}))
 
     has_retry_permission = may("ojs_jobs.retry_job")
     has_discard_permission = may("ojs_jobs.discard_job")
@@ -81,27 +83,4 @@ class DeadJobAdmin(JobPages):
     @admin.action(description=_("Discard selected jobs for good"), permissions=["discard"])
     def discard(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
         answer = ask(self, request, queryset, DISCARD)
-        if not isinstance(answer, Answer):
-            return answer
-        with atomic():
-            jobs = discarded(answer.ids)
-            said = gettext("Deleted from the dead letter.")
-            trace(request, "discard_job", jobs, answer, message=said, flag=DELETION)
-            done = engine.delete_dead([job.pk for job in jobs])
-        text = ngettext(
-            "%(count)d job was deleted from the dead letter.",
-            "%(count)d jobs were deleted from the dead letter.",
-            done,
-        )
-        return say(self, request, done, text % {"count": done}, len(answer.objects))
-
-
-DISCARD = Question(
-    action="discard",
-    title=_("Discard dead letter jobs"),
-    consequence=_("These jobs and their errors are deleted. There is no way back."),
-    button=_("Delete these jobs"),
-    is_destructive=True,
-    template="admin/ojs/confirm_jobs.html",
-    details=summary,
-)
+        return discard(self, request, answer) if isinstance(answer, Answer) else answer

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib.admin import SimpleListFilter
-from django.db.models import QuerySet
+from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from ..identifiers import first_id
 from ..lifecycle import TERMINAL, State
-from ..models import Queue
+from ..models import JobError, Queue
 
 CHOICES = 50
 """Longest list of choices; what is not in it can be searched for."""
@@ -70,3 +73,56 @@ class TypeFilter(SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset.filter(type=self.value()) if self.value() else queryset
+
+
+WINDOWS = {"1h": timedelta(hours=1), "24h": timedelta(hours=24), "7d": timedelta(days=7)}
+
+
+class WindowFilter(SimpleListFilter):
+    """How long ago at most."""
+
+    parameter_name = "since"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        return (("1h", _("last hour")), ("24h", _("last 24 hours")), ("7d", _("last 7 days")))
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        window = WINDOWS.get(self.value() or "")
+        return queryset if window is None else self.after(queryset, timezone.now() - window)
+
+    def after(self, jobs: QuerySet[Any], moment: datetime) -> QuerySet[Any]:
+        raise NotImplementedError
+
+
+class CreatedFilter(WindowFilter):
+    title = _("created")
+
+    def after(self, jobs: QuerySet[Any], moment: datetime) -> QuerySet[Any]:
+        return jobs.filter(pk__gte=first_id(moment))
+
+
+class DiscardedFilter(WindowFilter):
+    title = _("discarded")
+
+    def after(self, jobs: QuerySet[Any], moment: datetime) -> QuerySet[Any]:
+        return jobs.filter(finished_at__gte=moment)
+
+
+def last_error() -> Any:
+    """The type of a job's newest error."""
+    errors = JobError.objects.filter(job=OuterRef("pk")).order_by("-pk")
+    return Subquery(errors.values("type")[:1])
+
+
+class LastErrorFilter(SimpleListFilter):
+    title = _("last error")
+    parameter_name = "error"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        newest = JobError.objects.order_by("-pk").values_list("type", flat=True)
+        return with_chosen(sorted(set(newest[:SAMPLE])), self.value())
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if not self.value():
+            return queryset
+        return queryset.alias(last_type=last_error()).filter(last_type=self.value())

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from django.contrib import admin
+from django.contrib.admin.models import DELETION
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from .. import engine
-from ..database import atomic
-from ..errors import InvalidTransition, JobNotFound
+from .. import dashboard, engine
 from ..lifecycle import Event, State, sources
 from ..models import Job
 from . import display
 from .base import may
-from .confirm import Answer, Question, ask, say, trace
-from .filters import QueueFilter, StateFilter, TypeFilter
+from .confirm import Answer, Question, ask, in_batches, say
+from .filters import CreatedFilter, QueueFilter, StateFilter, TypeFilter
 from .job_page import JobPages
+
+SUMMARY = ("type", "queue", "state")
 
 
 def summary(jobs: Sequence[Job]) -> dict[str, Any]:
@@ -48,61 +50,82 @@ class JobAdmin(JobPages):
         "worker",
         "short_args",
     )
-    list_filter = (StateFilter, QueueFilter, TypeFilter)
+    list_filter = (StateFilter, QueueFilter, TypeFilter, CreatedFilter)
     # The primary key is a UUIDv7: newest first costs no sort, and a keyset can go on from any row.
     ordering = ("-id",)
     sortable_by = ()
-    actions = ("cancel", "retry")
-    buttons: ClassVar[dict[str, Any]] = {"cancel": _("Cancel"), "retry": _("Retry")}
+    actions = ("cancel", "retry", "run_now", "discard")
+    buttons: ClassVar[dict[str, Any]] = {
+        "cancel": _("Cancel"),
+        "retry": _("Retry"),
+        "run_now": _("Run now"),
+        "discard": _("Discard"),
+    }
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        counts = {} if request.method == "POST" else {"state_counts": dashboard.state_counts()}
+        return super().changelist_view(request, counts | (extra_context or {}))
 
     @admin.display(description=_("enqueued"))
     def waiting_since(self, job: Job) -> str | SafeString:
         return display.when(job.enqueued_at)
 
     def allowed(self, obj: Any) -> Collection[str]:
-        rules = {
-            "cancel": sources(Event.CANCEL, State.CANCELLED),
-            "retry": sources(Event.RETRY, State.AVAILABLE),
-        }
-        return [verb for verb, states in rules.items() if obj.state in states]
+        return [verb for verb, states in STATES.items() if obj.state in states]
 
     has_cancel_permission = may("ojs_jobs.cancel_job")
     has_retry_permission = may("ojs_jobs.retry_job")
+    has_run_permission = may("ojs_jobs.run_job")
+    has_discard_permission = may("ojs_jobs.discard_job")
 
     @admin.action(description=_("Cancel selected jobs"), permissions=["cancel"])
     def cancel(self, request: HttpRequest, queryset: QuerySet[Job]) -> Any:
         answer = ask(self, request, queryset, CANCEL)
         if not isinstance(answer, Answer):
             return answer
-        # In the order in which every batch locks jobs.
-        chosen = sorted(answer.objects, key=lambda job: job.pk)
-        with atomic():
-            cancelled = [job for job in chosen if self._cancel(request, job, answer.reason)]
-            trace(request, "cancel_job", cancelled, answer, message=gettext("Cancelled."))
-        done = len(cancelled)
+        who = {"cancelled_by": request.user.get_username(), "reason": answer.reason}
+        done = in_batches(
+            request,
+            "cancel_job",
+            answer,
+            lambda ids: engine.cancel_jobs(ids, **who),
+            message=gettext("Cancelled."),
+        )
         text = ngettext("%(count)d job was cancelled.", "%(count)d jobs were cancelled.", done)
         return say(self, request, done, text % {"count": done}, len(answer.objects))
 
-    def _cancel(self, request: HttpRequest, job: Job, reason: str) -> bool:
-        with atomic():
-            try:
-                engine.cancel(job.pk, cancelled_by=request.user.get_username(), reason=reason)
-            except (InvalidTransition, JobNotFound):
-                return False  # it finished, or was deleted, while the operator was asked
-        return True
+    @admin.action(description=_("Run selected waiting jobs now"), permissions=["run"])
+    def run_now(self, request: HttpRequest, queryset: QuerySet[Job]) -> Any:
+        answer = ask(self, request, queryset, RUN_NOW)
+        if not isinstance(answer, Answer):
+            return answer
+        said = gettext("Made available.")
+        done = in_batches(request, "run_job", answer, engine.run_now, message=said)
+        text = ngettext(
+            "%(count)d job is available now.", "%(count)d jobs are available now.", done
+        )
+        return say(self, request, done, text % {"count": done}, len(answer.objects))
 
     @admin.action(description=_("Retry selected discarded jobs"), permissions=["retry"])
     def retry(self, request: HttpRequest, queryset: QuerySet[Job]) -> Any:
         answer = ask(self, request, queryset, RETRY)
         return retry(self, request, answer) if isinstance(answer, Answer) else answer
 
+    @admin.action(description=_("Discard selected dead jobs for good"), permissions=["discard"])
+    def discard(self, request: HttpRequest, queryset: QuerySet[Job]) -> Any:
+        answer = ask(self, request, queryset, DISCARD)
+        return discard(self, request, answer) if isinstance(answer, Answer) else answer
+
 
 def retry(model_admin: Any, request: HttpRequest, answer: Answer) -> Any:
     """Retry what was asked about, and write it into the history of those that could be."""
-    with atomic():
-        jobs = discarded(answer.ids)
-        done = engine.retry([job.pk for job in jobs])
-        trace(request, "retry_job", jobs, answer, message=gettext("Retried."))
+
+    def run(ids: list[Any]) -> list[Any]:
+        chosen = discarded(ids)
+        engine.retry(chosen)
+        return chosen
+
+    done = in_batches(request, "retry_job", as_jobs(answer), run, message=gettext("Retried."))
     text = ngettext(
         "%(count)d job is available again, with fresh attempts.",
         "%(count)d jobs are available again, with fresh attempts.",
@@ -111,13 +134,46 @@ def retry(model_admin: Any, request: HttpRequest, answer: Answer) -> Any:
     return say(model_admin, request, done, text % {"count": done}, len(answer.objects))
 
 
-def discarded(ids: Collection[Any]) -> list[Job]:
-    """Lock those of `ids` that are discarded.
+def discard(model_admin: Any, request: HttpRequest, answer: Answer) -> Any:
+    """Delete what was asked about, as far as it is still discarded."""
 
-    As jobs, wherever they were listed: a job has one history.
-    """
-    jobs = Job.objects.filter(pk__in=ids, state=State.DISCARDED).only("type")
-    return list(jobs.select_for_update().order_by("pk"))
+    def run(ids: list[Any]) -> list[Any]:
+        chosen = discarded(ids)
+        engine.delete_dead(chosen)
+        return chosen
+
+    said = gettext("Deleted from the dead letter.")
+    done = in_batches(request, "discard_job", as_jobs(answer), run, message=said, flag=DELETION)
+    text = ngettext(
+        "%(count)d job was deleted from the dead letter.",
+        "%(count)d jobs were deleted from the dead letter.",
+        done,
+    )
+    return say(model_admin, request, done, text % {"count": done}, len(answer.objects))
+
+
+def as_jobs(answer: Answer) -> Answer:
+    """As jobs, wherever they were listed: a job has one history."""
+    jobs = [Job(pk=job.pk, type=job.type) for job in answer.objects]
+    return replace(answer, objects=jobs)
+
+
+def discarded(ids: Collection[Any]) -> list[Any]:
+    """Lock those of `ids` that are discarded; return their keys."""
+    jobs = Job.objects.filter(pk__in=ids, state=State.DISCARDED)
+    return list(jobs.select_for_update().order_by("pk").values_list("pk", flat=True))
+
+
+STATES = {
+    "cancel": sources(Event.CANCEL, State.CANCELLED),
+    "retry": sources(Event.RETRY, State.AVAILABLE),
+    "run_now": sources(Event.TIMER, State.AVAILABLE) + sources(Event.ACTIVATE, State.AVAILABLE),
+    "discard": (State.DISCARDED,),
+}
+"""In which states each verb does something."""
+MOST_JOBS = 50_000
+"""Jobs that one confirmation covers: their keys travel with the page, so that what is done is done
+to exactly what was shown."""
 
 
 CANCEL = Question(
@@ -132,6 +188,9 @@ CANCEL = Question(
     is_destructive=True,
     template="admin/ojs/confirm_jobs.html",
     details=summary,
+    most=MOST_JOBS,
+    columns=SUMMARY,
+    states=STATES["cancel"],
 )
 RETRY = Question(
     action="retry",
@@ -143,4 +202,33 @@ RETRY = Question(
     button=_("Retry these jobs"),
     template="admin/ojs/confirm_jobs.html",
     details=summary,
+    most=MOST_JOBS,
+    columns=SUMMARY,
+    states=STATES["retry"],
+)
+RUN_NOW = Question(
+    action="run_now",
+    title=_("Run jobs now"),
+    consequence=_(
+        "Scheduled jobs, jobs that wait for their next attempt and pending jobs become available "
+        "at once. Attempts are counted as usual."
+    ),
+    button=_("Run these jobs now"),
+    template="admin/ojs/confirm_jobs.html",
+    details=summary,
+    most=MOST_JOBS,
+    columns=SUMMARY,
+    states=STATES["run_now"],
+)
+DISCARD = Question(
+    action="discard",
+    title=_("Discard dead letter jobs"),
+    consequence=_("These jobs and their errors are deleted. There is no way back."),
+    button=_("Delete these jobs"),
+    is_destructive=True,
+    template="admin/ojs/confirm_jobs.html",
+    details=summary,
+    most=MOST_JOBS,
+    columns=SUMMARY,
+    states=STATES["discard"],
 )

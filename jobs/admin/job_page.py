@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import CharField, QuerySet
-from django.db.models.functions import Cast, Left
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.urls import path
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
@@ -17,12 +19,17 @@ from ..engine import progress_of
 from ..envelope import ERROR_FIELDS, envelope
 from ..lifecycle import State
 from ..models import Job
+from ..redaction import may_see, redact
 from . import display
 from .base import ReadOnlyModelAdmin
-from .paging import FiguresChangeList
+from .export import as_csv
+from .job_list import PREVIEW, JobChangeList
 from .search import HELP, search
+from .timeline import timeline
+from .why import why
 
 OPTIONAL = {
+    "project": "project",
     "tag_list": "tags",
     "shown_progress": "progress_report",
     "shown_workflow": "workflow_id",
@@ -39,24 +46,15 @@ OPTIONAL = {
     "pretty_retry": "retry",
 }
 """Fields of the page that are shown only where this attribute of the job has a value."""
-PREVIEW = 80
-BIG = ("args", "meta", "result", "attributes", "retry")
-"""Columns that may hold a megabyte each: not for lists."""
-
-
-class JobChangeList(FiguresChangeList):
-    """Reads only the beginning of the arguments."""
-
-    def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
-        jobs: QuerySet[Any] = super().get_queryset(request, exclude_parameters)
-        preview = Left(Cast("args", CharField()), PREVIEW + 1)
-        return jobs.defer(*BIG).annotate(args_preview=preview)
 
 
 class JobPages(ReadOnlyModelAdmin):
     """What the two lists of jobs have in common: a job's page, search and columns."""
 
     change_form_template = "admin/ojs/job.html"
+    change_list_template = "admin/ojs/jobs.html"
+    is_searched_by_id = True
+    """The list is in the order of ids, so that the newest can be looked through first."""
     search_fields = ("id", "type")
     search_help_text = HELP
     fieldsets = (
@@ -67,6 +65,7 @@ class JobPages(ReadOnlyModelAdmin):
                     "identity",
                     ("type", "queue"),
                     ("shown_state", "attempts", "priority"),
+                    "project",
                     "tag_list",
                     "shown_progress",
                     "shown_workflow",
@@ -120,19 +119,45 @@ class JobPages(ReadOnlyModelAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        return search(queryset, search_term), False
+        return search(queryset, search_term, sees_all=may_see(request.user)), False
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
         return JobChangeList
+
+    def get_urls(self) -> Any:
+        view = self.admin_site.admin_view(self.csv_view)
+        name = f"{self.opts.app_label}_{self.opts.model_name}_csv"
+        return [path("csv/", view, name=name), *super().get_urls()]
+
+    def csv_view(self, request: HttpRequest) -> HttpResponseBase:
+        """What the list shows with these filters, all of it."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        jobs = self.get_changelist_instance(request).get_queryset(request)
+        return as_csv(jobs, str(self.opts.model_name), is_redacted=not may_see(request.user))
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
+        """The job as this user may see it; it is never saved."""
+        job = super().get_object(request, object_id, from_field)
+        if job is not None:
+            job.is_redacted = not may_see(request.user)
+            if job.is_redacted:
+                for name in ("args", "meta", "result", "attributes"):
+                    setattr(job, name, redact(getattr(job, name)))
+        return job
 
     def render_change_form(
         self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any
     ) -> Any:
         job = kwargs["obj"]
+        errors = list(job.errors.order_by("-pk"))
+        for error in errors if job.is_redacted else ():
+            error.details = redact(error.details)
         context["errors_of_job"] = [
-            (error, display.worker_link(self.admin_site.name, error.worker_id))
-            for error in job.errors.order_by("-pk")
+            (error, display.worker_link(self.admin_site.name, error.worker_id)) for error in errors
         ]
+        context["timeline"] = timeline(job, self.admin_site.name)
+        context["why"] = why(job)
         return super().render_change_form(request, context, *args, **kwargs)
 
     # Columns
@@ -262,4 +287,8 @@ class JobPages(ReadOnlyModelAdmin):
 
     @admin.display(description=_("envelope"))
     def raw(self, job: Job) -> str | SafeString:
-        return display.json_block(envelope(job, job.errors.values(*ERROR_FIELDS)))
+        return display.json_block(envelope(job, self._errors(job)))
+
+    def _errors(self, job: Any) -> Any:
+        rows = job.errors.values(*ERROR_FIELDS)
+        return [redact(row) for row in rows] if job.is_redacted else rows

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html
@@ -19,11 +19,11 @@ from django.utils.translation import gettext_lazy as _
 from .. import dashboard, engine
 from ..audit import of_request, record_action
 from ..database import atomic
-from ..lifecycle import State
-from ..models import Queue
+from ..lifecycle import WAITING, State
+from ..models import Job, Queue
 from . import display
 from .base import OJSModelAdmin, may
-from .confirm import Answer, Question, ReasonForm, ask, say, trace
+from .confirm import Answer, Question, ReasonForm, ask, back, say, trace
 
 
 class PauseForm(ReasonForm):
@@ -42,6 +42,19 @@ class PauseForm(ReasonForm):
     )
 
 
+class PurgeForm(ReasonForm):
+    typed = forms.CharField(
+        label=_("Names"),
+        help_text=_("Type the names of the queues above, separated by spaces, to confirm."),
+        widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
+    )
+
+
+PURGE_BATCH = 1000
+PURGE_BATCHES = 50
+"""Most batches of one purge: who has more jobs to purge does it again."""
+
+
 class PausedFilter(admin.SimpleListFilter):
     title = _("state")
     parameter_name = "state"
@@ -57,10 +70,10 @@ class PausedFilter(admin.SimpleListFilter):
         return queryset
 
 
-def depth_column(state: State) -> Callable[[Any, Any], int]:
+def depth_column(state: State) -> Callable[[Any, Any], str]:
     @admin.display(description=state.label)
-    def column(self: Any, queue: Any) -> int:
-        return queue.depth.of(state)
+    def column(self: Any, queue: Any) -> str:
+        return queue.depth.shown(state)
 
     return column
 
@@ -81,8 +94,12 @@ class QueueAdmin(OJSModelAdmin):
     search_fields = ("name",)
     ordering = ("name",)
     sortable_by = ("name",)
-    actions = ("pause", "resume")
-    buttons: ClassVar[dict[str, Any]] = {"pause": _("Pause"), "resume": _("Resume")}
+    actions = ("pause", "resume", "purge")
+    buttons: ClassVar[dict[str, Any]] = {
+        "pause": _("Pause"),
+        "resume": _("Resume"),
+        "purge": _("Purge"),
+    }
     fieldsets = (
         (None, {"fields": ("name", "shown_state", "paused", "until", "concurrency")}),
         (
@@ -146,9 +163,10 @@ class QueueAdmin(OJSModelAdmin):
             )
 
     has_pause_permission = may("ojs_jobs.pause_queue")
+    has_purge_permission = may("ojs_jobs.purge_queue")
 
     def allowed(self, obj: Any) -> Collection[str]:
-        return ("resume",) if obj.is_paused else ("pause",)
+        return ("resume" if obj.is_paused else "pause", "purge")
 
     @admin.display(description=_("state"))
     def shown_state(self, queue: Queue) -> SafeString:
@@ -229,6 +247,31 @@ class QueueAdmin(OJSModelAdmin):
         )
         return say(self, request, done, text % {"count": done}, len(answer.objects))
 
+    @admin.action(description=_("Purge selected queues"), permissions=["purge"])
+    def purge(self, request: HttpRequest, queryset: Any) -> Any:
+        answer = ask(self, request, queryset, PURGE)
+        if not isinstance(answer, Answer):
+            return answer
+        names = [queue.pk for queue in answer.objects]
+        if sorted(answer.data["typed"].split()) != sorted(names):
+            text = gettext("Nothing was purged: these are not the names of the queues.")
+            self.message_user(request, text, messages.ERROR)
+            return back(request)
+        trace(request, "purge_queue", answer.objects, answer, message=gettext("Purged."))
+        waiting = Job.objects.filter(queue__in=names, state__in=sorted(WAITING))
+        who = {"cancelled_by": request.user.get_username(), "reason": answer.reason}
+        done = 0
+        for _batch in range(PURGE_BATCHES):
+            ids = list(waiting.values_list("pk", flat=True)[:PURGE_BATCH])
+            done += len(engine.cancel_jobs(ids, **who))
+            if len(ids) < PURGE_BATCH:
+                break
+        text = ngettext("%(count)s job was cancelled.", "%(count)s jobs were cancelled.", done)
+        if waiting.exists():
+            text = f"{text} " + gettext("There are more: purge again.")
+        self.message_user(request, text % {"count": f"{done:,}"}, messages.SUCCESS)
+        return back(request)
+
 
 def depths(queues: Sequence[Queue]) -> dict[str, Any]:
     """Pair each queue with its depth: for a confirmation page."""
@@ -253,6 +296,19 @@ RESUME = Question(
     title=_("Resume queues"),
     consequence=_("Jobs of these queues are handed out again at once."),
     button=_("Resume these queues"),
+    template="admin/ojs/confirm_queues.html",
+    details=depths,
+)
+PURGE = Question(
+    action="purge",
+    title=_("Purge queues"),
+    consequence=_(
+        "Every job that waits in these queues is cancelled: available, scheduled, retryable and "
+        "pending ones. Jobs that are running go on. There is no way back."
+    ),
+    button=_("Purge these queues"),
+    is_destructive=True,
+    form_class=PurgeForm,
     template="admin/ojs/confirm_queues.html",
     details=depths,
 )

@@ -6,17 +6,26 @@ All terms must match. A bare word is a job id, or the beginning of a type.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet, TextField, Value
+from django.db.models.fields.json import KeyTextTransform, KeyTransform
+from django.db.models.functions import Cast
+from django.db.models.lookups import Exact
+from django.utils import timezone
 from django.utils.text import smart_split, unescape_string_literal
 from django.utils.translation import gettext_lazy as _
 
 from ..expressions import JSONArrayHas
-from ..identifiers import parse_uuid
+from ..identifiers import first_id, parse_uuid
 from ..models import JobError
+from ..redaction import is_sensitive
 
-HELP = _("A job id, the beginning of a type, or: id: type: queue: state: worker: tag: error:")
+HELP = _(
+    "A job id, the beginning of a type, or: id: type: queue: state: worker: tag: error: args.0: "
+    "meta.key: after:2026-01-31T12:00 before:"
+)
 
 NOTHING = Q(pk__in=[])
 
@@ -38,21 +47,56 @@ TERMS: dict[str, Callable[[str], Any]] = {
     "state": lambda text: Q(state=text),
     "worker": lambda text: Q(reserved_by=text) | Q(finished_by=text),
     "tag": lambda text: JSONArrayHas("tags", text),
-    "error": lambda text: Exists(JobError.objects.filter(job=OuterRef("pk"), type=text)),
+    "error": lambda text: Exists(
+        JobError.objects.filter(Q(type=text) | Q(code=text), job=OuterRef("pk"))
+    ),
+    "after": lambda text: _since(text, "gte"),
+    "before": lambda text: _since(text, "lt"),
 }
+DOCUMENTS = ("args", "meta", "result")
 
 
-def search(jobs: QuerySet[Any], text: str) -> QuerySet[Any]:
+def _since(text: str, lookup: str) -> Q:
+    """By id: a UUIDv7 begins with the moment it was made, and the primary key is its index."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return NOTHING
+    if timezone.is_naive(moment):
+        moment = timezone.make_aware(moment)
+    return Q(**{f"pk__{lookup}": first_id(moment)})
+
+
+def _inside(path: str, text: str) -> Any:
+    """The value at `args.0.name`, as text."""
+    column, *keys = path.split(".")
+    place: Any = column
+    for key in keys[:-1]:
+        place = KeyTransform(key, place)
+    return Exact(Cast(KeyTextTransform(keys[-1], place), TextField()), Value(text))
+
+
+def search(jobs: QuerySet[Any], text: str, *, sees_all: bool = True) -> QuerySet[Any]:
+    """Jobs that match every term.
+
+    Args:
+        sees_all: False for somebody who could otherwise guess hidden values by searching for them.
+    """
     for word in smart_split(text):
-        jobs = jobs.filter(_term(word))
+        jobs = jobs.filter(_term(word, sees_all))
     return jobs
 
 
-def _term(word: str) -> Any:
+def _term(word: str, sees_all: bool) -> Any:
     key, colon, value = word.partition(":")
-    if not colon or key not in TERMS:
-        return _bare(_unquoted(word))
-    return TERMS[key](_unquoted(value))
+    if colon and key in TERMS:
+        return TERMS[key](_unquoted(value))
+    document, dot, path = key.partition(".")
+    if colon and dot and path and document in DOCUMENTS:
+        if not sees_all and any(is_sensitive(part) for part in path.split(".")):
+            return NOTHING
+        return _inside(key, _unquoted(value))
+    return _bare(_unquoted(word))
 
 
 def _unquoted(text: str) -> str:

@@ -30,6 +30,8 @@ class Caller:
     scopes: frozenset[str] = frozenset()
     worker_id: str = ""
     label: str = ""
+    project: str = ""
+    """The only project it sees; empty means all of them."""
     is_authenticated: bool = True
 
     def require(self, scope: str) -> None:
@@ -92,6 +94,7 @@ def caller_of(key: str) -> Caller:
         scopes=frozenset(record.scopes),
         worker_id=record.worker_id,
         label=record.label,
+        project=record.project,
     )
     if len(_cache) >= CACHE_SIZE:
         _cache.clear()

@@ -23,6 +23,7 @@ from django.views.decorators.csrf import csrf_exempt
 from rest_framework import exceptions
 from rest_framework.viewsets import ViewSet
 
+from .. import projects
 from ..errors import (
     BodyTooLarge,
     Conflict,
@@ -40,7 +41,7 @@ from ..errors import (
     Unsupported,
     WaitTimeout,
 )
-from ..identifiers import uuid7
+from ..identifiers import parse_uuid, uuid7
 from . import dialects
 from .authentication import ApiKeyAuthentication, Caller
 from .body import read_object
@@ -142,6 +143,17 @@ class OJSViewSet(ViewSet):
         scope = self.scopes.get(self.action or "")
         if scope:
             self.caller.require(scope)
+        if "job_id" in kwargs and self.caller.project:
+            self.require_own(kwargs["job_id"])
+
+    def require_own(self, job_id: str) -> None:
+        """
+        Raises:
+            JobNotFound: the caller's project has no such job. Every URL with a job id is asked.
+        """
+        parsed = parse_uuid(job_id)
+        if parsed is not None:
+            projects.require(parsed, self.caller.project)
 
     @property
     def caller(self) -> Caller:

@@ -6,6 +6,7 @@ the HTTP binding refused. A site registers its schedules at every start, so it i
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from django.utils import timezone
@@ -15,6 +16,7 @@ from ..cron_requests import new_cron_job
 from ..errors import InvalidRequest, NotFound
 from ..fields import missing
 from ..models import CronJob, CronRun, Scope
+from ..projects import own
 from ..timestamps import format_timestamp
 from .base import OJSViewSet, Response
 from .paging import number, page
@@ -72,9 +74,18 @@ class CronViewSet(OJSViewSet):
         "trigger": Scope.PRODUCE,
     }
 
+    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        name = kwargs.get("name")
+        if name is None or not self.caller.project:
+            return
+        # A cron job's project is for good: looking first is no race.
+        if not own(CronJob.objects.filter(pk=name), self.caller.project).exists():
+            raise _unknown(name)
+
     def list(self, request: Any) -> Response:
         """Every registered cron job; `enabled` filters (§8.2)."""
-        rows = CronJob.objects.order_by("name")
+        rows = own(CronJob.objects.order_by("name"), self.caller.project)
         enabled = request.query_params.get("enabled")
         if enabled not in (None, "true", "false"):
             raise InvalidRequest("The 'enabled' parameter must be true or false.", field="enabled")
@@ -95,7 +106,7 @@ class CronViewSet(OJSViewSet):
     def create(self, request: Any) -> Response:
         """Register, or update what has the name (§8.1)."""
         new = new_cron_job(self.read(required=True), timezone.now())
-        cron, created = engine.upsert_cron(new)
+        cron, created = engine.upsert_cron(replace(new, project=self.caller.project))
         response = Response(reply(cron), status=201 if created else 200)
         if created:
             response["Location"] = f"{request.path.rstrip('/')}/{cron.pk}"

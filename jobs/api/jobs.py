@@ -14,6 +14,7 @@ from ..errors import JobNotFound
 from ..fields import missing, refuse, wrong_type
 from ..identifiers import parse_uuid
 from ..models import Job, Scope
+from ..projects import give
 from ..timestamps import format_timestamp
 from ..validation import NewJob, new_job, new_jobs
 from .base import OJSViewSet, Response
@@ -58,7 +59,8 @@ class JobViewSet(OJSViewSet):
 
     def create(self, request: Any) -> Response:
         """PUSH: enqueue one job (OJS HTTP §9.1)."""
-        (job,) = engine.enqueue([new_job(self.read(required=True), timezone.now())])
+        asked = new_job(self.read(required=True), timezone.now())
+        (job,) = engine.enqueue(give([asked], self.caller.project))
         if job.existing is not None:
             # 200: it was there before (OJS unique jobs §5.4).
             known = job_reply(request.META, envelope(job.existing))
@@ -81,7 +83,8 @@ class JobViewSet(OJSViewSet):
                 f"A batch must hold 1 to {ojs_settings.MAX_BATCH} jobs, not {len(documents)}.",
                 validation="size",
             )
-        jobs = engine.enqueue(new_jobs(documents, timezone.now()))
+        asked = new_jobs(documents, timezone.now())
+        jobs = engine.enqueue(give(asked, self.caller.project))
         count = len(jobs)
         return Response(
             {

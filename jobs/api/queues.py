@@ -11,7 +11,9 @@ from .. import engine, events
 from ..audit import of_caller, record_action
 from ..database import atomic
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope
-from ..models import DeadJob, JobError, Queue, Scope
+from ..identifiers import parse_uuid
+from ..models import DeadJob, Job, JobError, Queue, Scope
+from ..projects import own
 from ..timestamps import format_timestamp, parse_timestamp
 from .base import OJSViewSet, Response
 from .dialects import job_reply
@@ -21,6 +23,8 @@ from .paging import bad_cursor, number, page
 MAX_DEAD = 100
 EVENTS_LIMIT = 100
 MAX_EVENTS = 1000
+LOOKED_AT = 2000
+"""Events read for one page of a project's."""
 
 
 class QueueViewSet(OJSViewSet):
@@ -64,7 +68,7 @@ class DeadLetterViewSet(OJSViewSet):
     def list(self, request: Any) -> Response:
         """Newest first; `queue` and `type` filter."""
         parameters = request.query_params
-        dead = DeadJob.objects.order_by("-finished_at", "-pk")
+        dead = own(DeadJob.objects.order_by("-finished_at", "-pk"), self.caller.project)
         for name in ("queue", "type"):
             if parameters.get(name):
                 dead = dead.filter(**{name: parameters[name]})
@@ -145,15 +149,36 @@ class EventViewSet(OJSViewSet):
             if cursor is None:
                 raise bad_cursor(after)
             rows = events.after(rows, cursor)
-        found = list(rows[: limit + 1])
-        more, found = len(found) > limit, found[:limit]
+        if self.caller.project:
+            found, last, more = _of_project(rows, self.caller.project, limit)
+        else:
+            found = list(rows[: limit + 1])
+            more, found = len(found) > limit, found[:limit]
+            last = found[-1] if found else None
         return Response(
             {
                 "events": [events.event_document(event) for event in found],
-                "cursor": events.cursor_of(found[-1]) if found else after,
+                "cursor": events.cursor_of(last) if last else after,
                 "has_more": more,
             }
         )
+
+
+def _of_project(rows: Any, project: str, limit: int) -> tuple[Any, Any, bool]:
+    """A page of the events of one project's jobs: those found, the last one looked at, and whether
+    there are more.
+
+    Events carry no project. So many are looked at, however few are found: the cursor goes on
+    behind those, so that a reader gets everything and no request reads it all.
+    """
+    looked_at = list(rows[:LOOKED_AT])
+    ids = {event.subject: parse_uuid(event.subject) for event in looked_at if event.job_type}
+    own_jobs = own(Job.objects.filter(pk__in=filter(None, ids.values())), project)
+    keys = set(own_jobs.values_list("pk", flat=True))
+    found = [event for event in looked_at if ids.get(event.subject) in keys]
+    if len(found) > limit:
+        return found[:limit], found[limit - 1], True
+    return found, looked_at[-1] if looked_at else None, len(looked_at) == LOOKED_AT
 
 
 FILTERS = {

@@ -13,6 +13,7 @@ from .control import (
     resume,
     retry,
     retry_one,
+    run_now,
 )
 from .cron import (
     NewCronJob,
@@ -22,7 +23,7 @@ from .cron import (
     set_cron_enabled,
     upsert_cron,
 )
-from .dependencies import enqueue_after
+from .dependencies import enqueue_after, freed_by
 from .enqueue import enqueue, forget_queues
 from .failure import fail
 from .following import follow, repair
@@ -30,7 +31,7 @@ from .inheritance import results_of_workflow
 from .outcomes import Completion, Failure, Outcome
 from .progress import Standing, progress_of, report_progress
 from .reclaim import VISIBILITY_TIMEOUT, WORKER_DEATH, Cause, expire, reclaim
-from .reservations import extend
+from .reservations import extend, keep_alive, last_reservation, reserve
 from .retention import prune_events, prune_jobs, prune_results, prune_workflows
 from .settle import complete
 from .timers import discard_expired, promote_due, time_out
@@ -68,6 +69,9 @@ __all__ = [
     "find_checkpoint",
     "follow",
     "forget_queues",
+    "freed_by",
+    "keep_alive",
+    "last_reservation",
     "not_dead",
     "pause",
     "progress_of",
@@ -79,11 +83,13 @@ __all__ = [
     "reclaim",
     "repair",
     "report_progress",
+    "reserve",
     "results_of_workflow",
     "resume",
     "retry",
     "retry_one",
     "run_cron_now",
+    "run_now",
     "save_checkpoint",
     "set_cron_enabled",
     "time_out",

@@ -52,7 +52,7 @@ CLAIM = """
             SELECT id
               FROM ojs_jobs_job
              WHERE state = 'available'
-               AND queue = wanted.name{types}{able}
+               AND queue = wanted.name{types}{able}{project}
                AND (expires_at IS NULL OR expires_at > statement_timestamp())
           ORDER BY priority DESC, enqueued_at, id
              LIMIT {limit}
@@ -66,7 +66,7 @@ CLAIM = """
             SELECT id
               FROM ojs_jobs_job
              WHERE state IN ('scheduled', 'retryable')
-               AND queue = wanted.name{types}{able}
+               AND queue = wanted.name{types}{able}{project}
                AND scheduled_at <= statement_timestamp()
                AND (expires_at IS NULL OR expires_at > statement_timestamp())
           ORDER BY scheduled_at
@@ -116,6 +116,8 @@ TYPES = "\n               AND type = ANY(%(types)s::text[])"
 # A job that needs something goes only to a worker that has all of it.
 UNABLE = "\n               AND needs IS NULL"
 ABLE = "\n               AND (needs IS NULL OR needs <@ %(able)s::jsonb)"
+# The second condition is what the partial index says: a parameter could be empty.
+PROJECT = "\n               AND project = %(project)s AND project <> ''"
 TOLD = """, told AS (
         INSERT INTO ojs_jobs_event (type, subject, queue, job_type, worker_id, attempt, time)
         SELECT 'job.enqueued', id::text, queue, type, '', NULL, started_at
@@ -128,7 +130,7 @@ TOLD = """, told AS (
 
 
 @cache
-def _statement(limit: int, queues: int, typed: bool, told: bool, able: bool) -> str:
+def _statement(limit: int, queues: int, typed: bool, told: bool, able: bool, owned: bool) -> str:
     times = {name: TIME.format(name) for name in ("created_at", "enqueued_at", "started_at")}
     return CLAIM.format(
         limit=limit,
@@ -136,6 +138,7 @@ def _statement(limit: int, queues: int, typed: bool, told: bool, able: bool) -> 
         shown=ERRORS_SHOWN,
         types=TYPES if typed else "",
         able=ABLE if able else UNABLE,
+        project=PROJECT if owned else "",
         told=TOLD if told else "",
         **times,
     )
@@ -150,6 +153,7 @@ def claim(
     able: Sequence[str] = (),
     visibility_timeout: timedelta | None = None,
     limited: bool = True,
+    project: str = "",
 ) -> list[ClaimedJob]:
     """Reserve up to `count` jobs, queues in the order given, priority then age inside each (§6.3).
 
@@ -158,6 +162,7 @@ def claim(
         able: what the worker can do; jobs that need anything else are left to others.
         visibility_timeout: for jobs that name none of their own.
         limited: some of the queues may cap their active jobs; False spares the look.
+        project: whose jobs; empty means everybody's.
 
     Paused queues give nothing. Never blocks; an empty list is a normal answer (§6.5).
     """
@@ -167,9 +172,9 @@ def claim(
     period = visibility_timeout or ojs_settings.VISIBILITY_TIMEOUT
     take = _claim_postgresql if is_postgresql() else claim_portable.take
     if limited and Queue.objects.limited().filter(pk__in=queues).exists():
-        claimed = _claim_within_limits(take, queues, worker_id, count, types, period, able)
+        claimed = _claim_within_limits(take, queues, worker_id, count, types, period, able, project)
     else:
-        claimed = take(queues, worker_id, count, types, period, able)
+        claimed = take(queues, worker_id, count, types, period, able, project)
     belonging = {job.workflow_id for job in claimed if job.workflow_id is not None}
     if belonging:
         mark_started(belonging)
@@ -186,6 +191,7 @@ def _claim_within_limits(
     types: Sequence[str] | None,
     period: timedelta,
     able: Sequence[str],
+    project: str,
 ) -> list[ClaimedJob]:
     """Claim queue by queue, never over a queue's concurrency limit (§8.3).
 
@@ -207,7 +213,7 @@ def _claim_within_limits(
                 active = Job.objects.active().filter(queue=queue, reserved_until__isnull=False)
                 room = min(room, (limits[queue] or 0) - active.count())
             if room > 0:
-                claimed += take([queue], worker_id, room, types, period, able)
+                claimed += take([queue], worker_id, room, types, period, able, project)
     return claimed
 
 
@@ -218,9 +224,15 @@ def _claim_postgresql(
     types: Sequence[str] | None,
     period: timedelta,
     able: Sequence[str],
+    project: str,
 ) -> list[ClaimedJob]:
     statement = _statement(
-        count, len(queues), types is not None, ojs_settings.RECORD_EVENTS, bool(able)
+        count,
+        len(queues),
+        types is not None,
+        ojs_settings.RECORD_EVENTS,
+        bool(able),
+        bool(project),
     )
     parameters = {
         "queues": list(queues),
@@ -228,6 +240,7 @@ def _claim_postgresql(
         "visibility_timeout": period,
         "types": list(types or ()),
         "able": orjson.dumps(list(able)).decode(),
+        "project": project,
     }
     return [from_row(row) for row in run(statement, parameters)]
 

@@ -22,6 +22,7 @@ from ..events import job_event, record
 from ..expressions import JSONArrayWithin
 from ..lifecycle import Event, State
 from ..models import Checkpoint, Job, JobError, Maintenance, Queue
+from ..projects import own
 from .claimed import ClaimedJob, from_row
 
 ROW = (
@@ -59,6 +60,7 @@ def take(
     types: Sequence[str] | None,
     period: timedelta,
     able: Sequence[str],
+    project: str,
 ) -> list[ClaimedJob]:
     """The tidy version, for databases where one statement cannot do it all."""
     with atomic():
@@ -70,6 +72,7 @@ def take(
         fetchable = Job.objects.unexpired().filter(**({"type__in": types} if types else {}))
         unable = Q(needs__isnull=True)
         fetchable = fetchable.filter(unable | Q(JSONArrayWithin("needs", able)) if able else unable)
+        fetchable = own(fetchable, project)
         fetchable = fetchable.select_for_update(
             skip_locked=connection().features.has_select_for_update_skip_locked
         )

@@ -193,20 +193,47 @@ def resume(queue: str, *, resumed_by: str = "") -> Queue:
     return Queue.objects.get(pk=queue)
 
 
-def cancel_jobs(job_ids: Collection[UUID], *, reason: str = "") -> list[UUID]:
-    """Cancel those of the jobs that have not finished; return their ids."""
+def cancel_jobs(
+    job_ids: Collection[UUID], *, cancelled_by: str = "", reason: str = ""
+) -> list[UUID]:
+    """Cancel those of the jobs that have not finished; return their ids (OJS core §7.6)."""
     if not job_ids:
         return []
     now = timezone.now()
+    who = {"cancelled_by": cancelled_by, "reason": reason}
+    data = {name: value for name, value in who.items() if value}
     with atomic():
         rows = Job.objects.filter(pk__in=job_ids, state__in=sources(Event.CANCEL, State.CANCELLED))
         jobs = list(rows.select_for_update().order_by("pk").defer("args", "meta", "result"))
         ids = [job.pk for job in jobs]
         Job.objects.filter(pk__in=ids).transition(Event.CANCEL, State.CANCELLED)
-        record(job_event("job.cancelled", job, time=now, data={"reason": reason}) for job in jobs)
+        record(
+            job_event("job.cancelled", job, time=now, worker_id=job.reserved_by, data=data)
+            for job in jobs
+        )
         followed = [job.pk for job in jobs if job.followed]
         if followed:
             follow(followed)
     if ids:
         send_on_commit(jobs_cancelled, Job, job_ids=ids)
     return ids
+
+
+def run_now(job_ids: Collection[UUID]) -> list[UUID]:
+    """Make scheduled, retryable and pending jobs available; return which were (OJS core §6.3).
+
+    Those that wait for other jobs are left alone: they start by themselves.
+    """
+    due = sources(Event.TIMER, State.AVAILABLE)
+    pending = sources(Event.ACTIVATE, State.AVAILABLE)
+    with atomic():
+        rows = Job.objects.filter(pk__in=job_ids, state__in=(*due, *pending))
+        columns = ("type", "queue", "attempt", "state", "followed")
+        jobs = list(rows.exclude(is_waiting()).select_for_update().order_by("pk").only(*columns))
+        for event, states in ((Event.TIMER, due), (Event.ACTIVATE, pending)):
+            chosen = [job.pk for job in jobs if job.state in states]
+            Job.objects.filter(pk__in=chosen).transition(event, State.AVAILABLE, enqueued_at=Now())
+        now = timezone.now()
+        record(job_event("job.enqueued", job, time=now) for job in jobs)
+        wakeup.notify({job.queue for job in jobs})
+    return [job.pk for job in jobs]

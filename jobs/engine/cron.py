@@ -19,11 +19,12 @@ from django.utils import timezone
 
 from .. import wakeup
 from ..database import atomic, connection
-from ..errors import DuplicateJob, NotFound, OJSError
+from ..errors import DuplicateJob, NotFound, OJSError, PermissionDenied
 from ..events import cron_event, job_event, record
 from ..lifecycle import TERMINAL, Event, State
 from ..models import CronJob, CronRun, Job, OverlapPolicy
 from ..models.cron import Outcome
+from ..projects import give
 from ..schedules import InvalidSchedule, Occurrence, read_schedule
 from ..timestamps import format_timestamp
 from ..validation import NewJob, new_job
@@ -50,6 +51,7 @@ class NewCronJob:
     overlap_policy: OverlapPolicy = OverlapPolicy.SKIP
     enabled: bool = True
     description: str = ""
+    project: str = ""
 
 
 @dataclass
@@ -70,6 +72,7 @@ def upsert_cron(new: NewCronJob) -> tuple[CronJob, bool]:
 
     Raises:
         InvalidSchedule: the expression or the time zone is not valid.
+        PermissionDenied: another project has a cron job of this name.
     """
     read_schedule(new.expression, new.timezone)
     now = timezone.now()
@@ -80,6 +83,7 @@ def upsert_cron(new: NewCronJob) -> tuple[CronJob, bool]:
         "overlap_policy": new.overlap_policy,
         "enabled": new.enabled,
         "description": new.description,
+        "project": new.project,
     }
     with atomic():
         _, created = CronJob.objects.get_or_create(
@@ -87,7 +91,10 @@ def upsert_cron(new: NewCronJob) -> tuple[CronJob, bool]:
             defaults=wanted | _timing(new, now) | {"created_at": now},
         )
         row = CronJob.objects.select_for_update().get(pk=new.name)
+        if not created and new.project and row.project != new.project:
+            raise PermissionDenied(f"Cron job '{new.name}' is not of this project.")
         if not created:
+            wanted["project"] = row.project
             same = ("expression", "timezone", "enabled")
             kept = all(getattr(row, name) == wanted[name] for name in same)
             changes = wanted if kept else wanted | _timing(new, now)
@@ -238,6 +245,7 @@ def _new_job(row: CronJob, at: datetime, *, held: bool) -> NewJob:
     told = {"cron_name": row.pk, "cron_triggered_at": format_timestamp(at)}
     job.meta = job.meta | told
     job.pending = job.pending or held
+    give([job], row.project)
     return job
 
 

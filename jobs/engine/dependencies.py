@@ -171,6 +171,12 @@ def release(jobs: Collection[Job]) -> list[UUID]:
     return cancel_waiting([job.pk for job in locked if job.pk in in_vain], IN_VAIN)
 
 
+def freed_by(job_id: UUID) -> int:
+    """How many jobs that waited for this one, which has completed, wait no longer."""
+    edges = Dependency.objects.filter(predecessor=job_id, settled=True)
+    return edges.exclude(waiter__state__in=(State.PENDING, State.CANCELLED)).count()
+
+
 def _free(jobs: Sequence[Job]) -> None:
     """Make waiting jobs available, with the results of what they waited for."""
     if not jobs:

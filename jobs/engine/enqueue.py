@@ -37,14 +37,14 @@ INSERT = """
                expires_at timestamptz, tags jsonb, attributes jsonb, needs jsonb,
                result_ttl double precision,
                workflow_id uuid, workflow_index integer, followed boolean, parent_results jsonb,
-               unique_key text)
+               unique_key text, project text)
     ), inserted AS (
         INSERT INTO ojs_jobs_job
                (id, type, queue, args, meta, priority, state, attempt, attempt_counted,
                 max_attempts, retry, timeout, visibility_timeout, reserved_by, finished_by,
                 unfenced, scheduled_at, expires_at, created_at, enqueued_at, tags, attributes,
                 needs, dead_letter, result_ttl, workflow_id, workflow_index, followed,
-                parent_results, unique_key)
+                parent_results, unique_key, project)
         SELECT id, type, queue, args, meta, priority,
                CASE WHEN pending THEN 'pending'
                     WHEN scheduled_at > statement_timestamp() THEN 'scheduled'
@@ -54,7 +54,7 @@ INSERT = """
                expires_at, statement_timestamp(), statement_timestamp(), tags, attributes,
                needs, false,
                make_interval(secs => result_ttl), workflow_id, workflow_index,
-               coalesce(followed, false), parent_results, unique_key
+               coalesce(followed, false), parent_results, unique_key, coalesce(project, '')
           FROM given
          WHERE NOT EXISTS (SELECT 1
                              FROM ojs_jobs_maintenance
@@ -184,6 +184,8 @@ def _record(job: NewJob) -> dict[str, Any]:
         document["result_ttl"] = job.result_ttl.total_seconds()
     if job.followed:
         document |= {name: getattr(job, name) for name in FOLLOWED}
+    if job.project:
+        document["project"] = job.project
     return document
 
 
@@ -211,6 +213,7 @@ def _insert_portable(new: Sequence[NewJob]) -> int:
             tags=job.tags,
             attributes=job.attributes,
             needs=job.needs,
+            project=job.project,
             result_ttl=job.result_ttl,
             **{name: getattr(job, name) for name in FOLLOWED},
             unique_key=job.unique.key if job.unique else None,

@@ -83,7 +83,7 @@ def _settle_failed(settled: Sequence[tuple[Job, Failure, Outcome]]) -> None:
             _release(job, failure, outcome, now)
         else:
             errors.append(_error(job, failure, now))
-            dead_letter = _decide(job, failure, outcome, now)
+            dead_letter = outcome.dead_letter = _decide(job, failure, outcome, now)
             outcome.events = list(_failure_events(job, failure, outcome, now))
         assert outcome.state is not None
         move = (outcome.state, dead_letter, unfenced, failure.release)

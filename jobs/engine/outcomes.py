@@ -59,6 +59,8 @@ class Outcome:
     retry_delay: timedelta | None = None
     released: bool = False
     """Given back, not failed: a snooze, a worker that had no place for it."""
+    dead_letter: bool = False
+    """Discarded, and kept for an operator to look at."""
     error: OJSError | None = None
     """Why it was refused; nothing changed then."""
     events: list[Any] = field(default_factory=list, repr=False)

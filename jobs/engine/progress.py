@@ -64,13 +64,21 @@ def report_progress(
         held = held.filter(attempt=attempt)
     until = models.ExpressionWrapper(Now() + F("reserved_for"), output_field=models.DateTimeField())
     with atomic():
-        # The job's row is locked by this: reports about one job take turns.
+        # This locks the job's row.
         if held.update(reserved_until=until):
-            _write(Job.objects.defer("args", "meta").get(pk=job_id), value, data, message)
+            job = Job.objects.defer("args", "meta").get(pk=job_id)
+            note_progress(job, value=value, data=data, message=message)
     return progress_of(job_id)
 
 
-def _write(job: Job, value: float | None, data: dict[str, Any] | None, message: str) -> None:
+def note_progress(
+    job: Job,
+    *,
+    value: float | None = None,
+    data: dict[str, Any] | None = None,
+    message: str = "",
+) -> None:
+    """Note how far a job is; its row must be locked, so that reports about it take turns."""
     now = timezone.now()
     before = ProgressReport.objects.filter(pk=job.pk, attempt=job.attempt).first()
     if value is not None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from datetime import timedelta
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from django.db import models
-from django.db.models import F, Value
+from django.db.models import F, Max, Value
 from django.db.models.functions import Coalesce, Now
 from django.db.models.lookups import LessThan
 
 from ..database import atomic, connection
 from ..models import Job
+from ..projects import own
+from .progress import note_progress
 
 BATCH_SIZE = 1000
 
@@ -63,6 +65,51 @@ def extend(
                 reserved_until=until, reserved_by=worker_id
             )
     return set(held)
+
+
+def keep_alive(
+    job_id: UUID,
+    *,
+    worker_id: str,
+    share: float = 1,
+    at_least: timedelta = timedelta(0),
+    progress: float | None = None,
+    project: str = "",
+) -> bool:
+    """Restart one job's reservation and note how far it is; whether `worker_id` holds it.
+
+    For protocols whose heartbeats are about a job (Flare: liveness; AGQ: JOB.UPDATE).
+
+    Args:
+        share: how much of the reservation's period a worker may be silent after a heartbeat.
+        at_least: shortest silence.
+        progress: 0 to 1; the highest value of an attempt stays (OJS progress §5.1).
+        project: whose the job must be; empty means anybody's.
+    """
+    with atomic():
+        held = Job.objects.active().filter(pk=job_id, reserved_by=worker_id)
+        job = own(held, project).defer("args", "meta").select_for_update().first()
+        if job is None:
+            return False
+        period = max((job.reserved_for or timedelta(0)) * share, at_least)
+        held.update(reserved_until=Now() + period)
+        if progress is not None:
+            note_progress(job, value=progress)
+    return True
+
+
+def reserve(periods: Mapping[UUID, timedelta], *, worker_id: str) -> None:
+    """Give jobs just claimed by `worker_id` reservations of other lengths, from their start."""
+    for job_id, period in periods.items():
+        Job.objects.held_by(worker_id).filter(pk=job_id).update(
+            reserved_for=period, reserved_until=F("started_at") + period
+        )
+
+
+def last_reservation(worker_id: str) -> datetime | None:
+    """When the last of the reservations `worker_id` holds will end; None if it holds none."""
+    ends: Any = Job.objects.held_by(worker_id).aggregate(last=Max("reserved_until"))["last"]
+    return ends
 
 
 def _duration(value: timedelta) -> Value:

@@ -12,6 +12,7 @@ from .event import Event
 from .job import DeadJob, Job, JobError, RefusedFinish
 from .maintenance import Maintenance
 from .queue import Listener, Queue
+from .rollup import QueueSample, Rollup, RollupMark
 from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, WorkflowType
 
 __all__ = [
@@ -30,7 +31,10 @@ __all__ = [
     "OverlapPolicy",
     "ProgressReport",
     "Queue",
+    "QueueSample",
     "RefusedFinish",
+    "Rollup",
+    "RollupMark",
     "Scope",
     "Source",
     "Workflow",

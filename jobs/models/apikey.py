@@ -36,6 +36,12 @@ class ApiKey(models.Model):
     label = models.CharField(
         max_length=255, blank=True, default="", help_text=_("Workers using this key must carry it.")
     )
+    project = models.CharField(
+        max_length=100,
+        blank=True,
+        default="",
+        help_text=_("The only project whose jobs and workers this key sees; empty for all."),
+    )
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
     """To the minute."""

@@ -39,6 +39,8 @@ class CronJob(models.Model):
     name = models.CharField(max_length=255, primary_key=True)
     expression = models.CharField(max_length=255)
     timezone = models.CharField(max_length=64, default="UTC")
+    project = models.CharField(max_length=100, blank=True, default="", db_default="")
+    """Whose its jobs are: that of the key it was registered with."""
     template = models.JSONField()
     """`type`, `args`, `meta` and `options` of each job, as the client sent them."""
     overlap_policy = models.CharField(

@@ -25,6 +25,8 @@ class Job(models.Model):
     queue = models.CharField(max_length=128, default="default")
     args = models.JSONField(default=list)
     meta = models.JSONField(default=dict, blank=True)
+    project = models.CharField(max_length=100, blank=True, default="", db_default="")
+    """Whose it is, for good: that of the key it was enqueued with; empty means nobody's."""
     priority = models.SmallIntegerField(default=0)
     state = models.CharField(max_length=9, choices=State, default=State.AVAILABLE)
 
@@ -118,6 +120,24 @@ class Job(models.Model):
                 name="ojs_job_available",
                 condition=Q(state=State.AVAILABLE),
             ),
+            # The same for a project's fetch, which must not walk through the jobs of others. One
+            # for nobody's jobs would only cost: their fetches ask for no project.
+            models.Index(
+                "project",
+                "queue",
+                F("priority").desc(),
+                "enqueued_at",
+                "id",
+                name="ojs_job_project",
+                condition=Q(state=State.AVAILABLE) & ~Q(project=""),
+            ),
+            models.Index(
+                "project",
+                "queue",
+                "scheduled_at",
+                name="ojs_job_project_due",
+                condition=Q(state__in=DUE_STATES) & ~Q(project=""),
+            ),
             # A fetch asks for one queue, the reaper for all of them.
             models.Index(
                 "queue", "scheduled_at", name="ojs_job_due_queue", condition=Q(state__in=DUE_STATES)
@@ -139,6 +159,8 @@ class Job(models.Model):
                 name="ojs_job_expires",
                 condition=Q(expires_at__isnull=False, state__in=sorted(WAITING)),
             ),
+            # Without it, a count of the pending jobs would read every job there is.
+            models.Index("queue", name="ojs_job_pending", condition=Q(state=State.PENDING)),
             models.Index(
                 "workflow",
                 "workflow_index",
@@ -211,6 +233,8 @@ class JobError(models.Model):
         verbose_name = _("job error")
         verbose_name_plural = _("job errors")
         ordering = ("id",)
+        # What failed in the last minute or day; written where an attempt fails, and only there.
+        indexes = [models.Index("occurred_at", name="ojs_joberror_time")]
 
     def __str__(self) -> str:
         return f"attempt {self.attempt}: {self.type}"

@@ -37,6 +37,8 @@ class Workflow(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     type = models.CharField(max_length=5, choices=WorkflowType)
     name = models.CharField(max_length=255, blank=True, default="")
+    project = models.CharField(max_length=100, blank=True, default="", db_default="")
+    """Whose it is, like all its jobs: that of the key it was created with."""
     state = models.CharField(max_length=9, choices=WorkflowState, default=WorkflowState.RUNNING)
     parent = models.ForeignKey(
         "self", null=True, blank=True, on_delete=models.CASCADE, related_name="children"

@@ -25,6 +25,7 @@ PAGES = (
     "/admin/ojs_jobs/apikey/add/",
     "/admin/ojs_jobs/event/",
     "/admin/ojs_jobs/refusedfinish/",
+    "/admin/ojs_workers/dashboard/?range=24h",
     "/admin/ojs_workers/worker/",
     "/admin/ojs_workers/worker/web_5F1_2Fa/change/",
 )

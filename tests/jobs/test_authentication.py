@@ -166,6 +166,13 @@ ENDPOINTS = [
     ("POST", "cron/cron-1/resume", "produce"),
     ("POST", "cron/cron-1/trigger", "produce"),
     ("GET", "cron/cron-1/history", "produce"),
+    ("POST", "/flare/v1/workers/register", "work"),
+    ("POST", "/flare/v1/workers/poll", "work"),
+    ("POST", "/flare/v1/workers/ack", "work"),
+    ("POST", "/flare/v1/workers/heartbeat", "work"),
+    ("POST", "/flare/v1/jobs", "produce"),
+    ("GET", "/flare/v1/jobs/{id}", "produce"),
+    ("POST", "/flare/v1/jobs/{id}/cancel", "produce"),
 ]
 NAMED = {
     "worker-1": "<path:worker_id>",
@@ -176,14 +183,19 @@ NAMED = {
 """Parts of the paths above, and of the patterns they match."""
 
 
+def absolute(path: str) -> str:
+    return path if path.startswith("/") else f"/ojs/v1/{path}"
+
+
 def ask(client: OJSClient, method: str, path: str):
     job = JobFactory()
-    path = f"/ojs/v1/{path.format(id=job.pk)}"
+    path = absolute(path).format(id=job.pk)
     return client.generic(method, path, content_type="application/json")
 
 
 @pytest.mark.parametrize(("method", "path", "scope"), ENDPOINTS)
-def test_every_endpoint_asks_for_a_key_and_for_its_scope(method, path, scope):
+def test_every_endpoint_asks_for_a_key_and_for_its_scope(method, path, scope, settings):
+    settings.OJS = settings.OJS | {"FLARE": {"ENABLED": True}}
     others = [str(other) for other in Scope if other != scope]
 
     assert ask(OJSClient(), method, path).status_code == 401
@@ -191,8 +203,8 @@ def test_every_endpoint_asks_for_a_key_and_for_its_scope(method, path, scope):
     allowed = ask(client_with(scope), method, path)
 
     assert refused.status_code == 403
-    assert refusal(refused)["code"] == "permission_denied"
-    assert refusal(refused)["details"] == {"scope": scope}
+    problem = refused.json()["error"]
+    assert (problem["code"], problem["details"]) == ("permission_denied", {"scope": scope})
     assert allowed.status_code not in (401, 403)
 
 
@@ -201,10 +213,11 @@ def test_the_list_above_holds_every_endpoint():
 
     patterns = {str(pattern.pattern) for pattern in flat(get_resolver("workers.urls"))}
     listed = {
-        "ojs/v1/" + "/".join(NAMED.get(part, part) for part in path.split("/"))
+        "/".join(NAMED.get(part, part) for part in absolute(path)[1:].split("/"))
         for _, path, _ in ENDPOINTS
     }
-    open_to_all = {"ojs/manifest", "ojs/v1/health", "ojs/v1/admin/reset", r"^ojs(?:/|\Z)"}
+    open_to_all = {"ojs/manifest", "ojs/v1/health", "ojs/v1/admin/reset"}
+    open_to_all |= {r"^ojs(?:/|\Z)", r"^flare(?:/|\Z)"}
 
     assert patterns == listed | open_to_all
 
@@ -221,7 +234,7 @@ def flat(resolver):
 
 
 def test_an_open_server_serves_everybody_everything(settings):
-    settings.OJS = {"ALLOW_ANONYMOUS": True}
+    settings.OJS = {"ALLOW_ANONYMOUS": True, "FLARE": {"ENABLED": True}}
 
     for method, path, _ in ENDPOINTS:
         assert ask(OJSClient(), method, path).status_code not in (401, 403), path

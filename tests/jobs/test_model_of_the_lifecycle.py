@@ -169,8 +169,9 @@ class Lifecycle(RuleBasedStateMachine):
         self.make(kind, max_attempts, discard=discard, count=count)
 
     def make(self, kind: State, max_attempts: int, *, discard: bool, count: int = 1) -> None:
-        # No retry becomes due by itself, however long the test takes.
-        retry: dict[str, Any] = {"max_attempts": max_attempts, "initial_interval": "PT1H"}
+        # An hour: on a slow machine a second passes, and a job is due that the model holds back.
+        retry: dict[str, Any] = {"max_attempts": max_attempts}
+        retry |= {"initial_interval": "PT1H", "max_interval": "PT1H"}
         options: dict[str, Any] = {"retry": retry}
         if discard:
             retry["on_exhaustion"] = "discard"

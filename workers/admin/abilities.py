@@ -12,7 +12,7 @@ from jobs.admin import display
 
 from ..models import Worker
 
-DEAF = frozenset({"agq"})
+DEAF = frozenset({"agq", "flare"})
 """Protocols in which a worker cannot be told anything."""
 
 
@@ -22,6 +22,10 @@ class AbilityFields:
     @admin.display(description=_("capabilities"))
     def capability_list(self, worker: Worker) -> str | SafeString:
         return display.chips(worker.capabilities)
+
+    @admin.display(description=_("job types"))
+    def type_list(self, worker: Worker) -> str | SafeString:
+        return gettext("any") if worker.job_types is None else display.chips(worker.job_types)
 
     @admin.display(description=_("hears of quiet"))
     def hears(self, worker: Worker) -> str:

@@ -98,6 +98,7 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
                     ("reported", "desired"),
                     "asked",
                     ("label_list", "queue_list"),
+                    "project",
                 )
             },
         ),
@@ -107,7 +108,7 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
         ),
         (
             _("What it can do"),
-            {"fields": ("capability_list", "hears", "measured", "flagged")},
+            {"fields": (("capability_list", "type_list"), "hears", "measured", "flagged")},
         ),
         (
             _("Signs of life"),

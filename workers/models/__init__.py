@@ -1,6 +1,8 @@
 """What is stored about workers, about what operators asked of them, and about housekeeping."""
 
+from .dashboard import Dashboard
 from .directive import Answer, Directive
+from .fleet_sample import FleetSample
 from .housekeeping import EventCursor, Reaper, Sweep
 from .operation import (
     FINAL,
@@ -18,9 +20,11 @@ __all__ = [
     "IN_WORK",
     "UNFINISHED",
     "Answer",
+    "Dashboard",
     "Directive",
     "EventCursor",
     "FleetOperation",
+    "FleetSample",
     "OperationState",
     "OperationStep",
     "Phase",

@@ -28,6 +28,10 @@ class Worker(models.Model):
     concurrency = models.PositiveIntegerField(null=True, blank=True)
     """Most jobs it runs at once; null if it never said."""
     labels = models.JSONField(default=list, blank=True)
+    job_types = models.JSONField(null=True, blank=True)
+    """Types of jobs it can run; null if it never said, and then any."""
+    project = models.CharField(max_length=100, blank=True, default="", db_default="")
+    """Whose it is: that of the key it came with."""
     started_at = models.DateTimeField(null=True, blank=True)
     protocol = models.CharField(max_length=16, default="ojs")
     version = models.CharField(max_length=255, blank=True, default="")

@@ -32,10 +32,13 @@ class Command(BaseCommand):
         )
         parser.add_argument("--worker-id", default="", help="the only worker it may speak for")
         parser.add_argument("--label", default="", help="a label that workers using it must carry")
+        parser.add_argument(
+            "--project", default="", help="the only project whose jobs it sees (default: all)"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         scopes = self._scopes(options["scopes"])
-        fields = {name: options[name].strip() for name in ("name", "worker_id", "label")}
+        fields = {name: options[name].strip() for name in ("name", "worker_id", "label", "project")}
         if (fields["worker_id"] or fields["label"]) and Scope.WORK not in scopes:
             raise CommandError(
                 f"--worker-id and --label bind a key of workers: add the scope {Scope.WORK}."

@@ -11,6 +11,7 @@ from jobs import fields
 from jobs.conf import ojs_settings
 from jobs.errors import InvalidRequest, PermissionDenied
 from jobs.fields import Document, missing, refuse, wrong_type
+from workers import admission
 from workers.lifecycle import WorkerState
 from workers.protocol import Completion, Description, Failure
 
@@ -64,21 +65,11 @@ def description(body: Document, caller: Any, version: str) -> Description:
         labels=fields.texts(body, "labels"),
         started_at=fields.when(body, "started_at", timezone.now()),
         version=version[:255] or None,
+        project=caller.project or None,
     )
     if found.labels is not None:
-        check_label(found.labels, caller)
+        admission.check_label(found.labels, caller)
     return found
-
-
-def check_label(labels: list[str], caller: Any) -> None:
-    """
-    Raises:
-        PermissionDenied: the key is for workers with a label that is not among `labels`.
-    """
-    if caller.label and caller.label not in labels:
-        raise PermissionDenied(
-            f"This API key is for workers labelled '{caller.label}' only.", labels=labels
-        )
 
 
 def registration(body: Document, caller: Any, version: str) -> Description:

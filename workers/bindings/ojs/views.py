@@ -14,7 +14,7 @@ from jobs.api.system import backend_health, health_document
 from jobs.conf import ojs_settings
 from jobs.envelope import envelope
 from jobs.timestamps import format_timestamp
-from workers import protocol, reaper
+from workers import admission, protocol, reaper
 
 from . import replies, requests
 
@@ -60,6 +60,7 @@ class WorkerViewSet(OJSViewSet):
             description=description,
             requested=requests.requested_extension(body),
             sequence=requests.fields.integer(body, "sequence"),
+            project=self.caller.project,
         )
         return Response(replies.heartbeat(reply))
 
@@ -76,6 +77,7 @@ class WorkerViewSet(OJSViewSet):
             "count": requests.count(body),
             "types": requests.fields.texts(body, "types"),
             "visibility_timeout": requests.requested_extension(body),
+            "project": self.caller.project,
         }
         wait = requests.wait(body)
         self._admit(sender)
@@ -93,7 +95,7 @@ class WorkerViewSet(OJSViewSet):
             return Response(self._settle({"acks": body["acks"]}, self._sender(body)))
         completion = requests.completion(body, self.caller)
         self._admit(completion.worker_id)
-        (outcome,) = protocol.ack([completion])
+        (outcome,) = protocol.ack([completion], project=self.caller.project)
         if outcome.error is not None:
             raise outcome.error
         return Response(replies.completed(outcome))
@@ -105,24 +107,15 @@ class WorkerViewSet(OJSViewSet):
             return Response(self._settle({"nacks": body["nacks"]}, self._sender(body)))
         failure = requests.failure(body, self.caller)
         self._admit(failure.worker_id)
-        (outcome,) = protocol.fail([failure])
+        (outcome,) = protocol.fail([failure], project=self.caller.project)
         if outcome.error is not None:
             raise outcome.error
         return Response(replies.failed(outcome))
 
     def _admit(self, *workers: str | None, said: list[str] | None = None) -> None:
-        """Hold a key made for workers of one label to them.
-
-        Args:
-            said: the labels of a worker that arrives; those of one we know count more.
-
-        Raises:
-            PermissionDenied: one of `workers` does not carry the key's label.
-        """
-        if self.caller.label:
-            for worker_id in set(workers):
-                known = protocol.labels_of(worker_id) if worker_id else None
-                requests.check_label((said if known is None else known) or [], self.caller)
+        """Hold a key made for workers of one label, or of one project, to them."""
+        if self.caller.label or self.caller.project:
+            admission.admit({worker_id or "" for worker_id in workers}, self.caller, said=said)
 
     @property
     def _agent(self) -> str:
@@ -146,10 +139,10 @@ class WorkerViewSet(OJSViewSet):
         identifier = request_id(self.request._request)
         document: dict[str, Any] = {}
         if acks is not None:
-            done = protocol.ack(completions) if completions else []
+            done = protocol.ack(completions, project=self.caller.project) if completions else []
             document["acks"] = replies.each(done, replies.completed, identifier)
         if nacks is not None:
-            done = protocol.fail(failures) if failures else []
+            done = protocol.fail(failures, project=self.caller.project) if failures else []
             document["nacks"] = replies.each(done, replies.failed, identifier)
         return document
 

@@ -1,0 +1,152 @@
+"""Charts drawn on the server: SVG for the eye, and the same numbers as a table.
+
+No colour is named here: lines are told apart by their class, whose colours and dashes are the
+stylesheet's, and by the legend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.utils import timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+from .display import NOTHING
+
+Value = float | None
+WIDTH, HEIGHT = 440, 170
+LEFT, RIGHT, TOP, BOTTOM = 46, 8, 8, 20
+ROWS = 24
+"""Rows of the table behind a chart: the lines show more, the eye reads no more."""
+
+
+@dataclass(frozen=True)
+class Line:
+    label: Any
+    style: str
+    """Name of a class of the stylesheet: `ojs-line-` is put in front."""
+    values: Sequence[Value]
+    """One for each moment of the chart; None leaves a gap."""
+
+
+def number(value: float) -> str:
+    """A number for an axis: 0, 0.5, 20, 1.5k, 3M."""
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def seconds(value: float) -> str:
+    """A length of time for an axis."""
+    if value < 1:
+        return f"{value * 1000:.3g} ms"
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.3g} s"
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines over time. Moments are evenly spaced, oldest first."""
+
+    key: str
+    title: Any
+    moments: Sequence[datetime]
+    lines: Sequence[Line]
+    unit: Callable[[float], str] = number
+
+    @property
+    def top(self) -> float:
+        """The value at the upper edge: 1, 2 or 5 times a power of ten."""
+        highest = max((v for line in self.lines for v in line.values if v is not None), default=0)
+        scale: float = 0.001 if self.unit is seconds else 1
+        while True:
+            for step in (1, 2, 5):
+                if highest <= step * scale:
+                    return step * scale
+            scale *= 10
+
+    @property
+    def is_empty(self) -> bool:
+        return all(value is None for line in self.lines for value in line.values)
+
+    def svg(self) -> SafeString:
+        """The drawing; a screen reader hears its title and is referred to the table."""
+        return format_html(
+            '<svg class="ojs-chart" viewBox="0 0 {} {}" role="img" aria-labelledby="{}-title">'
+            "{}{}{}</svg>",
+            WIDTH,
+            HEIGHT,
+            self.key,
+            self._grid(),
+            self._times(),
+            format_html_join("", "{}", ((self._line(line),) for line in self.lines)),
+        )
+
+    def _x(self, index: int) -> float:
+        last = max(len(self.moments) - 1, 1)
+        return round(LEFT + index * (WIDTH - LEFT - RIGHT) / last, 1)
+
+    def _y(self, value: float) -> float:
+        return round(HEIGHT - BOTTOM - value / self.top * (HEIGHT - TOP - BOTTOM), 1)
+
+    def _grid(self) -> SafeString:
+        return format_html_join(
+            "",
+            '<line class="ojs-grid" x1="{}" x2="{}" y1="{}" y2="{}"/>'
+            '<text x="{}" y="{}" text-anchor="end">{}</text>',
+            (
+                (LEFT, WIDTH - RIGHT, y, y, LEFT - 5, y + 4, self.unit(value))
+                for value in (0.0, self.top / 2, self.top)
+                for y in (self._y(value),)
+            ),
+        )
+
+    def _times(self) -> SafeString:
+        count = len(self.moments)
+        shown = sorted({0, count // 3, 2 * count // 3, count - 1}) if count > 3 else range(count)
+        anchors = {0: "start", count - 1: "end"}
+        return format_html_join(
+            "",
+            '<text x="{}" y="{}" text-anchor="{}">{}</text>',
+            (
+                (self._x(i), HEIGHT - 5, anchors.get(i, "middle"), self._time(self.moments[i]))
+                for i in shown
+            ),
+        )
+
+    def _time(self, moment: datetime) -> str:
+        local = timezone.localtime(moment)
+        is_long = len(self.moments) > 1 and self.moments[-1] - self.moments[0] > timedelta(days=2)
+        return f"{local:%m-%d %H h}" if is_long else f"{local:%H:%M}"
+
+    def _line(self, line: Line) -> SafeString:
+        path, gap = [], True
+        for index, value in enumerate(line.values):
+            if value is None:
+                gap = True
+                continue
+            point = f"{self._x(index)} {self._y(value)}"
+            # A lone point has no length: round line ends make it a dot.
+            path.append(f"M{point}L{point}" if gap else f"L{point}")
+            gap = False
+        return format_html('<path class="ojs-line ojs-line-{}" d="{}"/>', line.style, "".join(path))
+
+    def rows(self) -> list[tuple[str, list[str]]]:
+        """The table: the newest moments first, evenly thinned out."""
+        count = len(self.moments)
+        step = max(1, -(-count // ROWS))
+        return [
+            (self._time(self.moments[index]), [self._text(line, index) for line in self.lines])
+            for index in range(count - 1, -1, -step)
+        ]
+
+    def _text(self, line: Line, index: int) -> str:
+        value = line.values[index]
+        return NOTHING if value is None else self.unit(value)

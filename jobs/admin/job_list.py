@@ -1,0 +1,72 @@
+"""What a list of jobs reads of them, and how far back it looks."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+from django.db.models import CharField, QuerySet
+from django.db.models.functions import Cast, Left
+from django.http import HttpRequest
+
+from ..identifiers import moment_of
+from ..models import Job
+from ..redaction import may_see, redact_text
+from .paging import FiguresChangeList
+from .search import search
+
+PREVIEW = 80
+BIG = ("args", "meta", "result", "attributes", "retry")
+"""Columns that may hold a megabyte each: not for lists."""
+
+
+SEARCHED = 100_000
+"""Newest jobs that are looked through for what no index finds."""
+INDEXED_PARAMETERS = frozenset({"state", "since"})
+BEFORE = re.compile(r"(?:^|\s)before:\S+")
+
+
+class JobChangeList(FiguresChangeList):
+    """Reads only the beginning of the arguments, and looks through no more than it must."""
+
+    searched_since: Any = None
+    """Jobs made earlier were not looked through; None if all were."""
+
+    def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
+        jobs: QuerySet[Any] = super().get_queryset(request, exclude_parameters)
+        model_admin: Any = self.model_admin
+        if model_admin.is_searched_by_id and (self._filtered() - INDEXED_PARAMETERS):
+            jobs = self._newest(jobs)
+        preview = Left(Cast("args", CharField()), PREVIEW + 1)
+        return jobs.defer(*BIG).annotate(args_preview=preview)
+
+    def _filtered(self) -> set[str]:
+        if self.params.get("state") not in (None, "completed", "available"):
+            return set()  # few enough, and an index finds them
+        return {name for name, value in self.params.items() if value}
+
+    def _newest(self, jobs: QuerySet[Any]) -> QuerySet[Any]:
+        """Of the jobs before the moment that the search names, if any, the newest `SEARCHED`."""
+        before = " ".join(BEFORE.findall(self.query))
+        newest = search(Job.objects.all(), before).order_by("-pk").values_list("pk", flat=True)
+        oldest = next(iter(newest[SEARCHED : SEARCHED + 1]), None)
+        if oldest is None:
+            return jobs
+        self.searched_since = moment_of(oldest)
+        return jobs.filter(pk__gte=oldest)
+
+    @property
+    def older_query(self) -> str:
+        """The address of the same search among older jobs."""
+        text = BEFORE.sub("", self.query).strip()
+        # Jobs of the same millisecond may be on either side of the edge.
+        edge = self.searched_since + timedelta(milliseconds=1)
+        before = f"before:{edge:%Y-%m-%dT%H:%M:%S.%f+00:00}"
+        return self.get_query_string({"q": f"{text} {before}".strip()}, ["p"])
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        if not may_see(request.user):
+            for job in self.result_list:
+                job.args_preview = redact_text(job.args_preview)

@@ -1,0 +1,74 @@
+"""The dead letter at a glance: how many jobs of which type, and with which error, since when."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.utils import timezone
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _
+
+from ..models import DeadJob
+from .filters import WINDOWS, last_error
+
+MOST = 10_000
+"""The newest dead jobs are counted; retention keeps no more (`DEAD_LETTER_MAX`)."""
+ROWS = 15
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    cells: list[tuple[int, str]]
+    """For each window: how many, and the list of them."""
+
+
+def matrix() -> dict[str, Any]:
+    """Counts by type and by last error, for each window and for all: one query."""
+    newest = DeadJob.objects.order_by("-finished_at").annotate(error=last_error())
+    rows = list(newest.values_list("type", "error", "finished_at")[:MOST])
+    now = timezone.now()
+    edges: list[tuple[str, datetime | None]] = [
+        *((key, now - window) for key, window in WINDOWS.items()),
+        ("", None),
+    ]
+    counts = {"type": _count(rows, 0, edges), "error": _count(rows, 1, edges)}
+    return {
+        "windows": [_("1 hour"), _("24 hours"), _("7 days"), _("all")],
+        "sections": [
+            (_("By job type"), _rows("type", counts["type"], edges)),
+            (_("By last error"), _rows("error", counts["error"], edges)),
+        ],
+        "is_empty": not rows,
+    }
+
+
+def _count(rows: list[Any], column: int, edges: list[Any]) -> Counter[tuple[str, str]]:
+    """Rows come newest first, so that a window is the beginning of them."""
+    counts: Counter[tuple[str, str]] = Counter()
+    moments = [row[2] for row in rows]
+    for key, since in edges:
+        end = len(rows) if since is None else bisect_right(moments, -since.timestamp(), key=_back)
+        found = Counter(row[column] for row in rows[:end] if row[column])
+        counts.update({(name, key): count for name, count in found.items()})
+    return counts
+
+
+def _back(moment: datetime) -> float:
+    return -moment.timestamp()
+
+
+def _rows(parameter: str, counts: Counter[tuple[str, str]], edges: list[Any]) -> list[Row]:
+    names = [name for (name, key), _count in counts.most_common() if not key][:ROWS]
+    return [
+        Row(name, [(counts[name, key], _query(parameter, name, key)) for key, _since in edges])
+        for name in names
+    ]
+
+
+def _query(parameter: str, name: str, window: str) -> str:
+    return "?" + urlencode({parameter: name} | ({"since": window} if window else {}))

@@ -1,0 +1,73 @@
+"""What happened, minute by minute and hour by hour: the source of every chart."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+
+class Rollup(models.Model):
+    """What all queues did in one minute or hour, and how deep they were."""
+
+    resolution = models.PositiveIntegerField()
+    """Seconds: 60 or 3600."""
+    start = models.DateTimeField()
+    completed = models.PositiveBigIntegerField(default=0)
+    failed = models.PositiveBigIntegerField(default=0)
+    """Attempts that failed, whatever became of their jobs."""
+    discarded = models.PositiveBigIntegerField(default=0)
+    waits = models.JSONField(default=dict)
+    """Histogram of the completed jobs' waits: number of bucket → jobs (`jobs.rollup.BUCKETS`)."""
+    runs = models.JSONField(default=dict)
+    """Histogram of their run times."""
+    available = models.PositiveBigIntegerField(null=True)
+    """A sample of the depth; the highest sample of an hour. Null where none was taken."""
+    active = models.PositiveBigIntegerField(null=True)
+    delayed = models.PositiveBigIntegerField(null=True)
+    """Scheduled and retryable."""
+
+    class Meta:
+        verbose_name = _("roll-up")
+        verbose_name_plural = _("roll-ups")
+        default_permissions = ()
+        constraints = [
+            models.UniqueConstraint("resolution", "start", name="ojs_rollup_start"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.start:%Y-%m-%d %H:%M} ({self.resolution} s)"
+
+
+class RollupMark(models.Model):
+    """How far the roll-ups are; its one row is also the lock of who computes them."""
+
+    name = models.CharField(max_length=16, primary_key=True)
+    until = models.DateTimeField()
+
+    class Meta:
+        verbose_name = _("roll-up mark")
+        verbose_name_plural = _("roll-up marks")
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.name} until {self.until}"
+
+
+class QueueSample(models.Model):
+    """A queue's depth when it was last counted to the end: once a minute, however deep it is."""
+
+    queue = models.CharField(max_length=128, primary_key=True)
+    sampled_at = models.DateTimeField()
+    available = models.PositiveBigIntegerField(default=0)
+    scheduled = models.PositiveBigIntegerField(default=0)
+    retryable = models.PositiveBigIntegerField(default=0)
+    active = models.PositiveBigIntegerField(default=0)
+    waiting_since = models.DateTimeField(null=True)
+
+    class Meta:
+        verbose_name = _("queue sample")
+        verbose_name_plural = _("queue samples")
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.queue

@@ -1,0 +1,56 @@
+"""Values that only few may see: hidden by the name of their key, at any depth."""
+
+from __future__ import annotations
+
+import json
+import re
+from fnmatch import fnmatchcase
+from typing import Any
+
+from .conf import ojs_settings
+
+HIDDEN = "[hidden]"
+STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:\s*)?')
+
+
+def is_sensitive(key: str) -> bool:
+    """Whether the value of `key` is hidden (`OJS["REDACT_KEYS"]`)."""
+    lowered = key.lower()
+    return any(fnmatchcase(lowered, pattern.lower()) for pattern in ojs_settings.REDACT_KEYS)
+
+
+def redact(value: Any) -> Any:
+    """A copy of this JSON value without what is sensitive."""
+    if isinstance(value, dict):
+        return {k: HIDDEN if is_sensitive(k) else redact(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [redact(element) for element in value]
+    return value
+
+
+def redact_text(text: str) -> str:
+    """The same for JSON as text, which may have been cut off anywhere."""
+    kept, position = [], 0
+    while match := STRING.search(text, position):
+        kept.append(text[position : match.end()])
+        position = match.end()
+        if not match[2] or not is_sensitive(_unescaped(match[1])):
+            continue
+        kept.append(f'"{HIDDEN}"')
+        try:
+            _, position = json.JSONDecoder().raw_decode(text, position)
+        except ValueError:
+            return "".join(kept)  # cut off inside the value: the rest of the text is part of it
+    return "".join([*kept, text[position:]])
+
+
+def _unescaped(text: str) -> str:
+    try:
+        return str(json.loads(f'"{text}"'))
+    except ValueError:
+        return text
+
+
+def may_see(user: Any) -> bool:
+    """Whether nothing is hidden from this user of the admin."""
+    return bool(user.has_perm("ojs_jobs.view_job_args"))

@@ -1,0 +1,244 @@
+"""Roll-ups: what the charts are drawn from, computed a few minutes at a time.
+
+Each round counts the last complete minutes anew and replaces what it had written of them, so that
+a job that commits late is counted, a crash leaves nothing half done, and after downtime the next
+rounds catch up. One process at a time: the mark's row is the lock.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Count, Func, IntegerField, Min, QuerySet
+from django.db.models.functions import TruncMinute
+from django.utils import timezone
+
+from .dashboard import INDEXED
+from .database import atomic, connection
+from .lifecycle import State
+from .models import Job, JobError, QueueSample, Rollup, RollupMark
+
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+LATE = 2 * MINUTE
+"""How late a finish may commit and still be counted."""
+STEP = HOUR
+"""Most that one round counts, so that no transaction lasts."""
+STEPS = 10
+"""Most steps of one turn."""
+HISTORY = timedelta(days=7)
+KEEP = {60: timedelta(days=2), 3600: timedelta(days=35)}
+BUCKETS = 64
+"""Bucket n holds what took from √2ⁿ to √2ⁿ⁺¹ milliseconds: one millisecond to a month."""
+COUNTED = ["completed", "failed", "discarded", "waits", "runs"]
+SAMPLED = ["available", "active", "delayed"]
+
+
+class Bucket(Func):
+    """The bucket of the time from one moment to another."""
+
+    output_field = IntegerField()
+
+    def __init__(self, earlier: Any, later: Any, **extra: Any) -> None:
+        super().__init__(later, earlier, **extra)
+
+    def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        template = (
+            "least(63, floor(2 / ln(2.0) * ln("
+            "greatest(1000 * extract(epoch from (%(expressions)s)), 1)))::int)"
+        )
+        return super().as_sql(compiler, connection, template=template, arg_joiner=" - ", **extra)
+
+    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        template = (
+            "min(63, CAST(2 / LN(2.0) * LN("
+            "max(86400000.0 * (julianday(%(expressions)s)), 1.0)) AS INTEGER))"
+        )
+        return super().as_sql(
+            compiler, connection, template=template, arg_joiner=") - julianday(", **extra
+        )
+
+
+def roll_up() -> int:
+    """Count the minutes that are over, a few steps of them after downtime.
+
+    Always returns 0: what is left is counted in the next turn, for the reaper has more urgent
+    things to do.
+    """
+    for _ in range(STEPS):
+        if not step():
+            break
+    else:
+        return 0
+    prune(Rollup)
+    return 0
+
+
+def step() -> bool:
+    """Count at most `STEP`; return whether there is more to catch up with."""
+    now = floor(timezone.now(), MINUTE)
+    if not RollupMark.objects.filter(pk="jobs").exists():
+        RollupMark.objects.get_or_create(name="jobs", defaults={"until": _beginning(now)})
+    skip = connection().features.has_select_for_update_skip_locked
+    with atomic():
+        mark = RollupMark.objects.select_for_update(skip_locked=skip).filter(pk="jobs").first()
+        if mark is None:
+            return False  # another process is at it
+        start = min(mark.until, now) - LATE
+        end = min(now, start + STEP + LATE)
+        _count(start, end)
+        sum_hours(Rollup, start, end, COUNTED, SAMPLED)
+        RollupMark.objects.filter(pk="jobs").update(until=end)
+    return end < now
+
+
+def _beginning(now: datetime) -> datetime:
+    """Where to begin with jobs that are older than their roll-ups."""
+    completed = Job.objects.filter(state=State.COMPLETED, finished_at__isnull=False)
+    oldest = completed.order_by("finished_at").values_list("finished_at", flat=True).first()
+    return floor(max(oldest or now, now - HISTORY), HOUR)
+
+
+def floor(moment: datetime, width: timedelta) -> datetime:
+    return moment - timedelta(seconds=moment.timestamp() % width.total_seconds())
+
+
+def _count(start: datetime, end: datetime) -> None:
+    """Replace what is known of the minutes from `start` to `end`."""
+    found: dict[datetime, Rollup] = {}
+    minute = start
+    while minute < end:
+        found[minute] = Rollup(resolution=60, start=minute, waits={}, runs={})
+        minute += MINUTE
+    finished = Job.objects.filter(finished_at__gte=start, finished_at__lt=end)
+    completed = (
+        finished.filter(state=State.COMPLETED)
+        .order_by()
+        .annotate(minute=TruncMinute("finished_at"), wait=Bucket("enqueued_at", "started_at"))
+        .values("minute", "wait", run=Bucket("started_at", "finished_at"))
+        .annotate(jobs=Count("pk"))
+    )
+    for row in completed:
+        rollup, jobs = found[row["minute"]], row["jobs"]
+        rollup.completed += jobs
+        for histogram, bucket in ((rollup.waits, row["wait"]), (rollup.runs, row["run"])):
+            if bucket is not None:
+                histogram[str(bucket)] = histogram.get(str(bucket), 0) + jobs
+    for minute, count in _per_minute(finished.filter(state=State.DISCARDED), "finished_at"):
+        found[minute].discarded = count
+    errors = JobError.objects.filter(occurred_at__gte=start, occurred_at__lt=end)
+    for minute, count in _per_minute(errors, "occurred_at"):
+        found[minute].failed = count
+    Rollup.objects.bulk_create(
+        found.values(),
+        update_conflicts=True,
+        unique_fields=["resolution", "start"],
+        update_fields=COUNTED,
+    )
+
+
+def _per_minute(rows: QuerySet[Any], moment: str) -> Iterable[tuple[datetime, int]]:
+    minutes = rows.order_by().annotate(minute=TruncMinute(moment)).values("minute")
+    return minutes.annotate(count=Count("pk")).values_list("minute", "count")
+
+
+def sum_hours(
+    model: Any, start: datetime, end: datetime, summed: list[str], highest: list[str]
+) -> None:
+    """Replace the hours that these minutes are part of: histograms and numbers added up."""
+    first, last = floor(start, HOUR), floor(end - MINUTE, HOUR) + HOUR
+    hours: dict[datetime, dict[str, Any]] = defaultdict(dict)
+    minutes = model.objects.filter(resolution=60, start__gte=first, start__lt=last)
+    for minute in minutes:
+        hour = hours[floor(minute.start, HOUR)]
+        for name in summed:
+            hour[name] = added(hour.get(name), getattr(minute, name))
+        for name in highest:
+            values = [v for v in (hour.get(name), getattr(minute, name)) if v is not None]
+            hour[name] = max(values, default=None)
+    model.objects.bulk_create(
+        [model(resolution=3600, start=hour, **values) for hour, values in hours.items()],
+        update_conflicts=True,
+        unique_fields=["resolution", "start"],
+        update_fields=[*summed, *highest],
+    )
+
+
+def added(one: Any, other: Any) -> Any:
+    """The sum of two numbers or of two histograms; None counts as nothing."""
+    if not isinstance(other, Mapping):
+        return (one or 0) + other
+    total = dict(one or {})
+    for bucket, jobs in other.items():
+        total[bucket] = total.get(bucket, 0) + jobs
+    return total
+
+
+def percentile(histogram: Mapping[str, int], share: float) -> timedelta | None:
+    """The time that `share` of the jobs stayed under, to a fifth; None if there are none."""
+    wanted = sum(histogram.values()) * share
+    seen = 0
+    for bucket in sorted(histogram, key=int):
+        seen += histogram[bucket]
+        if seen >= wanted:
+            number = int(bucket)
+            # The first bucket begins at nothing; the others have a middle.
+            return timedelta(milliseconds=2 ** ((number + 0.5) / 2) if number else 1)
+    return None
+
+
+def sample() -> int:
+    """Count how deep the queues are, to the end; always returns 0: nothing is left to do."""
+    now = timezone.now()
+    samples: dict[str, QueueSample] = {}
+    for rows in INDEXED:
+        queues = Job.objects.filter(**rows).order_by().values("queue", "state")
+        for row in queues.annotate(jobs=Count("pk"), since=Min("enqueued_at")):
+            queue = row["queue"]
+            kept = samples.setdefault(queue, QueueSample(queue=queue, sampled_at=now))
+            setattr(kept, row["state"], row["jobs"])
+            if row["state"] == State.AVAILABLE:
+                kept.waiting_since = row["since"]
+    total = {
+        "available": sum(each.available for each in samples.values()),
+        "active": sum(each.active for each in samples.values()),
+        "delayed": sum(each.scheduled + each.retryable for each in samples.values()),
+    }
+    with atomic():
+        QueueSample.objects.bulk_create(
+            [samples[name] for name in sorted(samples)],
+            update_conflicts=True,
+            unique_fields=["queue"],
+            update_fields=[
+                "sampled_at",
+                "available",
+                "scheduled",
+                "retryable",
+                "active",
+                "waiting_since",
+            ],
+        )
+        QueueSample.objects.filter(sampled_at__lt=now).delete()
+        Rollup.objects.bulk_create(
+            [Rollup(resolution=60, start=floor(now, MINUTE), **total)],
+            update_conflicts=True,
+            unique_fields=["resolution", "start"],
+            update_fields=SAMPLED,
+        )
+    return 0
+
+
+def prune(model: Any) -> None:
+    """Forget minutes and hours that no chart shows any more."""
+    for resolution, keep in KEEP.items():
+        long_ago = timezone.now() - keep
+        model.objects.filter(resolution=resolution, start__lt=long_ago).delete()
+
+
+def series(model: Any, since: datetime, resolution: int) -> QuerySet[Any]:
+    """Roll-ups from `since` on, oldest first; the unfinished minute is left out."""
+    rows: QuerySet[Any] = model.objects.filter(resolution=resolution, start__gte=since)
+    return rows.filter(start__lt=floor(timezone.now(), MINUTE)).order_by("start")

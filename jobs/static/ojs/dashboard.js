@@ -1,0 +1,69 @@
+/* Fetches the page again every few seconds and replaces what has changed. Rests while nobody looks.
+   Without it, the page is reloaded by its button. */
+"use strict";
+
+document.addEventListener("DOMContentLoaded", () => {
+    const select = document.getElementById("ojs-interval");
+    let timer = null;
+
+    function replace(fresh) {
+        for (const part of document.querySelectorAll("[data-live]")) {
+            const other = fresh.querySelector(`[data-live="${part.dataset.live}"]`);
+            // What is being used, or has not changed, stays: no lost focus, nothing read twice.
+            if (!other || part.innerHTML === other.innerHTML || part.contains(document.activeElement)) {
+                continue;
+            }
+            const open = new Set([...part.querySelectorAll("details[open]")].map(each => each.id));
+            part.replaceChildren(...other.childNodes);
+            for (const details of part.querySelectorAll("details")) {
+                details.open = open.has(details.id);
+            }
+        }
+    }
+
+    async function look() {
+        if (!document.hidden) {
+            try {
+                const answer = await fetch(location.href, {credentials: "same-origin"});
+                // A login page has none of the parts, and is left for the next reload.
+                if (answer.ok) {
+                    replace(new DOMParser().parseFromString(await answer.text(), "text/html"));
+                }
+            } catch {
+                // The server is away: the next look may find it.
+            }
+        }
+        plan();
+    }
+
+    function plan() {
+        clearTimeout(timer);
+        const seconds = Number(select.value);
+        // A hidden tab plans nothing; becoming visible does.
+        if (seconds && !document.hidden) {
+            timer = setTimeout(look, seconds * 1000);
+        }
+    }
+
+    function address(name, value) {
+        const url = new URL(location.href);
+        url.searchParams.set(name, value);
+        return url;
+    }
+
+    select.addEventListener("change", () => {
+        history.replaceState(null, "", address("refresh", select.value));
+        for (const link of document.querySelectorAll("#ojs-refresh nav a")) {
+            const url = new URL(link.href);
+            url.searchParams.set("refresh", select.value);
+            link.href = url;
+        }
+        plan();
+    });
+    document.addEventListener("visibilitychange", () => {
+        if (!document.hidden && Number(select.value)) {
+            look();
+        }
+    });
+    plan();
+});

@@ -1,0 +1,168 @@
+"""Dashboard, jobs and dead letter as an operator uses them, in a real browser."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.utils import timezone
+
+from jobs import rollup
+from jobs.lifecycle import State
+from jobs.models import Job, Rollup
+from tests.factories import JobErrorFactory, JobFactory, QueueFactory, WorkerFactory, ago, many_jobs
+from workers import reaper
+from workers.models import FleetSample
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+DASHBOARD = "/admin/ojs_workers/dashboard/"
+PICTURES = os.environ.get("OJS_TEST_PICTURES")
+"""A folder for pictures of the pages, for whoever wants to look at them."""
+
+TOO_WIDE = """
+() => document.documentElement.scrollWidth - document.documentElement.clientWidth
+"""
+
+
+def a_busy_hour():
+    """Rows that give every part of the dashboard something to show."""
+    reaper.sign_of_life("here:1")
+    now = rollup.floor(timezone.now(), rollup.MINUTE)
+    Rollup.objects.bulk_create(
+        Rollup(
+            resolution=60,
+            start=now - timedelta(minutes=back),
+            completed=600 + 37 * (back % 11),
+            failed=20 * (back % 5),
+            waits={"10": 90, "16": 8, "20": 2},
+            runs={"14": 90, "18": 9},
+            available=max(0, 900 - 30 * back),
+            active=40 + back % 7,
+            delayed=120,
+        )
+        for back in range(1, 60)
+    )
+    FleetSample.objects.bulk_create(
+        FleetSample(
+            resolution=60,
+            start=now - timedelta(minutes=back),
+            running=10 - (4 if 20 < back < 30 else 0),
+            quiet=4 if 20 < back < 30 else 0,
+            silent=1 if back < 4 else 0,
+        )
+        for back in range(1, 60)
+    )
+    QueueFactory(name="mail")
+    QueueFactory(name="web", paused_at=ago(600), paused_by="ops", pause_reason="Disk full")
+    WorkerFactory(queues=["mail"], concurrency=5)
+    WorkerFactory(silent=True, queues=["mail"])
+    JobFactory(queue="mail", created_at=ago(4000), args=[{"to": "ann", "password": "x"}])
+    JobFactory(queue="web")
+    dead = JobFactory(dead=True, queue="mail")
+    JobErrorFactory(job=dead, type="smtp_down", backtrace=["line 1", "line 2"])
+    return dead
+
+
+def test_the_dashboard_shows_what_is_wrong_and_renews_itself(log_in):
+    a_busy_hour()
+    page = log_in()
+    page.goto(DASHBOARD)
+    attention = page.locator("[data-live=attention]")
+    assert "A job has been waiting in “mail”" in attention.inner_text()
+    assert page.locator("svg.ojs-chart").count() == 4
+    page.locator("#throughput-table summary").click()
+    assert page.locator("#throughput-table tbody tr").count() > 10
+
+    Job.objects.filter(queue="mail").delete()
+    page.select_option("#ojs-interval", "2")
+    attention.locator("text=waiting in “mail”").wait_for(state="detached")
+
+    assert "refresh=2" in page.url
+    assert page.locator("#throughput-table[open]").count() == 1
+
+
+def test_without_script_the_dashboard_is_reloaded_by_its_button(log_in):
+    a_busy_hour()
+    page = log_in(java_script_enabled=False)
+    page.goto(DASHBOARD)
+    page.select_option("#ojs-interval", "60")
+    page.click("text=24 hours")
+    page.click("text=Reload")
+
+    assert "range=24h" in page.url
+    assert page.locator("svg.ojs-chart").count() == 4
+
+
+def test_a_queue_is_paused_from_the_dashboard(log_in):
+    a_busy_hour()
+    page = log_in()
+    page.goto(DASHBOARD)
+    page.locator("tr", has_text="mail").get_by_role("button", name="Pause").click()
+    page.fill("[name=reason]", "Deploy 42")
+    page.click("text=Pause these queues")
+
+    page.wait_for_url(f"**{DASHBOARD}")
+    assert "“mail” is paused by admin" in page.locator("[data-live=attention]").inner_text()
+
+
+def test_a_number_of_the_dead_letter_is_retried_as_a_whole(log_in):
+    a_busy_hour()
+    for _ in range(3):
+        JobErrorFactory(job=JobFactory(dead=True), type="timeout")
+    page = log_in()
+    page.goto("/admin/ojs_jobs/deadjob/")
+    page.locator(".ojs-matrix tr", has_text="timeout").get_by_role("link").first.click()
+    page.wait_for_url("**error=timeout**")
+    page.check("#action-toggle")
+    page.select_option("select[name=action]", "retry")
+    page.click("button[name=index]")
+    page.click("text=Retry these jobs")
+
+    message = page.locator(".messagelist .success").inner_text()
+    assert message == "3 jobs are available again, with fresh attempts."
+    assert Job.objects.filter(state=State.DISCARDED).count() == 1
+
+
+def test_more_than_a_thousand_jobs_are_cancelled_after_their_number_was_typed(log_in):
+    many_jobs(1001)
+    page = log_in()
+    page.goto("/admin/ojs_jobs/job/")
+    page.check("#action-toggle")
+    page.click("text=Select all 1001 jobs")
+    page.select_option("select[name=action]", "cancel")
+    page.click("button[name=index]")
+    page.fill("[name=typed]", "1000")
+    page.click("text=Cancel these jobs")
+    assert "This is not the number" in page.locator("#content").inner_text()
+    page.fill("[name=typed]", "1001")
+    page.click("text=Cancel these jobs")
+
+    assert page.locator(".messagelist .success").inner_text() == "1001 jobs were cancelled."
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_every_page_fits_its_window(log_in, scheme, width):
+    dead = a_busy_hour()
+    waiting = Job.objects.filter(queue="web").get()
+    page = log_in(color_scheme=scheme, viewport={"width": width, "height": 900})
+    pages = {
+        "dashboard": DASHBOARD,
+        "jobs": "/admin/ojs_jobs/job/",
+        "waiting": f"/admin/ojs_jobs/job/{waiting.pk}/change/",
+        "dead": f"/admin/ojs_jobs/deadjob/{dead.pk}/change/",
+        "dead-letter": "/admin/ojs_jobs/deadjob/",
+        "queues": "/admin/ojs_jobs/queue/",
+    }
+    too_wide = {}
+    for name, url in pages.items():
+        page.goto(url)
+        if PICTURES:
+            picture = Path(PICTURES) / f"{name}-{scheme}-{width}.png"
+            page.screenshot(path=str(picture), full_page=True)
+        if page.evaluate(TOO_WIDE) > 1:
+            too_wide[name] = page.evaluate(TOO_WIDE)
+    assert too_wide == {}

@@ -1,0 +1,405 @@
+"""What an operator does with jobs in the admin beyond reading one: search, export, explain, act."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from django.urls import reverse
+from django.utils import timezone
+
+from jobs import engine
+from jobs.admin import confirm as confirming
+from jobs.admin import job as job_admin
+from jobs.admin import job_list
+from jobs.identifiers import uuid7
+from jobs.lifecycle import State
+from jobs.models import Job, OperatorAction
+from jobs.redaction import HIDDEN, redact, redact_text
+from tests.factories import (
+    JobErrorFactory,
+    JobFactory,
+    QueueFactory,
+    WorkerFactory,
+    ago,
+    ahead,
+    many_jobs,
+)
+from tests.operators import answer, choose, confirm, list_of, messages, staff, viewer
+
+pytestmark = pytest.mark.django_db
+
+JOB, DEAD, QUEUE = "ojs_jobs_job", "ojs_jobs_deadjob", "ojs_jobs_queue"
+
+
+def page_of(client, job):
+    return client.get(reverse("admin:ojs_jobs_job_change", args=[job.pk]))
+
+
+def everything_matched(client, action, query=""):
+    """Choose an action for all that the list's filter matches."""
+    some = Job.objects.first()
+    fields = {"action": action, "index": "0", "_selected_action": some.pk, "select_across": "1"}
+    return client.post(list_of(JOB) + query, fields)
+
+
+# Search
+
+
+@pytest.mark.parametrize(
+    ("term", "found"),
+    [
+        ("args.0:42", True),
+        ("args.0:4", False),
+        ("args.1.to:ann@example.com", True),
+        ("args.1.to:bob", False),
+        ("args.1.deep.er:yes", True),
+        ("args.9:42", False),
+        ("args.contains:42", False),
+        ("meta.tenant:acme", True),
+        ("meta.tenant__in:acme", False),
+        ("error:smtp_down", True),
+        ("error:E42", True),
+        ("after:2020-01-01", True),
+        ("before:2020-01-01", False),
+        ("after:nonsense", False),
+        ("after:2999-01-01T10:00", False),
+    ],
+)
+def test_a_job_is_searched_by_what_is_in_it(admin_client, term, found):
+    job = JobFactory(
+        args=[42, {"to": "ann@example.com", "deep": {"er": "yes"}}], meta={"tenant": "acme"}
+    )
+    JobErrorFactory(job=job, type="smtp_down", code="E42")
+
+    page = admin_client.get(list_of(JOB), {"q": term})
+
+    assert bool(page.context["cl"].result_list) is found
+
+
+def test_the_list_is_narrowed_to_a_time(admin_client):
+    new = JobFactory()
+    JobFactory(id="018c2b6f-0000-7000-8000-000000000000")
+
+    page = admin_client.get(list_of(JOB), {"since": "1h"})
+
+    assert [job.pk for job in page.context["cl"].result_list] == [new.pk]
+
+
+def test_states_are_counted_above_the_list(admin_client):
+    for _ in range(2):
+        JobFactory()
+    JobFactory(dead=True)
+    JobFactory(retryable=True)
+
+    counts = dict(admin_client.get(list_of(JOB)).context["state_counts"])
+
+    assert counts == dict.fromkeys(State, "0") | {
+        State.AVAILABLE: "2",
+        State.DISCARDED: "1",
+        State.RETRYABLE: "1",
+    }
+
+
+def test_a_search_looks_through_the_newest_jobs_first_and_goes_on(admin_client, monkeypatch):
+    monkeypatch.setattr(job_list, "SEARCHED", 3)
+    ids = [f"018c2b6f-0{n}00-7000-8000-000000000000" for n in range(6)]
+    for n, job_id in enumerate(ids):
+        JobFactory(id=job_id, type="rare" if n < 2 else "often")
+
+    page = admin_client.get(list_of(JOB), {"q": "type:rare"})
+    assert page.context["cl"].result_list == []
+    page = admin_client.get(list_of(JOB) + page.context["cl"].older_query)
+
+    found = [str(job.pk) for job in page.context["cl"].result_list]
+    assert found == ids[1::-1]
+
+
+# Sensitive arguments
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('{"password": "x", "to": 1}', f'{{"password": "{HIDDEN}", "to": 1}}'),
+        ('{"DB_PassWord": {"a": ["x"]}, "b": 2}', f'{{"DB_PassWord": "{HIDDEN}", "b": 2}}'),
+        ('{"a": "\\"token\\": 1", "b": 2}', '{"a": "\\"token\\": 1", "b": 2}'),
+        ('{"token": "abc', f'{{"token": "{HIDDEN}"'),
+        ('{"token": {"a": "b", "c', f'{{"token": "{HIDDEN}"'),
+        ('["password", "x"]', '["password", "x"]'),
+        ('{"p\\u0061ssword": "x"}', f'{{"p\\u0061ssword": "{HIDDEN}"}}'),
+    ],
+)
+def test_json_is_redacted_even_where_it_was_cut_off(text, shown):
+    assert redact_text(text) == shown
+
+
+def test_values_are_hidden_by_the_name_of_their_key_at_any_depth():
+    value = [{"user": {"api_key": ["x"], "name": "Ann"}}, "secret"]
+
+    assert redact(value) == [{"user": {"api_key": HIDDEN, "name": "Ann"}}, "secret"]
+
+
+def test_who_may_not_see_them_finds_sensitive_arguments_nowhere():
+    job = JobFactory(
+        args=[{"to": "ann", "password": "hunter2"}],
+        meta={"token": "hunter2"},
+        attributes={"client_secret": "hunter2"},
+        discarded=True,
+        result={"secret": "hunter2"},
+    )
+    JobErrorFactory(job=job, details={"token": "hunter2"})
+    looker = staff("view_job", "view_joberror")
+
+    pages = [
+        looker.get(list_of(JOB)).content,
+        page_of(looker, job).content,
+        b"".join(looker.get(f"{list_of(JOB)}csv/").streaming_content),
+    ]
+    for content in pages:
+        assert b"ann" in content
+        assert b"hunter2" not in content
+    guess = looker.get(list_of(JOB), {"q": "args.0.password:hunter2"})
+    assert guess.context["cl"].result_list == []
+
+
+def test_who_may_see_them_does():
+    job = JobFactory(args=[{"password": "hunter2"}])
+    trusted = staff("view_job", "view_job_args")
+
+    assert "hunter2" in page_of(trusted, job).content.decode()
+    assert b"hunter2" in b"".join(trusted.get(f"{list_of(JOB)}csv/").streaming_content)
+
+
+# CSV
+
+
+def test_what_is_filtered_is_downloaded(admin_client):
+    wanted = [JobFactory(queue="mail", args=[1, "ü"]), JobFactory(queue="mail")]
+    JobFactory(queue="web")
+
+    reply = admin_client.get(f"{list_of(JOB)}csv/?queue=mail")
+    rows = list(csv.DictReader(io.StringIO(b"".join(reply.streaming_content).decode())))
+
+    assert [row["id"] for row in rows] == [str(job.pk) for job in wanted[::-1]]
+    assert rows[1]["args"] == '[1, "ü"]'
+    assert "attachment" in reply["Content-Disposition"]
+
+
+def test_no_cell_is_a_formula(admin_client):
+    JobFactory(completed=True, finished_by="=HYPERLINK(1)", priority=-5)
+
+    text = b"".join(admin_client.get(f"{list_of(JOB)}csv/").streaming_content).decode()
+
+    assert "'=HYPERLINK(1)" in text
+    assert ",-5," in text
+
+
+def test_a_download_takes_the_permission_to_look():
+    assert staff("view_queue").get(f"{list_of(JOB)}csv/").status_code == 403
+
+
+# Why is it not running?
+
+
+def why(client, **traits):
+    return page_of(client, JobFactory(**traits)).context["why"]
+
+
+def test_a_job_that_runs_or_is_over_needs_no_explanation(admin_client):
+    assert why(admin_client, active=True) == []
+    assert why(admin_client, completed=True) == []
+
+
+def test_what_keeps_a_job_is_told(admin_client):
+    QueueFactory(name="mail", paused_at=ago(60), paused_by="ops", pause_reason="Disk full")
+    JobFactory(queue="mail", created_at=ago(10))
+
+    assert why(admin_client, queue="mail") == [
+        "The queue “mail” is paused by ops: Disk full",
+        "1 job of its queue comes before it.",
+        "No live worker serves the queue “mail”.",
+    ]
+
+
+def test_a_full_queue_and_busy_workers_are_told(admin_client):
+    QueueFactory(name="mail", concurrency=1)
+    worker = WorkerFactory(queues=["mail"], concurrency=1)
+    JobFactory(active=True, queue="mail", reserved_by=worker.pk)
+
+    assert why(admin_client, queue="mail") == [
+        "The queue's limit is reached: 1 of 1 jobs are active.",
+        "All 1 workers that serve “mail” are busy.",
+    ]
+
+
+def test_a_job_whose_time_has_not_come_says_when_it_will(admin_client):
+    WorkerFactory(queues=["default"])
+
+    (scheduled,) = why(admin_client, scheduled=True)
+    (retryable,) = why(admin_client, retryable=True, scheduled_at=ahead(90))
+    (pending,) = why(admin_client, pending=True)
+
+    assert scheduled.startswith("It is scheduled for ")
+    assert retryable.startswith("Its next attempt is due at ")
+    assert pending == "It is pending: it waits until somebody activates it."
+
+
+def test_quiet_workers_fetch_nothing(admin_client):
+    WorkerFactory(queues=["default"], state="quiet")
+
+    (text,) = why(admin_client)
+
+    assert text.startswith("No worker that serves “default” is running")
+
+
+def test_a_job_in_nobodys_way_is_next(admin_client):
+    WorkerFactory(queues=["default"])
+
+    assert why(admin_client) == ["Nothing is in its way: the next fetch takes it."]
+
+
+# What happened
+
+
+def test_the_timeline_tells_each_step_and_its_length(admin_client, api):
+    job_id = api.push(type="email.send").json()["job"]["id"]
+    (fetched,) = engine.claim(["default"], worker_id="w1")
+    engine.complete([engine.Completion(fetched.id, worker_id="w1")])
+
+    steps = page_of(admin_client, Job.objects.get(pk=job_id)).context["timeline"]
+
+    assert [step.kind for step in steps] == ["available", "started", "completed"]
+    assert [step.attempt for step in steps][1] == 1
+    assert steps[-1].lasted == "–"
+
+
+def test_without_events_the_timeline_is_what_the_job_itself_knows(admin_client):
+    job = JobFactory(completed=True)
+    Job.objects.update(created_at=job.started_at - timedelta(minutes=1))
+    job.refresh_from_db()
+
+    steps = page_of(admin_client, job).context["timeline"]
+
+    assert [step.kind for step in steps] == ["created", "started", "completed"]
+    assert steps[0].lasted == "1 min"
+
+
+# Actions
+
+
+def test_waiting_jobs_are_run_now():
+    ops = staff("view_job", "run_job")
+    jobs = [JobFactory(scheduled=True), JobFactory(retryable=True), JobFactory(pending=True)]
+    done = JobFactory(completed=True)
+
+    page = choose(ops, JOB, "run_now", *jobs, done)
+    assert "1 of them is completed and will be skipped." in page.content.decode()
+    page = answer(ops, page, reason="Cannot wait")
+
+    assert messages(page) == [
+        "3 jobs are available now. 1 was left as it is: its state does not allow it."
+    ]
+    assert Job.objects.filter(state=State.AVAILABLE).count() == 3
+    action = OperatorAction.objects.get()
+    assert (action.verb, action.count, action.reason) == ("run_job", 3, "Cannot wait")
+
+
+def test_a_whole_filter_is_done_in_batches_to_exactly_what_was_shown(admin_client, monkeypatch):
+    monkeypatch.setattr(confirming, "BATCH", 3)
+    many_jobs(8, queue="mail")
+    other = JobFactory(queue="web")
+
+    page = everything_matched(admin_client, "cancel", "?queue=mail")
+    late = JobFactory(queue="mail")
+    done = answer(admin_client, page)
+
+    assert messages(done) == ["8 jobs were cancelled."]
+    left = Job.objects.filter(state=State.AVAILABLE).values_list("pk", flat=True)
+    assert set(left) == {other.pk, late.pk}
+    action = OperatorAction.objects.get()
+    assert (action.verb, action.count) == ("cancel_job", 8)
+
+
+@pytest.mark.parametrize(("typed", "cancelled"), [("", 0), ("4", 0), ("5", 5)])
+def test_many_jobs_take_their_number_typed_in(admin_client, monkeypatch, typed, cancelled):
+    monkeypatch.setattr(confirming, "TYPED_ABOVE", 4)
+    many_jobs(5)
+
+    page = everything_matched(admin_client, "cancel")
+    answer(admin_client, page, typed=typed)
+
+    assert Job.objects.filter(state=State.CANCELLED).count() == cancelled
+
+
+def test_more_than_one_confirmation_covers_is_said(admin_client, monkeypatch):
+    monkeypatch.setattr(job_admin, "CANCEL", replace(job_admin.CANCEL, most=2))
+    many_jobs(3)
+
+    page = everything_matched(admin_client, "cancel")
+    assert "This covers the first 2" in page.content.decode()
+    answer(admin_client, page)
+
+    assert Job.objects.filter(state=State.CANCELLED).count() == 2
+
+
+@pytest.mark.parametrize("action", ["cancel", "retry", "run_now", "discard"])
+def test_whoever_may_only_look_can_do_nothing(action):
+    job = JobFactory(dead=True)
+
+    assert choose(viewer(), JOB, action, job).status_code == 403
+
+
+# Queues and the dead letter
+
+
+def test_a_queue_is_purged_by_who_types_its_name():
+    ops = staff("view_queue", "purge_queue")
+    queue = QueueFactory(name="mail")
+    for trait in ("scheduled", "retryable", "pending", "active", "completed"):
+        JobFactory(queue="mail", **{trait: True})
+    JobFactory(queue="mail")
+    JobFactory(queue="web")
+
+    refused = confirm(ops, QUEUE, "purge", queue, typed="main")
+    assert messages(refused) == ["Nothing was purged: these are not the names of the queues."]
+    assert not Job.objects.filter(state=State.CANCELLED).exists()
+    done = confirm(ops, QUEUE, "purge", queue, typed="mail", reason="Test data")
+
+    assert messages(done) == ["4 jobs were cancelled."]
+    assert Job.objects.get(queue="web").state == State.AVAILABLE
+    assert Job.objects.filter(state=State.ACTIVE).exists()
+    assert [action.verb for action in OperatorAction.objects.all()] == ["purge_queue"]
+
+
+def test_the_dead_letter_is_counted_by_type_and_by_error_and_each_number_leads_there(admin_client):
+    new = JobFactory(dead=True, type="email.send", finished_at=ago(60))
+    JobErrorFactory(job=new, type="first")
+    JobErrorFactory(job=new, type="smtp_down")
+    old = JobFactory(dead=True, type="email.send", finished_at=timezone.now() - timedelta(days=2))
+    JobErrorFactory(job=old, type="timeout")
+
+    sections = dict(admin_client.get(list_of(DEAD)).context["matrix"]["sections"])
+    (row,) = sections["By job type"]
+    errors = {row.name: row.cells for row in sections["By last error"]}
+
+    assert [count for count, _ in row.cells] == [1, 1, 2, 2]
+    assert {name: [count for count, _ in cells] for name, cells in errors.items()} == {
+        "smtp_down": [1, 1, 1, 1],
+        "timeout": [0, 0, 1, 1],
+    }
+    for name, cells in errors.items():
+        for count, query in cells:
+            listed = admin_client.get(list_of(DEAD) + query).context["cl"].result_list
+            assert len(listed) == count, (name, query)
+
+
+def test_a_job_finished_meanwhile_is_left_alone_by_every_verb():
+    job = JobFactory(completed=True)
+    gone = uuid7()
+
+    assert engine.cancel_jobs([job.pk, gone]) == []
+    assert engine.run_now([job.pk, gone]) == []

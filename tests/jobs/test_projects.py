@@ -1,0 +1,283 @@
+"""Projects: a key that belongs to one sees its own jobs and workers, on every protocol."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs.api.authentication import make_key
+from jobs.lifecycle import State
+from jobs.models import CronJob, Event, Job
+from tests.factories import JobFactory, WorkerFactory, ago
+from tests.flare_client import FlareClient
+from tests.flare_client import refusal as flare_refusal
+from tests.ojs_client import OJSClient, refusal
+from workers import reaper
+from workers.bindings.flare import ids
+from workers.models import Worker
+
+pytestmark = pytest.mark.django_db
+
+ALL = ["produce", "work", "operate"]
+NOT_FOUND = (404, "job_not_found")
+
+
+@pytest.fixture
+def site(settings):
+    settings.OJS = {"FLARE": {"ENABLED": True}}
+    return settings
+
+
+def ojs(project=""):
+    return OJSClient(make_key(project or "everything", scopes=ALL, project=project)[1])
+
+
+def flare(project="", worker_id="flare-worker"):
+    return FlareClient(make_key(project or "everything", scopes=ALL, project=project)[1], worker_id)
+
+
+def code(reply):
+    return reply.status_code, refusal(reply)["code"]
+
+
+# Jobs over OJS HTTP
+
+
+def test_a_job_belongs_to_the_project_of_the_key_it_came_with(site):
+    ojs("acme").pushed()
+    ojs("acme").send("jobs/batch", {"jobs": [{"type": "a.b", "args": []}]})
+    ojs().pushed(project="acme")
+
+    assert sorted(Job.objects.values_list("project", flat=True)) == ["", "acme", "acme"]
+
+
+@pytest.mark.parametrize("owner", ["other", ""])
+def test_to_a_project_the_jobs_of_others_do_not_exist(site, owner):
+    acme = ojs("acme")
+    job = JobFactory(project=owner, pending=True)
+
+    for reply in (
+        acme.see(f"jobs/{job.pk}"),
+        acme.delete(f"/ojs/v1/jobs/{job.pk}"),
+        acme.send(f"jobs/{job.pk}/cancel"),
+        acme.send(f"jobs/{job.pk}/activate"),
+        acme.send(f"jobs/{job.pk}/ack", {}),
+    ):
+        assert code(reply) == (404, "not_found")
+    assert Job.objects.get().state == State.PENDING
+
+
+def test_a_project_sees_its_own_jobs_and_a_key_without_one_sees_all(site):
+    mine = ojs("acme").pushed()
+
+    for client in (ojs("acme"), ojs()):
+        assert client.see(f"jobs/{mine}").status_code == 200
+
+
+def test_a_project_fetches_its_own_jobs_only(site):
+    theirs, nobodys, mine = (ojs(project).pushed() for project in ("other", "", "acme"))
+
+    assert [job["id"] for job in ojs("acme").fetch(count=10)] == [mine]
+    assert ojs("acme").fetch() == []
+    assert [job["id"] for job in ojs().fetch(count=10)] == [theirs, nobodys]
+
+
+def test_a_job_that_is_due_goes_to_its_own_project_too(site):
+    for project in ("other", "acme"):
+        JobFactory(project=project, state=State.RETRYABLE, attempt=1, scheduled_at=ago(5))
+
+    (job,) = ojs("acme").fetch(count=10)
+
+    assert Job.objects.get(pk=job["id"]).project == "acme"
+
+
+def test_a_project_can_neither_settle_nor_extend_what_is_not_its_own(site):
+    job = JobFactory(project="other", active=True, reserved_by="w", reserved_until=ago(-60))
+    acme = ojs("acme")
+
+    assert code(acme.ack(job.pk)) == (404, "not_found")
+    assert code(acme.nack(job.pk)) == (404, "not_found")
+    (answer,) = acme.send("workers/ack", {"acks": [{"job_id": str(job.pk)}]}).json()["acks"]
+    assert answer["status"] == 404
+    beat = acme.send("workers/heartbeat", {"worker_id": "w", "active_job_ids": [str(job.pk)]})
+    assert beat.json()["jobs_extended"] == []
+    after = Job.objects.get()
+    assert (after.state, after.reserved_until) == (State.ACTIVE, job.reserved_until)
+
+
+def test_in_a_list_of_outcomes_each_is_answered_in_its_place(site):
+    jobs = [
+        JobFactory(project=project, active=True, reserved_by="w")
+        for project in ("acme", "other", "acme")
+    ]
+
+    acks = [{"job_id": str(job.pk), "worker_id": "w"} for job in jobs]
+    answers = ojs("acme").send("workers/ack", {"acks": acks}).json()["acks"]
+
+    assert [answer["status"] for answer in answers] == [200, 404, 200]
+    assert [answer["job_id"] for answer in answers] == [str(job.pk) for job in jobs]
+
+
+def test_the_dead_letter_is_each_projects_own(site):
+    mine, theirs = (JobFactory(dead=True, project=project) for project in ("acme", "other"))
+    acme = ojs("acme")
+
+    assert [job["id"] for job in acme.see("dead-letter").json()["jobs"]] == [str(mine.pk)]
+    assert len(ojs().see("dead-letter").json()["jobs"]) == 2
+    for reply in (
+        acme.see(f"dead-letter/{theirs.pk}"),
+        acme.send(f"dead-letter/{theirs.pk}/retry"),
+        acme.delete(f"/ojs/v1/dead-letter/{theirs.pk}"),
+    ):
+        assert code(reply) == (404, "not_found")
+    assert acme.send(f"dead-letter/{mine.pk}/retry").status_code == 200
+
+
+def test_events_are_those_of_the_projects_own_jobs(site):
+    mine = ojs("acme").pushed()
+    ojs("other").pushed()
+    ojs().pushed()
+
+    events = ojs("acme").see("events").json()
+
+    assert {event["subject"] for event in events["events"]} == {mine}
+    assert len(ojs().see("events").json()["events"]) == Event.objects.count()
+
+
+def test_the_events_of_a_project_can_be_paged_through_whatever_lies_between(site, monkeypatch):
+    monkeypatch.setattr("jobs.api.queues.LOOKED_AT", 4)
+    mine = []
+    for _ in range(3):
+        mine.append(ojs("acme").pushed())
+        for _ in range(5):
+            ojs("other").pushed()
+    acme, found, cursor, more = ojs("acme"), [], None, True
+
+    while more:
+        page = acme.see("events", limit=2, **({"after": cursor} if cursor else {})).json()
+        found += [event["subject"] for event in page["events"]]
+        cursor, more = page["cursor"], page["has_more"]
+
+    assert found == mine
+    mine.append(acme.pushed())
+    assert [
+        event["subject"] for event in acme.see("events", after=cursor).json()["events"]
+    ] == mine[-1:]
+
+
+def test_a_job_is_unique_in_its_project_and_never_meets_those_of_others(site):
+    unique = {"unique": {"keys": ["type"], "on_conflict": "replace"}}
+    theirs, nobodys = ojs("other").pushed(**unique), ojs().pushed(**unique)
+    first, second = ojs("acme").pushed(**unique), ojs("acme").pushed(**unique)
+
+    states = {str(job.pk): job.state for job in Job.objects.all()}
+    assert states[theirs] == states[nobodys] == states[second] == State.AVAILABLE
+    assert states[first] == State.CANCELLED
+
+
+# Workers
+
+
+def test_a_worker_belongs_to_the_project_of_its_key(site):
+    flare("acme").register()
+    ojs("acme").send("workers/heartbeat", {"worker_id": "ojs-worker"})
+
+    assert set(Worker.objects.values_list("project", flat=True)) == {"acme"}
+
+
+@pytest.mark.parametrize("owner", ["other", ""])
+def test_a_project_cannot_speak_for_the_workers_of_others(site, owner):
+    WorkerFactory(worker_id="w", project=owner)
+    acme = ojs("acme")
+    described = {"hostname": "h", "pid": 1, "queues": ["default"], "concurrency": 1}
+
+    for reply in (
+        acme.send("workers/register", {"worker_id": "w"} | described),
+        acme.send("workers/heartbeat", {"worker_id": "w"}),
+        acme.send("workers/fetch", {"worker_id": "w", "queues": ["default"]}),
+        acme.send("workers/deregister", {"worker_id": "w"}),
+    ):
+        assert code(reply) == (403, "permission_denied")
+    assert flare_refusal(flare("acme", "w").register()) == (403, "permission_denied")
+    assert Worker.objects.live().get().project == owner
+
+
+def test_the_id_of_a_worker_that_is_gone_may_be_taken_by_another_project(site):
+    WorkerFactory(worker_id="w", project="other", dead=True)
+
+    assert flare("acme", "w").register().status_code == 200
+    assert Worker.objects.get().project == "acme"
+
+
+# Flare
+
+
+def test_over_flare_the_jobs_of_other_projects_are_not_found(site):
+    job_id = flare("other").enqueued()
+    acme = flare("acme")
+
+    assert acme.poll() == []
+    flare("other", "theirs").poll()
+    for reply in (
+        acme.ack(job_id),
+        acme.fail(job_id),
+        acme.beat(job_id),
+        acme.cancel(job_id),
+        acme.get(f"/flare/v1/jobs/{job_id}"),
+    ):
+        assert flare_refusal(reply) == NOT_FOUND
+    assert Job.objects.get().state == State.ACTIVE
+
+
+def test_over_flare_a_project_works_on_its_own_jobs(site):
+    acme = flare("acme")
+    job_id = acme.enqueued()
+
+    assert [job["id"] for job in acme.poll()] == [job_id]
+    assert acme.beat(job_id).json() == {"status": "ok"}
+    assert acme.ack(job_id).status_code == 200
+    assert ojs("acme").job(ids.read(job_id))["state"] == "completed"
+
+
+def test_a_continuation_can_only_follow_a_job_of_its_own_project(site):
+    theirs = flare("other").enqueued()
+
+    assert flare_refusal(flare("acme").enqueue(parent_id=theirs)) == NOT_FOUND
+    assert flare("other").enqueue(parent_id=theirs).status_code == 201
+
+
+# Cron
+
+
+def test_a_schedule_and_what_it_enqueues_belong_to_the_project(site):
+    schedule = {"job_type": "a.b", "cron_expression": "0 3 * * *"}
+    flare("acme").register(recurring_schedules=[schedule])
+    flare("other", "theirs").register(recurring_schedules=[schedule])
+    CronJob.objects.filter(project="acme").update(next_run_at=ago(1))
+    reaper.sweep()
+
+    assert Job.objects.get().project == "acme"
+    assert [cron["name"] for cron in ojs("acme").see("cron").json()["crons"]] == ["rjob_a.b@acme"]
+    assert code(ojs("acme").see("cron/rjob_a.b@other")) == (404, "not_found")
+    assert code(ojs("acme").delete("/ojs/v1/cron/rjob_a.b@other")) == (404, "not_found")
+
+
+def test_a_project_cannot_take_the_schedule_of_another(site):
+    nightly = {"name": "nightly", "cron": "0 3 * * *", "type": "a.b", "args": []}
+    assert ojs("other").send("cron", nightly).status_code == 201
+
+    assert code(ojs("acme").send("cron", nightly)) == (403, "permission_denied")
+    assert ojs().send("cron", nightly).status_code == 200
+    assert CronJob.objects.get().project == "other"
+
+
+# What it costs
+
+
+@pytest.mark.postgres
+def test_a_key_without_a_project_asks_nothing_more(site, django_assert_num_queries):
+    client = ojs()
+    job_id = client.pushed()
+    client.fetch(worker_id="w")
+
+    with django_assert_num_queries(1):
+        client.ack(job_id, worker_id="w")

@@ -1,0 +1,159 @@
+"""Roll-ups: what the charts are drawn from."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from jobs import rollup
+from jobs.history import RANGES, Points
+from jobs.models import QueueSample, Rollup, RollupMark
+from tests.factories import JobErrorFactory, JobFactory, ago
+
+pytestmark = pytest.mark.django_db
+
+
+def catch_up():
+    while rollup.step():
+        pass
+
+
+def settled(seconds_ago, *, wait=1.0, run=0.1, **traits):
+    """A completed job that finished so long ago."""
+    finished = traits.pop("finished_at", None) or ago(seconds_ago)
+    started = finished - timedelta(seconds=run)
+    return JobFactory(
+        completed=True,
+        finished_at=finished,
+        started_at=started,
+        created_at=started - timedelta(seconds=wait),
+        **traits,
+    )
+
+
+def total(name, resolution=60):
+    return sum(Rollup.objects.filter(resolution=resolution).values_list(name, flat=True))
+
+
+def test_completed_failed_and_discarded_are_counted_in_their_minutes():
+    job = settled(180)
+    settled(180)
+    settled(3600 * 5)
+    dead = JobFactory(dead=True, finished_at=ago(240))
+    JobErrorFactory(job=dead, occurred_at=ago(240))
+    JobErrorFactory(job=dead, occurred_at=ago(300))
+
+    catch_up()
+
+    assert [total(name) for name in ("completed", "failed", "discarded")] == [3, 2, 1]
+    assert [total(name, 3600) for name in ("completed", "failed", "discarded")] == [3, 2, 1]
+    minute = Rollup.objects.get(resolution=60, start=rollup.floor(job.finished_at, rollup.MINUTE))
+    assert minute.completed == 2
+
+
+def test_counting_again_counts_nothing_twice():
+    settled(90)
+    catch_up()
+
+    catch_up()
+    catch_up()
+
+    assert (total("completed"), total("completed", 3600)) == (1, 1)
+
+
+def test_a_finish_that_commits_late_is_counted_by_the_next_round():
+    catch_up()
+    settled(61)
+
+    catch_up()
+
+    assert (total("completed"), total("completed", 3600)) == (1, 1)
+
+
+def test_after_downtime_the_rounds_catch_up_step_by_step():
+    catch_up()
+    RollupMark.objects.update(until=rollup.floor(ago(5 * 3600), rollup.MINUTE))
+    Rollup.objects.all().delete()
+    settled(4 * 3600)
+
+    assert rollup.step()
+    assert RollupMark.objects.get().until < ago(3.5 * 3600)
+    catch_up()
+
+    assert total("completed") == 1
+    assert RollupMark.objects.get().until > ago(120)
+
+
+def test_the_minute_that_is_not_over_is_left_to_the_next_round():
+    settled(0)
+
+    catch_up()
+
+    assert total("completed") == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "share", "seconds"),
+    [("waits", 0.5, 2), ("waits", 0.95, 60), ("runs", 0.5, 0.1), ("runs", 0.95, 8)],
+)
+def test_percentiles_are_right_to_a_fifth(name, share, seconds):
+    minute = rollup.floor(ago(200), rollup.MINUTE)
+    for _ in range(9):
+        settled(0, finished_at=minute, wait=2, run=0.1)
+    settled(0, finished_at=minute, wait=60, run=8)
+    catch_up()
+
+    points = Points(RANGES["1h"])
+    (found,) = [value for value in points.percentile(name, share) if value is not None]
+
+    assert seconds / 1.2 <= found <= seconds * 1.2
+
+
+def test_a_job_that_waited_no_time_at_all_is_in_the_first_bucket():
+    settled(200, wait=0, run=0)
+    catch_up()
+
+    (histogram,) = Rollup.objects.filter(resolution=60, completed=1).values_list("waits", flat=True)
+
+    assert histogram == {"0": 1}
+
+
+def test_a_sample_tells_how_deep_each_queue_is_and_since_when():
+    oldest = JobFactory(queue="mail", created_at=ago(100))
+    JobFactory(queue="mail")
+    JobFactory(queue="mail", scheduled=True)
+    JobFactory(queue="web", active=True)
+    QueueSample.objects.create(queue="gone", sampled_at=ago(60), available=7)
+
+    rollup.sample()
+
+    mail, web = QueueSample.objects.order_by("queue")
+    assert (mail.available, mail.scheduled, mail.waiting_since) == (2, 1, oldest.enqueued_at)
+    assert (web.available, web.active) == (0, 1)
+    now = Rollup.objects.get()
+    assert (now.available, now.active, now.delayed) == (2, 1, 1)
+
+
+def test_a_sample_and_a_count_of_one_minute_do_not_overwrite_each_other():
+    start = rollup.floor(timezone.now(), rollup.MINUTE) - rollup.MINUTE
+    Rollup.objects.create(resolution=60, start=start, available=5, active=1, delayed=0)
+    JobFactory(completed=True, finished_at=start)
+
+    catch_up()
+
+    minute = Rollup.objects.get(resolution=60, start=start)
+    assert (minute.available, minute.completed) == (5, 1)
+    hour = Rollup.objects.get(resolution=3600, start=rollup.floor(start, rollup.HOUR))
+    assert (hour.available, hour.completed) == (5, 1)
+
+
+def test_what_no_chart_shows_any_more_is_forgotten():
+    Rollup.objects.create(resolution=60, start=ago(3 * 86_400))
+    kept = Rollup.objects.create(resolution=3600, start=ago(3 * 86_400))
+    Rollup.objects.create(resolution=3600, start=ago(40 * 86_400))
+
+    rollup.prune(Rollup)
+
+    assert list(Rollup.objects.all()) == [kept]

@@ -1,0 +1,196 @@
+"""The dashboard: what is wrong, how it is, how it was; and what it costs."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from django.urls import reverse
+from django.utils import timezone
+
+from jobs import rollup
+from jobs.models import Rollup
+from tests.factories import (
+    JobErrorFactory,
+    JobFactory,
+    QueueFactory,
+    WorkerFactory,
+    ago,
+)
+from tests.operators import answer, choose, forms, staff
+from workers import fleet_sample, reaper
+from workers.models import FleetSample
+
+pytestmark = pytest.mark.django_db
+
+DASHBOARD = "/admin/ojs_workers/dashboard/"
+
+
+@pytest.fixture(autouse=True)
+def running_reaper(db):
+    reaper.sign_of_life("here:1")
+
+
+def wrong(page):
+    """What the attention list says."""
+    return [item.text for item in page.context["attention"]]
+
+
+def card(page, name):
+    return next(value for title, value, _ in page.context["cards"] if title == name)
+
+
+def test_it_is_on_the_index_for_whoever_may_see_it():
+    url = reverse("admin:ojs_workers_dashboard_changelist")
+    allowed, other = staff("view_dashboard", username="a"), staff("view_job", username="b")
+
+    assert url == DASHBOARD
+    assert f'href="{url}"' in allowed.get("/admin/").content.decode()
+    assert f'href="{url}"' not in other.get("/admin/").content.decode()
+    assert allowed.get(url).status_code == 200
+    assert other.get(url).status_code == 403
+
+
+def test_nothing_is_wrong_with_nothing(admin_client):
+    assert wrong(admin_client.get(DASHBOARD)) == []
+
+
+def test_whatever_is_wrong_comes_first(admin_client):
+    WorkerFactory(dead=True, queues=["mail"])
+    WorkerFactory(silent=True, queues=["mail"])
+    WorkerFactory(queues=["mail"])
+    QueueFactory(name="mail")
+    QueueFactory(name="web", paused_at=ago(120), paused_by="ops", pause_reason="Disk full")
+    QueueFactory(name="lost")
+    JobFactory(queue="mail", created_at=ago(7290))
+    JobFactory(queue="lost")
+    JobFactory(dead=True)
+    JobFactory(dead=True, finished_at=ago(4000))
+
+    assert wrong(admin_client.get(DASHBOARD)) == [
+        "1 worker is dead.",
+        "1 worker is silent.",
+        "A job has been waiting in “mail” for 2 h 1 min.",
+        "Jobs wait in “lost”, and no live worker serves it.",
+        "The queue “web” is paused by ops for 2 min: Disk full",
+        "1 job went to the dead letter in the last hour.",
+    ]
+
+
+def test_a_worker_that_died_long_ago_no_longer_calls(admin_client):
+    WorkerFactory(dead=True, died_at=ago(90_000))
+
+    assert wrong(admin_client.get(DASHBOARD)) == []
+
+
+def test_a_reaper_that_does_not_run_is_told(admin_client):
+    reaper.Reaper.objects.update(seen_at=ago(100))
+
+    (text,) = wrong(admin_client.get(DASHBOARD))
+
+    assert text == "The reaper has not run for 1 min 40 s."
+
+
+def test_cards_say_how_it_is(admin_client):
+    worker = WorkerFactory(concurrency=5, queues=["mail"])
+    QueueFactory(name="mail")
+    JobFactory(active=True, queue="mail", reserved_by=worker.pk)
+    JobFactory(queue="mail", created_at=ago(65))
+    for _ in range(3):
+        done = JobFactory(completed=True, queue="mail", finished_at=ago(300))
+    JobErrorFactory(job=done, occurred_at=ago(310))
+    rollup.roll_up()
+
+    page = admin_client.get(DASHBOARD)
+
+    assert card(page, "Queue depth") == "1"
+    assert card(page, "Oldest wait") == "1 min 5 s"
+    assert card(page, "Busy") == "1 / 5"
+    assert card(page, "Error rate") == "25.0%"
+    assert card(page, "Throughput") == "0.000833 a second"
+    (row,) = page.context["queues"]
+    assert (list(row.cells), row.workers) == (["1", "1", "0", "0"], 1)
+
+
+@pytest.mark.parametrize("key", ["1h", "24h", "7d"])
+def test_every_chart_has_a_drawing_and_a_table(admin_client, key):
+    for back in range(1, 50):
+        moment = rollup.floor(timezone.now(), rollup.MINUTE) - back * rollup.MINUTE
+        Rollup.objects.create(
+            resolution=60, start=moment, completed=60, waits={"10": 60}, available=4
+        )
+        FleetSample.objects.create(resolution=60, start=moment, running=3, silent=1)
+    hour = rollup.floor(ago(7200), rollup.HOUR)
+    Rollup.objects.create(resolution=3600, start=hour, completed=3600, runs={"10": 60}, available=4)
+    FleetSample.objects.create(resolution=3600, start=hour, running=3)
+
+    text = admin_client.get(DASHBOARD, {"range": key}).content.decode()
+
+    assert text.count('<svg class="ojs-chart"') == 4
+    assert text.count("<details") == 4
+    assert len(re.findall(r'role="img" aria-labelledby="(\w+)-title"', text)) == 4
+    assert "<style" not in text and " style=" not in text
+
+
+def test_the_fleet_is_sampled_by_state(admin_client):
+    WorkerFactory.create_batch(2, concurrency=5)
+    WorkerFactory(state="quiet")
+    WorkerFactory(silent=True)
+    WorkerFactory(dead=True)
+
+    fleet_sample.sample()
+    fleet_sample.sample()
+
+    minute, hour = FleetSample.objects.order_by("resolution")
+    for sample in (minute, hour):
+        found = (sample.running, sample.quiet, sample.terminate, sample.silent, sample.capacity)
+        assert found[:4] == (2, 1, 0, 1)
+
+
+def test_a_queue_is_paused_from_here():
+    ops = staff("view_dashboard", "view_queue", "pause_queue")
+    queue = QueueFactory(name="mail")
+
+    page = ops.get(DASHBOARD)
+    assert any(form.fields.get("action") == "pause" for form in forms(page))
+    confirmation = choose(ops, "ojs_jobs_queue", "pause", queue)
+    answer(ops, confirmation, reason="Deploy")
+
+    assert wrong(ops.get(DASHBOARD))[0].startswith("The queue “mail” is paused by ops")
+
+
+def test_whoever_may_only_look_is_offered_no_pause():
+    looker = staff("view_dashboard", "view_queue")
+    QueueFactory(name="mail")
+
+    page = looker.get(DASHBOARD)
+
+    assert not any(form.fields.get("action") == "pause" for form in forms(page))
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_it_takes_the_same_queries_for_a_small_site_and_a_big_one(
+    admin_client, django_assert_max_num_queries, count
+):
+    for number in range(count):
+        QueueFactory(name=f"queue-{number}")
+        JobFactory(queue=f"queue-{number}")
+        WorkerFactory(queues=[f"queue-{number}"])
+
+    with django_assert_max_num_queries(14):
+        admin_client.get(DASHBOARD)
+
+
+@pytest.mark.parametrize("query", ["?range=nonsense", "?refresh=-1", "?refresh=7", "?x__y=1"])
+def test_an_odd_address_shows_the_usual_page(admin_client, query):
+    page = admin_client.get(DASHBOARD + query)
+
+    assert (page.status_code, page.context["range"], page.context["refresh"]) == (200, "1h", 0)
+
+
+def test_a_long_gone_moment_is_in_no_chart(admin_client):
+    Rollup.objects.create(resolution=60, start=ago(3 * 3600), completed=60)
+
+    page = admin_client.get(DASHBOARD)
+
+    assert all(chart.is_empty for chart in page.context["charts"])

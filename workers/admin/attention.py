@@ -1,0 +1,120 @@
+"""What an operator must know first: each source answers with what is wrong, or with nothing.
+
+An app that has something to watch adds a function with `watch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from jobs.admin import display
+from jobs.conf import ojs_settings
+from jobs.models import DeadJob
+
+from .. import reaper
+from ..condition import Condition
+
+MOST = 1000
+"""Counted no further."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing that wants attention."""
+
+    text: str
+    url: str = ""
+    is_error: bool = False
+
+
+Source = Callable[[Any], Iterable[Item]]
+"""Asked with the figures of `workers.admin.figures`."""
+_sources: list[Source] = []
+
+
+def watch(source: Source) -> Source:
+    """Ask `source` whenever the dashboard is drawn."""
+    _sources.append(source)
+    return source
+
+
+def attention(figures: Any) -> list[Item]:
+    """Everything that is wrong, errors first."""
+    items = [item for source in _sources for item in source(figures)]
+    return sorted(items, key=lambda item: not item.is_error)
+
+
+@watch
+def silent_reaper(figures: Any) -> Iterator[Item]:
+    seen = reaper.last_seen()
+    if not reaper.is_silent(seen):
+        return
+    if seen is None:
+        yield Item(_("The reaper has never run: start “manage.py runreaper”."), is_error=True)
+    else:
+        span = display.span(timezone.now() - seen)
+        yield Item(_("The reaper has not run for %(span)s.") % {"span": span}, is_error=True)
+
+
+@watch
+def lost_workers(figures: Any) -> Iterator[Item]:
+    url = display.admin_url(figures.site_name, "ojs_workers_worker", "changelist")
+    dead = figures.workers.get(Condition.DEAD, 0)
+    if dead:
+        text = ngettext("%(count)d worker is dead.", "%(count)d workers are dead.", dead)
+        yield Item(text % {"count": dead}, f"{url}?state=dead", is_error=True)
+    silent = figures.workers.get(Condition.SILENT, 0)
+    if silent:
+        text = ngettext("%(count)d worker is silent.", "%(count)d workers are silent.", silent)
+        yield Item(text % {"count": silent}, f"{url}?state=silent", is_error=True)
+
+
+@watch
+def paused_queues(figures: Any) -> Iterator[Item]:
+    for row in figures.queues:
+        queue = row.queue
+        if not queue.is_paused:
+            continue
+        parts = [_("The queue “%(queue)s” is paused") % {"queue": queue.name}]
+        if queue.paused_by:
+            parts.append(_("by %(who)s") % {"who": queue.paused_by})
+        parts.append(_("for %(span)s") % {"span": display.span(timezone.now() - queue.paused_at)})
+        reason = f": {queue.pause_reason}" if queue.pause_reason else "."
+        yield Item(" ".join(parts) + reason, row.url)
+
+
+@watch
+def long_waits(figures: Any) -> Iterator[Item]:
+    for row in figures.queues:
+        if row.wait is not None and row.wait > ojs_settings.WAIT_LIMIT and not row.queue.is_paused:
+            text = _("A job has been waiting in “%(queue)s” for %(span)s.")
+            about = {"queue": row.queue.name, "span": display.span(row.wait)}
+            yield Item(text % about, row.url, is_error=True)
+
+
+@watch
+def unserved_queues(figures: Any) -> Iterator[Item]:
+    for row in figures.queues:
+        if row.wait is not None and not row.workers:
+            text = _("Jobs wait in “%(queue)s”, and no live worker serves it.")
+            yield Item(text % {"queue": row.queue.name}, row.url, is_error=True)
+
+
+@watch
+def growing_dead_letter(figures: Any) -> Iterator[Item]:
+    lately = DeadJob.objects.filter(finished_at__gte=timezone.now() - timedelta(hours=1))
+    count = lately.values("pk")[: MOST + 1].count()
+    if count:
+        text = ngettext(
+            "%(count)s job went to the dead letter in the last hour.",
+            "%(count)s jobs went to the dead letter in the last hour.",
+            count,
+        ) % {"count": f"{MOST}+" if count > MOST else count}
+        yield Item(text, display.admin_url(figures.site_name, "ojs_jobs_deadjob", "changelist"))

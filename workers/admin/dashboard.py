@@ -1,0 +1,167 @@
+"""The dashboard: what is wrong, how it is now, how it was."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import path
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from jobs.admin import display
+from jobs.admin.charts import Chart, Line, seconds
+from jobs.history import RANGES, Points
+from jobs.models import Queue
+
+from ..models import Dashboard, FleetSample
+from .attention import attention
+from .figures import Figures
+
+REFRESH = (0, 2, 5, 15, 60)
+"""Seconds between two looks; 0 means never."""
+SHOWN_QUEUES = 50
+LABELS = {
+    "1h": gettext_lazy("1 hour"),
+    "24h": gettext_lazy("24 hours"),
+    "7d": gettext_lazy("7 days"),
+}
+
+
+@admin.register(Dashboard)
+class DashboardAdmin(admin.ModelAdmin):
+    """One page. It has a model of its own for its entry on the index and its permission."""
+
+    class Media:
+        css: ClassVar[dict[str, Any]] = {"all": ["ojs/admin.css", "ojs/dashboard.css"]}
+        js = ("ojs/dashboard.js",)
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    has_change_permission = has_delete_permission = has_add_permission
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("ojs_jobs.view_dashboard")
+
+    # Whoever may see nothing else of the fleet finds it on the index all the same.
+    has_module_permission = has_view_permission
+
+    def get_urls(self) -> Any:
+        view = self.admin_site.admin_view(self.changelist_view)
+        return [path("", view, name="ojs_workers_dashboard_changelist")]
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        chosen = RANGES.get(request.GET.get("range", ""), RANGES["1h"])
+        refresh = request.GET.get("refresh", "")
+        figures = Figures(self.admin_site.name)
+        points = Points(chosen)
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "media": self.media,
+            "title": _("Dashboard"),
+            "range": chosen.key,
+            "ranges": LABELS.items(),
+            "refresh": int(refresh) if refresh.isdecimal() and int(refresh) in REFRESH else 0,
+            "refreshes": REFRESH,
+            "now": display.absolute(timezone.now()),
+            "attention": attention(figures),
+            "cards": cards(figures, points),
+            "charts": charts(points, Points(chosen, FleetSample)),
+            "queues": figures.queues[:SHOWN_QUEUES],
+            "more_queues": max(0, len(figures.queues) - SHOWN_QUEUES),
+            "may_pause": self._may_pause(request),
+            **(extra_context or {}),
+        }
+        request.current_app = self.admin_site.name
+        return TemplateResponse(
+            request, "admin/ojs/dashboard.html", context | (extra_context or {})
+        )
+
+    def _may_pause(self, request: HttpRequest) -> bool:
+        queues = self.admin_site._registry.get(Queue)
+        return queues is not None and "pause" in queues.get_actions(request)
+
+
+def cards(figures: Figures, points: Points) -> list[tuple[str, str, str]]:
+    """What, how much, and what that is of."""
+    completed, failed = points.total("completed"), points.total("failed")
+    attempts = completed + failed
+    span = str(LABELS[points.range.key])
+    rate = completed / points.range.length.total_seconds()
+    return [
+        (
+            _("Throughput"),
+            _("%(rate)s a second") % {"rate": f"{rate:.3g}"},
+            _("%(count)s completed in %(span)s") % {"count": f"{completed:,}", "span": span},
+        ),
+        (_("Queue depth"), figures.depth, _("available jobs now")),
+        (_("Oldest wait"), figures.oldest, _("of an available job now")),
+        (
+            _("Error rate"),
+            f"{failed / attempts:.1%}" if attempts else display.NOTHING,
+            _("%(failed)s of %(all)s attempts in %(span)s")
+            % {"failed": f"{failed:,}", "all": f"{attempts:,}", "span": span},
+        ),
+        (
+            _("Busy"),
+            f"{figures.busy:,} / {figures.capacity:,}",
+            _("jobs in hand, of what running workers can take"),
+        ),
+    ]
+
+
+def charts(points: Points, fleet: Points) -> list[Chart]:
+    """Throughput, latency, depth and the fleet over time."""
+    moments = points.moments
+    return [
+        Chart(
+            "throughput",
+            _("Throughput, jobs a second"),
+            moments,
+            [
+                Line(_("completed"), "main", points.rate("completed")),
+                Line(_("failed attempts"), "bad", points.rate("failed")),
+            ],
+        ),
+        Chart(
+            "latency",
+            _("Latency of completed jobs"),
+            moments,
+            [
+                Line(_("wait p50"), "main", points.percentile("waits", 0.5)),
+                Line(_("wait p95"), "main-dashed", points.percentile("waits", 0.95)),
+                Line(_("run p50"), "other", points.percentile("runs", 0.5)),
+                Line(_("run p95"), "other-dashed", points.percentile("runs", 0.95)),
+            ],
+            seconds,
+        ),
+        Chart(
+            "depth",
+            _("Queue depth, jobs"),
+            moments,
+            [
+                Line(_("available"), "main", points.highest("available")),
+                Line(_("active"), "other", points.highest("active")),
+                Line(_("scheduled or retryable"), "quiet-dashed", points.highest("delayed")),
+            ],
+        ),
+        Chart(
+            "fleet",
+            _("Fleet by state, workers"),
+            moments,
+            [
+                Line(_("running"), "main", fleet.highest("running")),
+                Line(_("quiet"), "quiet", fleet.highest("quiet")),
+                Line(_("terminating"), "other-dashed", fleet.highest("terminate")),
+                Line(_("silent"), "bad", fleet.highest("silent")),
+            ],
+        ),
+    ]

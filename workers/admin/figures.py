@@ -1,0 +1,118 @@
+"""The dashboard's figures as they are now: a handful of queries, however big the tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from typing import Any
+
+from django.db.models import Q
+from django.utils import timezone
+
+from jobs import dashboard
+from jobs.admin import display
+from jobs.conf import ojs_settings
+from jobs.lifecycle import State
+from jobs.models import Queue
+
+from ..condition import Condition, condition, in_hand
+from ..models import Worker
+
+MOST_QUEUES = 500
+RECENT = timedelta(hours=24)
+"""A worker that died longer ago no longer calls for attention."""
+
+
+@dataclass(frozen=True)
+class QueueRow:
+    """One queue, and who serves it."""
+
+    queue: Queue
+    depth: dashboard.Depth
+    workers: int
+    """Running workers that fetch from it."""
+    url: str
+
+    @property
+    def wait(self) -> timedelta | None:
+        since = self.depth.waiting_since
+        return timezone.now() - since if since else None
+
+    @property
+    def cells(self) -> Iterator[str]:
+        for state in (State.AVAILABLE, State.ACTIVE, State.SCHEDULED, State.RETRYABLE):
+            yield self.depth.shown(state)
+
+    @property
+    def oldest(self) -> str:
+        return display.NOTHING if self.wait is None else display.span(self.wait)
+
+
+class Figures:
+    """Queues and workers as they are now."""
+
+    def __init__(self, site_name: str) -> None:
+        self.site_name = site_name
+
+    @cached_property
+    def _fleet(self) -> list[Any]:
+        """Workers that live, and those that died lately."""
+        died = timezone.now() - RECENT
+        workers = Worker.objects.filter(
+            Q(pk__in=Worker.objects.live().values("pk")) | Q(died_at__gte=died)
+        )
+        annotated = workers.annotate(in_hand=in_hand()).annotate(condition=condition())
+        return list(annotated.order_by().values("condition", "queues", "concurrency", "in_hand"))
+
+    @cached_property
+    def workers(self) -> Counter[str]:
+        """How many workers are in each condition."""
+        return Counter(row["condition"] for row in self._fleet)
+
+    @property
+    def busy(self) -> int:
+        return sum(row["in_hand"] for row in self._fleet)
+
+    @property
+    def capacity(self) -> int:
+        """How many jobs the running workers run at once."""
+        return sum(
+            row["concurrency"] or ojs_settings.CONCURRENCY
+            for row in self._fleet
+            if row["condition"] == Condition.RUNNING
+        )
+
+    @cached_property
+    def queues(self) -> list[QueueRow]:
+        """Every queue, the deepest first."""
+        serving = Counter(
+            name
+            for row in self._fleet
+            if row["condition"] == Condition.RUNNING
+            for name in set(row["queues"])
+        )
+        queues = list(Queue.objects.order_by("name")[:MOST_QUEUES])
+        depths = dashboard.depths([queue.pk for queue in queues])
+        rows = [
+            QueueRow(queue, depths[queue.pk], serving[queue.pk], self._url(queue))
+            for queue in queues
+        ]
+        return sorted(rows, key=lambda row: -row.depth.of(State.AVAILABLE))
+
+    def _url(self, queue: Queue) -> str:
+        return display.admin_url(self.site_name, "ojs_jobs_queue", "change", queue.pk)
+
+    @property
+    def depth(self) -> str:
+        """Jobs that wait to be fetched, in all queues."""
+        total = sum(row.depth.of(State.AVAILABLE) for row in self.queues)
+        capped = any(State.AVAILABLE in row.depth.capped for row in self.queues)
+        return f"≈ {total:,}" if capped else f"{total:,}"
+
+    @property
+    def oldest(self) -> str:
+        waits = [row.wait for row in self.queues if row.wait is not None]
+        return display.span(max(waits)) if waits else display.NOTHING

@@ -1,0 +1,211 @@
+"""What may come in over Flare: validation only. Flare has one code for it, `invalid_request`."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.utils import timezone
+
+from jobs import fields
+from jobs.engine import NewCronJob
+from jobs.errors import PermissionDenied
+from jobs.fields import Document, missing, refuse, wrong_type
+from jobs.identifiers import uuid7
+from jobs.retry import MAX_ATTEMPTS
+from jobs.schedules import InvalidSchedule, read_schedule, read_zone
+from jobs.validation import PRIORITIES, QUEUE_LENGTH, QUEUE_PATTERN, TYPE_PATTERN, NewJob
+from workers.protocol import Completion, Description, Failure
+
+from . import ids
+
+LONGEST_WORKER_ID = 100
+CAPACITY = (1, 50)
+MOST_NAMES = 1_000
+"""Queues, job types or schedules in one request."""
+STATUSES = ("succeeded", "failed")
+LONGEST_TEXT = 2**20
+MOST_TYPE = 140
+"""Characters of a scheduled type, which is part of the name of its schedule."""
+
+
+def worker_id(body: Document, caller: Any) -> str:
+    """
+    Raises:
+        PermissionDenied: the key speaks for another worker only.
+    """
+    given = fields.required_text(body, "worker_id", longest=LONGEST_WORKER_ID)
+    if caller.worker_id not in ("", given):
+        raise PermissionDenied(
+            f"This API key speaks for worker '{caller.worker_id}' only.", worker_id=given
+        )
+    return given
+
+
+def names(body: Document, field: str, *, least: int = 0) -> list[str] | None:
+    """Read an array of names, each once and in order; None if there is none."""
+    found = fields.texts(body, field)
+    if found is None:
+        return None
+    if not least <= len(found) <= MOST_NAMES:
+        raise refuse(field, f"The '{field}' field must hold {least or 0} to {MOST_NAMES} names.")
+    if "" in found:
+        raise refuse(field, f"The '{field}' field must not hold an empty name.")
+    return list(dict.fromkeys(found))
+
+
+def required_names(body: Document, field: str, *, least: int = 0) -> list[str]:
+    found = names(body, field, least=least)
+    if found is None:
+        raise missing(field)
+    return found
+
+
+def registration(body: Document, caller: Any) -> Description:
+    return Description(
+        hostname=fields.text(body, "hostname"),
+        queues=required_names(body, "queues", least=1),
+        job_types=required_names(body, "job_types"),
+        version=fields.text(body, "sdk_version"),
+        protocol="flare",
+        project=caller.project or None,
+    )
+
+
+def schedules(body: Document, caller: Any) -> list[NewCronJob]:
+    """Read `recurring_schedules`: cron jobs named `rjob_{job_type}`, or `rjob_{job_type}@{project}`
+    for a project's, whose types are its own affair.
+    """
+    items = body.get("recurring_schedules")
+    if items is None:
+        return []
+    if type(items) is not list:
+        raise wrong_type("recurring_schedules", "array", items)
+    if len(items) > MOST_NAMES:
+        raise refuse("recurring_schedules", f"At most {MOST_NAMES} schedules in one request.")
+    found = []
+    for index, item in enumerate(items):
+        place = f"recurring_schedules[{index}]"
+        if type(item) is not dict:
+            raise wrong_type(place, "object", item)
+        try:
+            found.append(_schedule(item, caller.project))
+        except fields.InvalidRequest as refusal:
+            refusal.message = f"{place}: {refusal.message}"
+            refusal.details["field"] = f"{place}.{refusal.details.get('field', '')}"
+            raise
+    return found
+
+
+def _schedule(item: Document, project: str) -> NewCronJob:
+    kind = fields.required_text(item, "job_type", pattern=TYPE_PATTERN, longest=MOST_TYPE)
+    attempts = fields.integer(item, "max_attempts", least=1, most=MAX_ATTEMPTS)
+    seconds = timeout_seconds(item)
+    options: dict[str, Any] = {"queue": queue(item)}
+    if attempts is not None:
+        options["max_attempts"] = attempts
+    if seconds is not None:
+        options["visibility_timeout"] = seconds
+    expression = fields.required_text(item, "cron_expression")
+    zone = fields.text(item, "timezone", longest=64) or "UTC"
+    for field, check in (
+        ("timezone", lambda: read_zone(zone)),
+        ("cron_expression", lambda: read_schedule(expression, zone)),
+    ):
+        try:
+            check()
+        except InvalidSchedule as problem:
+            raise refuse(field, str(problem)) from None
+    return NewCronJob(
+        name=f"rjob_{kind}@{project}" if project else f"rjob_{kind}",
+        expression=expression,
+        timezone=zone,
+        template={"type": kind, "args": [{}], "options": options},
+        project=project,
+    )
+
+
+def queue(body: Document) -> str:
+    return fields.text(body, "queue", pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH) or "default"
+
+
+def timeout_seconds(body: Document) -> int | None:
+    longest = int(fields.LONGEST.total_seconds())
+    return fields.integer(body, "timeout_seconds", least=1, most=longest)
+
+
+def capacity(body: Document) -> int:
+    least, most = CAPACITY
+    return fields.integer(body, "capacity", least=least, most=most) or 1
+
+
+def job_id(body: Document) -> UUID:
+    return ids.read(fields.required_text(body, "job_id"))
+
+
+def outcome(body: Document, sender: str) -> Completion | Failure:
+    status = fields.required_text(body, "status")
+    if status not in STATUSES:
+        raise refuse(
+            "status", f"The 'status' field must be one of {', '.join(STATUSES)}, not {status!r}."
+        )
+    duration = fields.integer(body, "duration_ms")
+    error = fields.mapping(body, "error")
+    failed = _failure(error or {}, sender)
+    if status == "succeeded":
+        return Completion(job_id(body), worker_id=sender)
+    if error is None:
+        raise missing("error")
+    failed.job_id = job_id(body)
+    failed.details = None if duration is None else {"duration_ms": duration}
+    return failed
+
+
+def _failure(error: Document, sender: str) -> Failure:
+    try:
+        trace = fields.text(error, "stack_trace", longest=LONGEST_TEXT)
+        return Failure(
+            UUID(int=0),
+            worker_id=sender,
+            type=(fields.text(error, "type", longest=LONGEST_TEXT) or "handler_error")[:255],
+            message=fields.text(error, "message", longest=LONGEST_TEXT) or "",
+            backtrace=trace.splitlines() if trace else None,
+        )
+    except fields.InvalidRequest as refusal:
+        refusal.details["field"] = f"error.{refusal.details.get('field', '')}"
+        raise
+
+
+def progress(body: Document) -> float | None:
+    """The progress a worker reports; None for one outside [0, 1], which is ignored."""
+    value = body.get("progress")
+    if value is None:
+        return None
+    if type(value) not in (int, float):
+        raise wrong_type("progress", "number", value)
+    return float(value) if 0 <= value <= 1 else None
+
+
+def new_job(body: Document, caller: Any) -> tuple[NewJob, UUID | None]:
+    """Read a job to enqueue, and the job it waits for."""
+    attempts = fields.integer(body, "max_attempts", least=1, most=MAX_ATTEMPTS)
+    least, most = PRIORITIES
+    seconds = timeout_seconds(body)
+    parent = fields.text(body, "parent_id")
+    if parent is not None and body.get("scheduled_at") is not None:
+        raise refuse("scheduled_at", "A job waits for its parent or for its time, not for both.")
+    job = NewJob(
+        type=fields.required_text(body, "job_type", pattern=TYPE_PATTERN),
+        args=[fields.mapping(body, "payload") or {}],
+        id=uuid7(),
+        queue=queue(body),
+        priority=fields.integer(body, "priority", least=least, most=most) or 0,
+        max_attempts=attempts or 3,
+        retry=None if attempts is None else {"max_attempts": attempts},
+        # Not an execution timeout: with heartbeats a Flare job may run longer.
+        visibility_timeout=fields.period({"period": seconds}, "period"),
+        scheduled_at=fields.when(body, "scheduled_at", timezone.now()),
+        tags=fields.texts(body, "tags") or [],
+        project=caller.project,
+    )
+    return job, None if parent is None else ids.read(parent)

@@ -1,0 +1,208 @@
+"""The Zeridion Flare Workers API over HTTP: parse, one call, reply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.csrf import csrf_exempt
+from rest_framework.response import Response
+
+from jobs import engine, projects
+from jobs.api import base
+from jobs.conf import ojs_settings
+from jobs.errors import (
+    Conflict,
+    InvalidPayload,
+    InvalidRequest,
+    JobNotFound,
+    OJSError,
+)
+from jobs.lifecycle import State
+from workers import admission, liveness, protocol
+from workers.protocol import Completion, Description
+
+from . import ids, replies, requests
+
+MEDIA_TYPE = "application/json"
+SHARE = 2 / 3
+"""Of a job's `timeout_seconds`: the silence allowed after a heartbeat."""
+
+# Everything else keeps the status and code it has on OJS HTTP.
+WORDS: tuple[tuple[type[OJSError], int, str], ...] = (
+    (JobNotFound, 404, "job_not_found"),
+    (Conflict, 409, "invalid_state"),
+    (InvalidRequest, 400, "invalid_request"),
+    (InvalidPayload, 400, "invalid_request"),
+)
+
+
+def answer_error(problem: Exception, context: dict[str, Any]) -> Response:
+    """Turn what was raised into Flare's words for it."""
+    if not isinstance(problem, OJSError):
+        return base.answer_error(problem, context)
+    response = base.error_response(context["request"]._request, problem)
+    for kind, status, code in WORDS:
+        if isinstance(problem, kind):
+            response.status_code = status
+            response.data["error"]["code"] = code
+            break
+    for name in ("docs_url", "doc_url", "type", "hint"):
+        response.data["error"].pop(name, None)
+    return response
+
+
+class FlareViewSet(base.OJSViewSet):
+    """What the endpoints under `/flare/v1` share."""
+
+    http_method_names: Any = ["get", "head", "post"]
+
+    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        # The version of OJS that a client speaks is no matter here.
+        request._request.META.pop("HTTP_OJS_VERSION", None)
+        super().initial(request, *args, **kwargs)
+
+    def require_own(self, job_id: str) -> None:
+        projects.require(ids.read(job_id), self.caller.project)
+
+    def get_exception_handler(self) -> Callable[..., Response]:
+        return answer_error
+
+    def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
+        response = super().finalize_response(request, response, *args, **kwargs)
+        dress(response)
+        return response
+
+
+def dress(response: Any) -> None:
+    del response["OJS-Version"]
+    response["Content-Type"] = response.content_type = MEDIA_TYPE
+
+
+class WorkerViewSet(FlareViewSet):
+    """`/flare/v1/workers`"""
+
+    scopes: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("register", "poll", "ack", "heartbeat"), "work"
+    )
+
+    def register(self, request: Any) -> Response:
+        body = self.read()
+        worker_id = requests.worker_id(body, self.caller)
+        description = requests.registration(body, self.caller)
+        schedules = requests.schedules(body, self.caller)
+        self._admit(worker_id)
+        for schedule in schedules:
+            engine.upsert_cron(schedule)
+        protocol.register(worker_id, description)
+        return Response({"status": "registered"})
+
+    def poll(self, request: Any) -> Response:
+        """Claim jobs; an empty array is a normal answer, and all that a quieted worker gets."""
+        body = self.read()
+        worker_id = requests.worker_id(body, self.caller)
+        queues = requests.required_names(body, "queues", least=1)
+        capacity = requests.capacity(body)
+        types = requests.names(body, "job_types")
+        self._admit(worker_id)
+        seen = self._description(queues=queues)
+        liveness.seen(worker_id, seen)
+        jobs = protocol.fetch(
+            queues,
+            worker_id=worker_id,
+            count=capacity,
+            # A worker that says nothing here runs what it registered for.
+            types=liveness.types_of(worker_id) if types is None else types,
+            project=self.caller.project,
+        )
+        periods = {}
+        if jobs:
+            periods = liveness.reserve_for_execution(jobs, worker_id)
+            liveness.seen(worker_id, seen)
+        return Response({"jobs": [replies.polled(job, periods[job.id]) for job in jobs]})
+
+    def ack(self, request: Any) -> Response:
+        """Settle a job. A continuation that success sets free is counted in the answer."""
+        body = self.read()
+        worker_id = requests.worker_id(body, self.caller)
+        asked = requests.outcome(body, worker_id)
+        self._admit(worker_id)
+        project = self.caller.project
+        if isinstance(asked, Completion):
+            (outcome,) = protocol.ack([asked], project=project)
+        else:
+            (outcome,) = protocol.fail([asked], project=project)
+        liveness.seen(worker_id, self._description())
+        if outcome.error is not None:
+            raise outcome.error
+        children = engine.freed_by(outcome.job_id) if outcome.state == State.COMPLETED else None
+        return Response(replies.acknowledged(outcome, children))
+
+    def heartbeat(self, request: Any) -> Response:
+        """Restart the job's liveness deadline; `cancel` for a job that was cancelled meanwhile."""
+        body = self.read()
+        worker_id = requests.worker_id(body, self.caller)
+        job_id = requests.job_id(body)
+        progress = requests.progress(body)
+        self._admit(worker_id)
+        try:
+            goes_on = liveness.keep_alive(
+                job_id,
+                worker_id,
+                share=SHARE,
+                at_least=ojs_settings.FLARE.MINIMUM_GRACE,
+                progress=progress,
+                project=self.caller.project,
+            )
+        finally:
+            liveness.seen(worker_id, self._description())
+        return Response({"status": "ok" if goes_on else "cancel"})
+
+    def _description(self, **said: Any) -> Description:
+        return Description(protocol="flare", project=self.caller.project or None, **said)
+
+    def _admit(self, worker_id: str) -> None:
+        admission.admit([worker_id], self.caller)
+
+
+class JobViewSet(FlareViewSet):
+    """`/flare/v1/jobs`"""
+
+    scopes: ClassVar[dict[str, str]] = dict.fromkeys(("create", "retrieve", "cancel"), "produce")
+
+    def create(self, request: Any) -> Response:
+        """Enqueue a job; one with a `parent_id` waits until that job has succeeded."""
+        asked, parent = requests.new_job(self.read(required=True), self.caller)
+        job: Any
+        if parent is None:
+            (job,) = engine.enqueue([asked])
+        else:
+            projects.find(parent, self.caller.project)
+            engine.enqueue_after([asked], {asked.id: [parent]}, pass_results=False)
+            # Its parent may have ended before.
+            job = projects.find(asked.id, self.caller.project)
+        response = Response(replies.job(job), status=201)
+        response["Location"] = f"{request.path.rstrip('/')}/{ids.write(job.id)}"
+        return response
+
+    def retrieve(self, request: Any, job_id: str) -> Response:
+        job = projects.find(ids.read(job_id), self.caller.project)
+        return self._answer(job)
+
+    def cancel(self, request: Any, job_id: str) -> Response:
+        """Cancel a job that has not finished; its worker hears it at its next heartbeat."""
+        change = engine.cancel(ids.read(job_id), cancelled_by=self.caller.name)
+        return self._answer(change.job)
+
+    def _answer(self, job: Any) -> Response:
+        progress = engine.progress_of(job.pk).value
+        return Response(replies.job(job, progress=progress, error=replies.last_error(job)))
+
+
+@csrf_exempt
+def not_found(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+    """The 404 of every other path under /flare."""
+    response = base.not_found(request)
+    dress(response)
+    return response

@@ -1,0 +1,17 @@
+"""The dashboard's place among the models: an entry on the admin's index."""
+
+from __future__ import annotations
+
+from django.utils.translation import gettext_lazy as _
+
+from .worker import Worker
+
+
+class Dashboard(Worker):
+    """The fleet and its queues at a glance: a page (`ojs_jobs.view_dashboard`)."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        verbose_name = _("dashboard")
+        verbose_name_plural = _("dashboard")
