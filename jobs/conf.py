@@ -57,6 +57,7 @@ class AGQ:
 
     HOST: str = _option("127.0.0.1", "Address `runagq` listens on.")
     PORT: int = _option(6380, "Port `runagq` listens on.")
+    URL: str = _option("", "What the manifest calls it, where that is not where it listens.")
     HEARTBEAT_INTERVAL: timedelta = _seconds(30, "How often AGQ workers are told to be heard.")
     HEARTBEAT_TIMEOUT: timedelta = _seconds(90, "Silence after which an AGQ worker is dead.")
     JOB_TIMEOUT: timedelta = _seconds(
@@ -70,6 +71,19 @@ class AGQ:
     MAX_BUFFERED: int = _option(
         256 * 1024 * 1024, "Most bytes of unfinished commands, all connections together."
     )
+
+
+@dataclass(frozen=True)
+class Rota:
+    """Options of Rota's WebSocket, `manage.py runrota`: `OJS["ROTA"]`, `OJS_ROTA_<NAME>`."""
+
+    HOST: str = _option("127.0.0.1", "Address `runrota` listens on.")
+    PORT: int = _option(8081, "Port `runrota` listens on.")
+    URL: str = _option("", "What the manifest calls it, where that is not where it listens.")
+    HEARTBEAT_TIMEOUT: timedelta = _seconds(5, "Silence after which a Rota worker is dead.")
+    THREADS: int = _option(8, "Messages worked on at once, each with a database connection.")
+    MAX_CONNECTIONS: int = _option(1_000, "Most connections of one process.")
+    MAX_MESSAGE: int = _option(16 * 1024 * 1024, "Largest message, in bytes.")
 
 
 @dataclass(frozen=True)
@@ -106,6 +120,7 @@ class Settings:
     MAX_RESULT_SIZE: int = _option(
         1024 * 1024, "Largest result of a job, in bytes of JSON; references have no such limit."
     )
+    MAX_BULK: int = _option(1_000, "Most jobs or ids in one bulk request (OJS bulk operations §9).")
     MAX_FETCH: int = _option(1_000, "Most jobs handed out by one fetch.")
     MAX_WAIT: timedelta = _seconds(30, "Longest wait a fetch may ask for with `wait_ms`.")
     MAX_WAITING: int = _option(
@@ -157,6 +172,15 @@ class Settings:
     RECORD_EVENTS: bool = _option(
         True, "Write job and worker events into the durable record behind `/ojs/v1/events`."
     )
+    METRICS: bool = _option(
+        True, "Count what the events tell, for `/ojs/v1/metrics` and `/ojs/v1/autoscaling`."
+    )
+    METRICS_MAX_SERIES: int = _option(
+        2_000, "Most pairs of queue and job type that are counted apart; others go together."
+    )
+    AUTOSCALE_WITHIN: timedelta = _seconds(
+        60, "How fast the workers that autoscaling asks for shall work off what waits."
+    )
     CONFORMANCE_MODE: bool = _option(
         False, "Test hooks of the public conformance suite (reset, test directives). Never in use."
     )
@@ -164,9 +188,10 @@ class Settings:
     # The optional bindings
     FLARE: Flare = _group(Flare)
     AGQ: AGQ = _group(AGQ)
+    ROTA: Rota = _group(Rota)
 
 
-GROUPS: dict[str, type[Any]] = {"FLARE": Flare, "AGQ": AGQ}
+GROUPS: dict[str, type[Any]] = {"FLARE": Flare, "AGQ": AGQ, "ROTA": Rota}
 """Options that hold a dictionary of their own, one for each optional binding."""
 
 

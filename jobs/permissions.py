@@ -23,6 +23,7 @@ OPERATES = frozenset(
         "run_job",
         "enqueue_job",
         "operate_cron",
+        "register_spec",
         "pause_queue",
         "maintenance",
     }

@@ -15,6 +15,7 @@ from jobs.database import connection
 
 from .access import Operator
 from .first_look import Address
+from .services import rota_is_installed
 
 MANAGE = Path(settings.BASE_DIR) / "manage.py"
 
@@ -30,6 +31,8 @@ class Announcement:
     """None without a demonstration."""
     agq: bool
     """Whether AGQ workers are served."""
+    rota: bool
+    """Whether Rota workers are."""
     database_named: bool
     """Whether the database was named on the command line, which other commands do not know."""
 
@@ -41,11 +44,7 @@ class Announcement:
         yield f"  Admin     {url}/admin/"
         yield f"            {self._login()}"
         yield f"  Health    {url}/ojs/v1/health    server, database and reaper"
-        agq = ojs_settings.AGQ
-        if self.agq:
-            yield f"  AGQ       {agq.HOST}:{agq.PORT}    workers with any Redis client"
-        elif agq.PORT:
-            yield f"  AGQ       not served: {agq.HOST}:{agq.PORT} is in use (OJS_AGQ_PORT)"
+        yield from self._bindings()
         yield f"  Manifest  {url}/ojs/manifest     what the API under {url}/ojs/v1 can do"
         if ojs_settings.FLARE.ENABLED:
             yield f"  Flare     {url}/flare/v1        the Zeridion Flare worker protocol"
@@ -61,6 +60,17 @@ class Announcement:
         yield f"  Logs      {from_here(self.logs)}"
         yield "  End       Ctrl-C"
         yield ""
+
+    def _bindings(self) -> Iterator[str]:
+        agq, rota = ojs_settings.AGQ, ojs_settings.ROTA
+        if self.agq:
+            yield f"  AGQ       {agq.HOST}:{agq.PORT}    workers with any Redis client"
+        elif agq.PORT:
+            yield f"  AGQ       not served: {agq.HOST}:{agq.PORT} is in use (OJS_AGQ_PORT)"
+        if self.rota:
+            yield f"  Rota      ws://{rota.HOST}:{rota.PORT}/work    workers on a WebSocket"
+        elif rota.PORT and rota_is_installed():
+            yield f"  Rota      not served: {rota.HOST}:{rota.PORT} is in use (OJS_ROTA_PORT)"
 
     def _login(self) -> str:
         name = self.operator.username

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from jobs.conf import ojs_settings
 
@@ -15,6 +17,7 @@ from .supervisor import Service
 ROOT = Path(__file__).resolve().parent.parent
 
 AGQ = "AGQ server"
+ROTA = "Rota server"
 THREADS = 32
 """More than `MAX_WAITING`: a fetch that waits for work keeps its thread, and acks need some too."""
 WORKER_GRACE = 3
@@ -34,8 +37,10 @@ def services(
         Service("reaper", [*manage, "runreaper"], logs / "reaper.log", environment),
         Service("cluster", [*manage, "qcluster"], logs / "cluster.log", environment),
     ]
-    if agq_can_listen():
+    if can_listen(ojs_settings.AGQ):
         found.append(Service(AGQ, [*manage, "runagq"], logs / "agq.log", environment))
+    if can_listen(ojs_settings.ROTA) and rota_is_installed():
+        found.append(Service(ROTA, [*manage, "runrota"], logs / "rota.log", environment))
     if demo:
         access = {"OJS_URL": address.url, "OJS_AUTH_TOKEN": token}
         command = [sys.executable, "-m", "ojs_project.demo_worker", "--grace", str(WORKER_GRACE)]
@@ -46,15 +51,20 @@ def services(
     return found
 
 
-def agq_can_listen() -> bool:
-    """Whether AGQ is wanted (`OJS_AGQ_PORT=0` says no) and its port is free."""
-    if not ojs_settings.AGQ.PORT:
+def can_listen(options: Any) -> bool:
+    """Whether a binding is wanted (`OJS_AGQ_PORT=0` says no) and its port is free."""
+    if not options.PORT:
         return False
     try:
-        Address.find(ojs_settings.AGQ.HOST, ojs_settings.AGQ.PORT).check_free()
+        Address.find(options.HOST, options.PORT).check_free()
     except Unusable:
         return False
     return True
+
+
+def rota_is_installed() -> bool:
+    """Whether the extra `rota` is there."""
+    return importlib.util.find_spec("websockets") is not None
 
 
 def server(address: Address) -> list[str]:

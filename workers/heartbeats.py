@@ -43,8 +43,9 @@ class Description:
     version: str | None = None
     heartbeat_timeout: timedelta | None = None
     capabilities: list[str] | None = None
-    """Written at registration alone, like `details`."""
+    """Written at registration alone, like `details` and `specs`."""
     details: dict[str, Any] | None = None
+    specs: dict[str, str] | None = None
 
     def given(self) -> dict[str, Any]:
         pairs = ((name, getattr(self, name)) for name in self.__slots__)

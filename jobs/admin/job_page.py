@@ -46,6 +46,7 @@ OPTIONAL = {
     "pretty_retry": "retry",
 }
 """Fields of the page that are shown only where this attribute of the job has a value."""
+LINES_SHOWN = 200
 
 
 class JobPages(ReadOnlyModelAdmin):
@@ -156,6 +157,7 @@ class JobPages(ReadOnlyModelAdmin):
         context["errors_of_job"] = [
             (error, display.worker_link(self.admin_site.name, error.worker_id)) for error in errors
         ]
+        context["lines_of_job"] = job.logs.order_by("-pk")[:LINES_SHOWN]
         context["timeline"] = timeline(job, self.admin_site.name)
         context["why"] = why(job)
         return super().render_change_form(request, context, *args, **kwargs)

@@ -25,6 +25,7 @@ from rest_framework.viewsets import ViewSet
 
 from .. import projects
 from ..errors import (
+    BatchTooLarge,
     BodyTooLarge,
     Conflict,
     DuplicateJob,
@@ -32,10 +33,14 @@ from ..errors import (
     InvalidPayload,
     InvalidRequest,
     InvalidRetryPolicyRequest,
+    JobTypeNotAllowed,
     NotAuthenticated,
     NotFound,
+    NotInstalled,
     OJSError,
     PermissionDenied,
+    QueueClosed,
+    QueueFull,
     ResultPruned,
     ResultTooLarge,
     Unsupported,
@@ -59,6 +64,11 @@ STATUS: dict[type[OJSError], int] = {
     InvalidRetryPolicyRequest: 422,
     InvalidRequest: 400,
     BodyTooLarge: 413,
+    BatchTooLarge: 413,
+    QueueFull: 429,
+    QueueClosed: 422,
+    JobTypeNotAllowed: 422,
+    NotInstalled: 501,
     Unsupported: 422,
     NotFound: 404,
     ResultPruned: 410,
@@ -300,6 +310,12 @@ def error_response(
         retryable=problem.retryable if retryable is None else retryable,
     )
     response = Response({"error": document}, status=status or status_of(problem))
+    if isinstance(problem, QueueFull):
+        response["Retry-After"] = str(problem.RETRY_AFTER)
+        response["X-OJS-Queue-Depth"] = str(problem.details["depth"])
+        response["X-OJS-Queue-Bound"] = str(problem.details["bound"])
+    elif isinstance(problem, BatchTooLarge):
+        response["X-OJS-Max-Batch-Size"] = str(problem.details["max_batch_size"])
     if response.status_code == 401:
         response["WWW-Authenticate"] = 'Bearer realm="ojs"'
     return response

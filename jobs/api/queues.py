@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django.db.models import Q
 
-from .. import engine, events
+from .. import engine, events, fields, queue_config
 from ..audit import of_caller, record_action
 from ..database import atomic
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope
@@ -15,6 +15,7 @@ from ..identifiers import parse_uuid
 from ..models import DeadJob, Job, JobError, Queue, Scope
 from ..projects import own
 from ..timestamps import format_timestamp, parse_timestamp
+from ..validation import QUEUE_LENGTH, QUEUE_PATTERN
 from .base import OJSViewSet, Response
 from .dialects import job_reply
 from .jobs import full_envelope, parse_id
@@ -30,7 +31,23 @@ LOOKED_AT = 2000
 class QueueViewSet(OJSViewSet):
     """`/ojs/v1/queues`"""
 
-    scopes: ClassVar[dict[str, str]] = {"list": Scope.PRODUCE}
+    scopes: ClassVar[dict[str, str]] = {"list": Scope.PRODUCE, "create": Scope.OPERATE}
+
+    def create(self, request: Any) -> Response:
+        """Make a queue before its first job (queue configuration §9.2)."""
+        body = self.read(required=True)
+        name = fields.required_text(body, "name", pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH)
+        config = queue_config.parse(fields.mapping(body, "config") or {})
+        with atomic():
+            queue = engine.queues.create(name, config)
+            record_action(
+                of_caller(self.caller, request),
+                "add_queue",
+                kind="queue",
+                count=1,
+                selection={"ids": [name], "config": config},
+            )
+        return Response(full_document(queue), status=201)
 
     def list(self, request: Any) -> Response:
         """Every queue that has been used (OJS HTTP §11.1)."""
@@ -49,7 +66,7 @@ class QueueViewSet(OJSViewSet):
 def queue_document(queue: Queue) -> dict[str, Any]:
     document = {
         "name": queue.name,
-        "status": "paused" if queue.is_paused else "active",
+        "status": queue.status,
         "paused": queue.is_paused,
         "created_at": format_timestamp(queue.created_at),
     }
@@ -58,11 +75,22 @@ def queue_document(queue: Queue) -> dict[str, Any]:
     return document
 
 
+def full_document(queue: Queue) -> dict[str, Any]:
+    """A queue and what it was told (queue configuration §9.3)."""
+    config = queue_config.public(queue.config)
+    if queue.concurrency is not None:
+        config["concurrency"] = queue.concurrency
+    document = queue_document(queue) | {"state": queue.status, "config": config}
+    if queue.updated_at is not None:
+        document["updated_at"] = format_timestamp(queue.updated_at)
+    return document | {"configuration": config}
+
+
 class DeadLetterViewSet(OJSViewSet):
     """`/ojs/v1/dead-letter`: the discarded jobs, as a view (OJS HTTP §12)."""
 
     scopes: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("list", "retrieve", "retry", "destroy"), Scope.OPERATE
+        ("list", "retrieve", "retry", "destroy", "erase"), Scope.OPERATE
     )
 
     def list(self, request: Any) -> Response:
@@ -117,6 +145,11 @@ class DeadLetterViewSet(OJSViewSet):
                 selection={"ids": [str(wanted)]},
             )
         return Response({"deleted": True, "job_id": job_id})
+
+    def erase(self, request: Any, job_id: str) -> Response:
+        """Delete it for good, and answer without a word (OJS admin API §11)."""
+        self.destroy(request, job_id)
+        return Response(status=204)
 
 
 def _older_than(rows: Any, keys: list[str]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -11,23 +12,29 @@ from django.http import HttpRequest
 from .. import __version__, engine
 from ..conf import ojs_settings
 from ..database import connection
+from ..endpoints import announced
 from ..errors import NotFound
 from ..models import (
+    BulkRequest,
     Checkpoint,
     CronJob,
     CronRun,
     Dependency,
     Event,
     Job,
+    JobCounter,
     JobError,
     ProgressReport,
     Queue,
+    QueueFlow,
+    RateLimit,
     RefusedFinish,
     Workflow,
 )
 from .base import SPEC_VERSION, OJSViewSet, Response
 
 STARTED = time.monotonic()
+PORT = re.compile(r":\d+\Z")
 BACKENDS = {"postgresql": "postgres"}
 CAPABILITIES = {
     "batch_enqueue": True,
@@ -36,15 +43,16 @@ CAPABILITIES = {
     "delayed_jobs": True,
     "job_ttl": True,
     "priority_queues": True,
-    "rate_limiting": False,
+    "rate_limiting": True,
     "schema_validation": False,
     "unique_jobs": True,
     "workflows": True,
-    "pause_resume": False,
+    "pause_resume": True,
     "events": True,
 }
-EXTENSIONS = ["x-batch-ack", "x-fetch-with-acks", "x-fetch-wait", "x-jobs-lost"]
-"""Ours: lists in ACK and FAIL, outcomes carried by FETCH, `wait_ms`, and `jobs_lost` in BEAT."""
+EXTENSIONS = ["x-batch-ack", "x-fetch-with-acks", "x-fetch-wait", "x-jobs-lost", "x-autoscaling"]
+"""Ours: lists in ACK and FAIL, outcomes carried by FETCH, `wait_ms`, `jobs_lost` in BEAT, and
+what an autoscaler reads."""
 
 
 def backend() -> str:
@@ -57,6 +65,7 @@ class ManifestViewSet(OJSViewSet):
 
     def retrieve(self, request: Any) -> Response:
         base = request.path.rsplit("/manifest", 1)[0]
+        elsewhere = endpoints_beside(PORT.sub("", request.get_host()))
         return Response(
             {
                 "ojs_version": SPEC_VERSION,
@@ -67,7 +76,7 @@ class ManifestViewSet(OJSViewSet):
                     "language": "python",
                 },
                 "conformance_level": 3,
-                "protocols": ["http"],
+                "protocols": ["http", *sorted(elsewhere)],
                 "backend": backend(),
                 "capabilities": CAPABILITIES,
                 "unique_job_strength": "strong",
@@ -76,9 +85,19 @@ class ManifestViewSet(OJSViewSet):
                     "base_url": request.build_absolute_uri(f"{base}/v1"),
                     "manifest": f"{base}/manifest",
                     "health": f"{base}/v1/health",
+                    "metrics": f"{base}/v1/metrics",
+                    **elsewhere,
                 },
             }
         )
+
+
+def endpoints_beside(host: str) -> dict[str, str]:
+    """Where workers are served beside this port; nothing while the database is away."""
+    try:
+        return announced(host)
+    except (DatabaseError, InterfaceError):
+        return {}
 
 
 def backend_health() -> dict[str, Any]:
@@ -120,6 +139,10 @@ class ConformanceViewSet(OJSViewSet):
             Event,
             RefusedFinish,
             Queue,
+            RateLimit,
+            BulkRequest,
+            JobCounter,
+            QueueFlow,
         ):
             model._default_manager.all().delete()
         engine.forget_queues()

@@ -1,5 +1,7 @@
 """Every way a job may change: `from jobs import engine; engine.claim(...)`."""
 
+from . import bulk, limits, queues
+from .bounds import relieve
 from .checkpoints import Saved, clear_checkpoint, find_checkpoint, save_checkpoint
 from .claim import ClaimedJob, claim
 from .control import (
@@ -10,6 +12,7 @@ from .control import (
     delete_dead,
     not_dead,
     pause,
+    prioritize,
     resume,
     retry,
     retry_one,
@@ -34,6 +37,7 @@ from .reclaim import VISIBILITY_TIMEOUT, WORKER_DEATH, Cause, expire, reclaim
 from .reservations import extend, keep_alive, last_reservation, reserve
 from .retention import prune_events, prune_jobs, prune_results, prune_workflows
 from .settle import complete
+from .specs import Line, forget_specs, matching_types, register_specs, write_lines
 from .timers import discard_expired, promote_due, time_out
 from .workflows import cancel_workflow, create_workflow
 
@@ -45,11 +49,13 @@ __all__ = [
     "ClaimedJob",
     "Completion",
     "Failure",
+    "Line",
     "NewCronJob",
     "Outcome",
     "Saved",
     "Standing",
     "activate",
+    "bulk",
     "cancel",
     "cancel_jobs",
     "cancel_workflow",
@@ -69,18 +75,25 @@ __all__ = [
     "find_checkpoint",
     "follow",
     "forget_queues",
+    "forget_specs",
     "freed_by",
     "keep_alive",
     "last_reservation",
+    "limits",
+    "matching_types",
     "not_dead",
     "pause",
+    "prioritize",
     "progress_of",
     "promote_due",
     "prune_events",
     "prune_jobs",
     "prune_results",
     "prune_workflows",
+    "queues",
     "reclaim",
+    "register_specs",
+    "relieve",
     "repair",
     "report_progress",
     "reserve",
@@ -94,4 +107,5 @@ __all__ = [
     "set_cron_enabled",
     "time_out",
     "upsert_cron",
+    "write_lines",
 ]

@@ -14,7 +14,7 @@ from django.utils import timezone
 from .. import wakeup
 from ..database import atomic
 from ..errors import InvalidTransition, JobNotFound, NotFound
-from ..events import job_event, queue_event, record
+from ..events import first_enqueued, job_event, queue_event, record
 from ..lifecycle import Event, State, sources
 from ..models import Checkpoint, Job, Queue
 from ..signals import jobs_cancelled, send_on_commit
@@ -28,6 +28,7 @@ class Change:
 
     job: Job
     previous_state: State
+    previous_priority: int = 0
 
 
 def _locked(job_id: UUID) -> Job:
@@ -90,9 +91,33 @@ def activate(job_id: UUID) -> Change:
                 current_state=str(job.state),
             )
         job.refresh_from_db()
-        record([job_event("job.enqueued", job, time=timezone.now())])
+        record([first_enqueued(job, time=timezone.now())])
         wakeup.notify([job.queue])
     return Change(job, previous)
+
+
+def prioritize(job_id: UUID, priority: int) -> Change:
+    """Give a job that waits another priority; `previous_priority` says what it was (priority §8.1).
+
+    Raises:
+        JobNotFound: there is no such job.
+        InvalidTransition: it is neither available nor scheduled.
+    """
+    with atomic():
+        job = _locked(job_id)
+        if job.state not in (State.AVAILABLE, State.SCHEDULED):
+            raise InvalidTransition(
+                f"The priority of a job in state '{job.state}' cannot be changed.",
+                job_id=str(job_id),
+                current_state=str(job.state),
+            )
+        change = Change(job, State(job.state), previous_priority=job.priority)
+        if job.priority != priority:
+            Job.objects.filter(pk=job_id).update(priority=priority)
+            told = {"previous_priority": job.priority, "new_priority": priority}
+            record([job_event("priority.changed", job, time=timezone.now(), data=told)])
+        job.refresh_from_db()
+    return change
 
 
 def retry(job_ids: Collection[UUID]) -> int:

@@ -20,9 +20,9 @@ from django.utils import timezone
 from .. import wakeup
 from ..database import atomic, connection
 from ..errors import DuplicateJob, NotFound, OJSError, PermissionDenied
-from ..events import cron_event, job_event, record
+from ..events import cron_event, first_enqueued, record
 from ..lifecycle import TERMINAL, Event, State
-from ..models import CronJob, CronRun, Job, OverlapPolicy
+from ..models import CronJob, CronRun, Job, Maintenance, OverlapPolicy
 from ..models.cron import Outcome
 from ..projects import give
 from ..schedules import InvalidSchedule, Occurrence, read_schedule
@@ -161,7 +161,13 @@ def run_cron_now(name: str) -> CronRun:
 
 
 def enqueue_due_schedules() -> int:
-    """Decide every occurrence that is due; return how many were (§7.3)."""
+    """Decide every occurrence that is due; return how many were (§7.3).
+
+    During maintenance none is: what was missed is caught up by one run when it has ended
+    (OJS admin API §12.1).
+    """
+    if Maintenance.objects.on().exists():
+        return 0
     released = release_held_runs()
     names = list(
         CronJob.objects.due().order_by("next_run_at").values_list("pk", flat=True)[:BATCH_SIZE]
@@ -261,7 +267,7 @@ def _unfinished(name: str) -> list[Job]:
     if not ids:
         return []
     jobs = Job.objects.filter(pk__in=ids).exclude(state__in=sorted(TERMINAL)).order_by("pk")
-    unfinished = list(jobs.only("type", "queue", "state", "attempt"))
+    unfinished = list(jobs.only("type", "queue", "state", "attempt", "priority"))
     # Finished, or deleted since.
     finished = set(ids) - {job.pk for job in unfinished}
     open_runs.filter(job_id__in=finished).update(unfinished=False, held=False)
@@ -337,6 +343,6 @@ def _release(name: str) -> bool:
         moved = jobs.transition(Event.ACTIVATE, State.AVAILABLE, enqueued_at=Now())
         CronRun.objects.filter(pk=run.pk).update(held=False)
         if moved:
-            record([job_event("job.enqueued", first[0], time=timezone.now())])
+            record([first_enqueued(first[0], time=timezone.now())])
             wakeup.notify([first[0].queue])
     return bool(moved)

@@ -17,7 +17,7 @@ from django.utils import timezone
 from .. import wakeup
 from ..database import atomic, connection
 from ..errors import InvalidRequest
-from ..events import job_event, record
+from ..events import first_enqueued, job_event, record
 from ..lifecycle import WAITING, Event, State
 from ..models import Dependency, Job
 from ..signals import jobs_cancelled, jobs_promoted, send_on_commit
@@ -155,7 +155,7 @@ def release(jobs: Collection[Job]) -> list[UUID]:
     locked = list(
         waiting.order_by("pk")
         .select_for_update()
-        .only("type", "queue", "attempt", "parent_results")
+        .only("type", "queue", "attempt", "priority", "parent_results")
     )
     in_vain = {
         waiter
@@ -186,7 +186,7 @@ def _free(jobs: Sequence[Job]) -> None:
         Event.ACTIVATE, State.AVAILABLE, enqueued_at=Now()
     )
     now = timezone.now()
-    record(job_event("job.enqueued", job, time=now) for job in jobs)
+    record(first_enqueued(job, time=now) for job in jobs)
     wakeup.notify({job.queue for job in jobs})
     send_on_commit(jobs_promoted, Job, count=len(jobs))
 

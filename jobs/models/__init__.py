@@ -8,30 +8,41 @@ from .apikey import ApiKey, Scope, all_scopes
 from .audit import OperatorAction, Source
 from .checkpoint import Checkpoint
 from .cron import CronJob, CronRun, OverlapPolicy
+from .endpoint import Endpoint
 from .event import Event
 from .job import DeadJob, Job, JobError, RefusedFinish
+from .limits import BulkRequest, RateLimit
 from .maintenance import Maintenance
+from .metrics import JobCounter, QueueFlow
 from .queue import Listener, Queue
 from .rollup import QueueSample, Rollup, RollupMark
+from .spec import JobLog, JobSpec
 from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, WorkflowType
 
 __all__ = [
     "ApiKey",
+    "BulkRequest",
     "Checkpoint",
     "CronJob",
     "CronRun",
     "DeadJob",
     "Dependency",
+    "Endpoint",
     "Event",
     "Job",
+    "JobCounter",
     "JobError",
+    "JobLog",
+    "JobSpec",
     "Listener",
     "Maintenance",
     "OperatorAction",
     "OverlapPolicy",
     "ProgressReport",
     "Queue",
+    "QueueFlow",
     "QueueSample",
+    "RateLimit",
     "RefusedFinish",
     "Rollup",
     "RollupMark",

@@ -13,6 +13,7 @@ class Scope(models.TextChoices):
     PRODUCE = "produce", _("Produce: enqueue, look at and cancel jobs")
     WORK = "work", _("Work: fetch, settle, heartbeat")
     OPERATE = "operate", _("Operate: queues, dead letter, workers")
+    OBSERVE = "observe", _("Observe: metrics and autoscaling figures, nothing else")
 
 
 def all_scopes() -> list[str]:

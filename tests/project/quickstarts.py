@@ -50,6 +50,7 @@ class Quickstart:
         self.database_url = database_url
         self.port = free_port()
         self.agq_port = free_port()
+        self.rota_port = free_port()
         self.api = Api(f"http://127.0.0.1:{self.port}")
         self.mark = secrets.token_hex(8)
 
@@ -71,6 +72,7 @@ class Quickstart:
             MARK: self.mark,
             "DJANGO_DATA_DIR": str(self.data),
             "OJS_AGQ_PORT": str(self.agq_port),
+            "OJS_ROTA_PORT": str(self.rota_port),
         }
         return inherited | ours | variables
 

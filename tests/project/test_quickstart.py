@@ -66,6 +66,17 @@ def test_each_address_it_prints_is_worth_opening(running):
     assert json.loads(manifest[1])["implementation"]["name"] == "django-ojs"
 
 
+def test_the_manifest_says_where_the_other_protocols_are_served(running):
+    def announced():
+        return running.api.call("GET", "/ojs/manifest")[1]["endpoints"]
+
+    eventually(lambda: {"agq", "rota"} <= announced().keys(), lambda: str(announced()))
+
+    assert announced()["agq"] == f"redis://127.0.0.1:{running.agq_port}"
+    assert announced()["rota"] == f"ws://127.0.0.1:{running.rota_port}/work"
+    assert announced()["rota"] in running.log.read_text()
+
+
 def test_the_password_it_prints_opens_the_admin(running):
     assert running.lets_in("admin", printed_password(running.log.read_text()))
 

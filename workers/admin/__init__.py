@@ -3,6 +3,7 @@
 from . import notices, why  # noqa: F401 (register what our pages warn of and explain)
 from .dashboard import DashboardAdmin
 from .operation import FleetOperationAdmin
+from .spec import JobSpecAdmin
 from .worker import WorkerAdmin
 
-__all__ = ["DashboardAdmin", "FleetOperationAdmin", "WorkerAdmin"]
+__all__ = ["DashboardAdmin", "FleetOperationAdmin", "JobSpecAdmin", "WorkerAdmin"]

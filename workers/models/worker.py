@@ -45,6 +45,8 @@ class Worker(models.Model):
     stats_at = models.DateTimeField(null=True, blank=True)
     session = models.CharField(max_length=64, blank=True, default="", editable=False)
     """Hash of the key it registered with, where the protocol lets nobody else use its id."""
+    specs = models.JSONField(null=True, blank=True)
+    """Job type → checksum of the specification it implements; null if its protocol has none."""
 
     state = models.CharField(max_length=10, choices=WorkerState, default=WorkerState.RUNNING)
     """What it last said it is; `terminated` once it left or was declared dead."""

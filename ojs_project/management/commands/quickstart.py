@@ -21,7 +21,7 @@ from ojs_project.console import Console
 from ojs_project.demo_client import Client, NoAnswer, Refused
 from ojs_project.environment import data_folder
 from ojs_project.first_look import Address, Unusable
-from ojs_project.services import AGQ, services
+from ojs_project.services import AGQ, ROTA, services
 from ojs_project.status import Reporter
 from ojs_project.stopping import Stopping
 from ojs_project.supervisor import ServiceFailed, Supervisor
@@ -134,13 +134,15 @@ class Command(BaseCommand):
 
     def _announce(self, logs: Path) -> None:
         worker = self.supervisor.services[-1].process
+        names = {service.name for service in self.supervisor.services}
         announcement = Announcement(
             address=self.address,
             operator=self.operator,
             logs=logs,
             token=self.token,
             worker_pid=worker.pid if self.demo and worker else None,
-            agq=any(service.name == AGQ for service in self.supervisor.services),
+            agq=AGQ in names,
+            rota=ROTA in names,
             database_named=self.database_named,
         )
         self.console.say("\n".join(announcement.lines()))

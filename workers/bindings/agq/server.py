@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import math
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from typing import Any
 from jobs import wakeup
 from jobs.conf import ojs_settings
 from jobs.database import borrowed, is_postgresql
+from jobs.endpoints import url_of
+from workers.presence import announced
 
 from .connection import Connection
 from .waiting import Hub
@@ -36,6 +39,7 @@ class Server:
         self._threads = ThreadPoolExecutor(ojs_settings.AGQ.THREADS, thread_name_prefix="agq")
         self._kept: set[asyncio.Task[Any]] = set()
         self._listening: asyncio.Server | None = None
+        self._announced = contextlib.AsyncExitStack()
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """The one place where we cross over to Django."""
@@ -61,6 +65,8 @@ class Server:
         pause = math.inf if is_postgres else wakeup.SHORT_POLL
         self._ticking = self.loop.create_task(self.hub.look_now_and_then(pause))
         address = self._listening.sockets[0].getsockname()
+        url = url_of("redis", host, address[1], public=ojs_settings.AGQ.URL)
+        await self._announced.enter_async_context(announced(self.in_thread, "agq", url))
         return f"{address[0]}:{address[1]}"
 
     async def end(self) -> None:
@@ -69,6 +75,7 @@ class Server:
         if self._listening is not None:
             self._listening.close()
         self._ticking.cancel()
+        await self._announced.aclose()
         working = [one.working for one in self.connections if one.working is not None]
         for connection in list(self.connections):
             connection.transport.close()

@@ -6,7 +6,7 @@ import math
 from email.utils import format_datetime
 from typing import Any, ClassVar
 
-from jobs import engine
+from jobs import engine, projects
 from jobs.api.base import Response, dumps
 from jobs.api.jobs import parse_id
 from jobs.errors import InvalidRequest
@@ -43,6 +43,7 @@ class ProgressViewSet(WorkerViewSet):
         if value is None and data is None and not message:
             raise missing("progress")
         self._admit(worker_id)
+        projects.require(identifier, self.caller.project)
         return _answer(
             engine.report_progress(
                 identifier,

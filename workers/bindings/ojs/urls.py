@@ -3,6 +3,7 @@
 from django.urls import path
 
 from .checkpoints import CheckpointViewSet
+from .observing import AutoscalingViewSet, MetricsViewSet
 from .progress import ProgressViewSet
 from .views import HealthViewSet, WorkerViewSet
 
@@ -19,6 +20,8 @@ urlpatterns = [
     path("ojs/v1/workers/heartbeat", heartbeat, name="heartbeat"),
     path("ojs/v1/workers/nack", nack, name="nack"),
     path("ojs/v1/health", HealthViewSet.as_view({"get": "retrieve"}), name="health"),
+    path("ojs/v1/metrics", MetricsViewSet.as_view({"get": "retrieve"}), name="metrics"),
+    path("ojs/v1/autoscaling", AutoscalingViewSet.as_view({"get": "retrieve"}), name="autoscaling"),
     path("ojs/v1/workers/register", register, name="register"),
     path(
         "ojs/v1/workers/deregister",

@@ -1,0 +1,82 @@
+"""Job specs over HTTP: what a deployment registers, so that only workers that match are given jobs.
+
+Ours: the OJS documents have no such endpoint. See `docs/protocols/rota.md`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from .. import engine, fields
+from ..audit import of_caller, record_action
+from ..conf import ojs_settings
+from ..database import atomic
+from ..errors import NotFound
+from ..fields import missing, refuse
+from ..models import JobSpec, Scope
+from ..timestamps import format_timestamp
+from ..validation import TYPE_PATTERN
+from .base import OJSViewSet, Response
+from .paging import page
+
+
+def spec_document(spec: JobSpec) -> dict[str, Any]:
+    return {
+        "type": spec.pk,
+        "checksum": spec.checksum,
+        "registered_at": format_timestamp(spec.registered_at),
+    }
+
+
+class SpecViewSet(OJSViewSet):
+    """`/ojs/v1/job-specs`"""
+
+    scopes: ClassVar[dict[str, str]] = {
+        "list": Scope.WORK,
+        "create": Scope.OPERATE,
+        "destroy": Scope.OPERATE,
+    }
+
+    def list(self, request: Any) -> Response:
+        """What is registered, by type."""
+        found, pagination = page(
+            request.query_params,
+            JobSpec.objects.order_by("type"),
+            keys=lambda spec: [spec.pk],
+            after=lambda rows, keys: rows.filter(pk__gt=keys[0]),
+            parts=1,
+        )
+        return Response(
+            {"specs": [spec_document(spec) for spec in found], "pagination": pagination}
+        )
+
+    def create(self, request: Any) -> Response:
+        """Make the checksums in `specs` (type → checksum) the status quo: all of them or none."""
+        checksums = fields.mapping(self.read(required=True), "specs")
+        if not checksums:
+            raise missing("specs")
+        if len(checksums) > ojs_settings.MAX_BATCH:
+            limit = ojs_settings.MAX_BATCH
+            raise refuse("specs", f"At most {limit} specs in one request.", limit=limit)
+        for name in checksums:
+            fields.required_text({"specs": name}, "specs", pattern=TYPE_PATTERN)
+            fields.required_text({f"specs.{name}": checksums[name]}, f"specs.{name}")
+        with atomic():
+            changed = engine.register_specs(checksums)
+            if changed:
+                self._record(request, changed, {"registered": checksums})
+        return Response({"registered": changed, "unchanged": len(checksums) - changed})
+
+    def destroy(self, request: Any, name: str) -> Response:
+        """Withdraw one."""
+        with atomic():
+            if not engine.forget_specs([name]):
+                raise NotFound(
+                    f"Job spec '{name}' not found.", resource_type="job_spec", resource_id=name
+                )
+            self._record(request, 1, {"withdrawn": [name]})
+        return Response({"type": name, "deleted": True})
+
+    def _record(self, request: Any, count: int, what: dict[str, Any]) -> None:
+        actor = of_caller(self.caller, request)
+        record_action(actor, "register_spec", kind="jobspec", count=count, selection=what)

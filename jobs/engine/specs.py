@@ -1,0 +1,92 @@
+"""Registered job specifications, and the lines workers write about their jobs (Rota)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from django.db import models
+from django.utils import timezone
+
+from ..models import Job, JobLog, JobSpec
+
+MOST_LINES = 1_000
+"""Of one job; a handler in a loop shall not fill the database."""
+
+
+def register_specs(checksums: Mapping[str, str]) -> int:
+    """Make these checksums the status quo of their types; return how many changed or are new."""
+    known = dict(JobSpec.objects.filter(pk__in=checksums).values_list("type", "checksum"))
+    changed = {
+        name: checksum for name, checksum in checksums.items() if known.get(name) != checksum
+    }
+    now = timezone.now()
+    JobSpec.objects.bulk_create(
+        [
+            JobSpec(type=name, checksum=checksum, registered_at=now)
+            for name, checksum in sorted(changed.items())
+        ],
+        update_conflicts=True,
+        unique_fields=["type"],
+        update_fields=["checksum", "registered_at"],
+    )
+    return len(changed)
+
+
+def forget_specs(types: Sequence[str]) -> int:
+    """Withdraw specifications: nobody is given such jobs by their checksum any more."""
+    return JobSpec.objects.filter(pk__in=types).delete()[0]
+
+
+def matching_types(checksums: Mapping[str, str]) -> list[str]:
+    """The types whose registered checksum is the one given."""
+    registered = JobSpec.objects.filter(pk__in=checksums).values_list("type", "checksum")
+    return sorted(name for name, checksum in registered if checksums[name] == checksum)
+
+
+@dataclass(slots=True)
+class Line:
+    """A log line or an alert as received."""
+
+    job_id: UUID
+    message: str
+    level: str = ""
+    is_alert: bool = False
+    time: datetime | None = None
+
+
+def write_lines(worker_id: str, lines: Sequence[Line]) -> int:
+    """Keep what a worker wrote about jobs it holds; return how many lines were kept.
+
+    Lines about jobs that are not (any longer) in its hands are dropped, and what comes after the
+    first `MOST_LINES` of a job too.
+    """
+    if not lines:
+        return 0
+    ids = {line.job_id for line in lines}
+    held = dict(Job.objects.held_by(worker_id).filter(pk__in=ids).values_list("pk", "attempt"))
+    written = JobLog.objects.filter(job__in=held).order_by().values_list("job")
+    room = dict.fromkeys(held, MOST_LINES)
+    for job_id, count in written.annotate(models.Count("pk")):
+        room[job_id] -= count
+    kept = []
+    now = timezone.now()
+    for line in lines:
+        if room.get(line.job_id, 0) <= 0:
+            continue
+        room[line.job_id] -= 1
+        kept.append(
+            JobLog(
+                job_id=line.job_id,
+                kind=JobLog.Kind.ALERT if line.is_alert else JobLog.Kind.LOG,
+                level=line.level,
+                message=line.message,
+                worker_id=worker_id,
+                attempt=held[line.job_id],
+                time=line.time or now,
+            )
+        )
+    JobLog.objects.bulk_create(kept)
+    return len(kept)

@@ -1,0 +1,432 @@
+"""Rota workers on a real `runrota`: register, be given work, report, fall silent, leave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import threading
+from datetime import timedelta
+
+import jsonschema
+import pytest
+import websockets
+from django.core.management import call_command
+
+import jobs
+from jobs import endpoints, engine
+from jobs.api.authentication import make_key
+from jobs.models import Job, JobLog
+from tests import processes
+from tests.conftest import url_of_test_database
+from tests.factories import ago
+from tests.processes import eventually
+from workers import reaper
+from workers.bindings.rota import messages
+from workers.lifecycle import WorkerState
+from workers.models import Worker
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+PATIENCE = 30
+SPECS = {"email.send": "v1", "image.resize": "v7"}
+
+
+class Rota:
+    """One worker's connection, driven step by step."""
+
+    def __init__(self, loop, socket):
+        self._loop = loop
+        self.socket = socket
+
+    def _wait(self, coming):
+        return asyncio.run_coroutine_threadsafe(coming, self._loop).result(PATIENCE)
+
+    def say(self, **message):
+        self._wait(self.socket.send(json.dumps({"type": "heartbeat"} | message)))
+
+    def send(self, text):
+        self._wait(self.socket.send(text))
+
+    def hear(self, kind):
+        """The next message of this kind; others in between are read over."""
+        while True:
+            message = json.loads(self._wait(self.socket.recv()))
+            if message["type"] == kind:
+                return message
+
+    def register(self, worker_id="rota-1", *, specs=SPECS, wanted=0, **more):
+        said = {"worker_id": worker_id, "hostname": "box", "os": "Linux", "queues": ["default"]}
+        said["specs"] = [{"id": name, "checksum": checksum} for name, checksum in specs.items()]
+        self.say(registration=said | more, wanted=wanted)
+        return self.hear("heartbeat")
+
+    def close(self):
+        self._wait(self.socket.close())
+
+    def abort(self):
+        """Go without a word, so that the server has nothing more to write for it."""
+        self._loop.call_soon_threadsafe(self.socket.transport.abort)
+        self._wait(self.socket.wait_closed())
+
+
+@pytest.fixture
+def connecting():
+    """Returns how to connect to the server on a port; every connection is closed in the end."""
+    with contextlib.ExitStack() as stack:
+        # In a thread, for a server that ends expects to be answered.
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever)
+        thread.start()
+        stack.callback(loop.close)
+        stack.callback(thread.join, PATIENCE)
+        stack.callback(loop.call_soon_threadsafe, loop.stop)
+
+        def connect(port, **headers):
+            async def opened():
+                url = f"ws://127.0.0.1:{port}/work"
+                return await websockets.connect(url, additional_headers=headers, proxy=None)
+
+            opening = asyncio.run_coroutine_threadsafe(opened(), loop)
+            worker = Rota(loop, opening.result(PATIENCE))
+            stack.callback(worker.abort)
+            return worker
+
+        yield connect
+
+
+@pytest.fixture(scope="module")
+def start(django_db_setup, tmp_path_factory):
+    """Start `runrota` on the test database: `with start(ALLOW_ANONYMOUS=1) as process:`."""
+    folder = tmp_path_factory.mktemp("rota")
+
+    @contextlib.contextmanager
+    def begin(**options):
+        port = processes.free_port()
+        environment = processes.environment(url_of_test_database(), ROTA_PORT=port, **options)
+        with processes.manage(folder, environment, "runrota", name=f"runrota-{port}") as process:
+            process.wait_for("Rota workers are served at")
+            process.port, process.environment = port, environment
+            yield process
+            assert "Traceback" not in process.output, process.output
+
+    return begin
+
+
+@pytest.fixture(scope="module")
+def served(start):
+    """A server that is open to everybody, for the whole file."""
+    with start(ALLOW_ANONYMOUS=1) as process:
+        yield process
+        assert process.process.poll() is None, process.output
+
+
+@pytest.fixture
+def connect(served, transactional_db, connecting):
+    """Returns how to connect to the server, which has the specs registered."""
+    engine.register_specs(SPECS)
+    return functools.partial(connecting, served.port)
+
+
+def state_of(job):
+    return Job.objects.get(pk=job.id).state
+
+
+def test_a_worker_registers_gets_a_job_and_reports_what_it_returned(connect):
+    job = jobs.enqueue("email.send", ["ada@example.com"])
+    worker = connect()
+
+    welcome = worker.register(wanted=1, labels=["eu"], concurrency=2)
+    given = worker.hear("assignment")["job"]
+    assert (given["id"], given["args"], given["attempt"]) == (str(job.id), ["ada@example.com"], 1)
+    result = {"job_id": given["id"], "attempt": 1, "outcome": "succeeded", "data": {"sent": 1}}
+    worker.say(results=[result], wanted=1)
+    answer = worker.hear("heartbeat")
+
+    assert welcome["specs"] == {"matching": sorted(SPECS), "mismatching": []}
+    assert answer["results"] == [{"job_id": given["id"], "ok": True, "state": "completed"}]
+    assert Job.objects.get(pk=job.id).result == {"sent": 1}
+    known = Worker.objects.get(pk="rota-1")
+    assert (known.protocol, known.labels, known.details) == ("rota", ["eu"], {"os": "Linux"})
+
+
+def test_work_is_pushed_as_soon_as_it_exists_and_never_more_than_wanted(connect):
+    worker = connect()
+    worker.register(wanted=2)
+
+    waiting = [jobs.enqueue("email.send", [number]) for number in range(3)]
+    given = [worker.hear("assignment")["job"]["id"] for _ in range(2)]
+    worker.say(status={"state": "running"})
+    answer = worker.hear("heartbeat")
+
+    assert sorted(answer["jobs_extended"]) == sorted(given)
+    assert sorted(map(state_of, waiting)) == ["active", "active", "available"]
+
+
+def test_assignments_still_under_way_count_as_wanted(connect):
+    worker = connect()
+    worker.register(wanted=1)
+    waiting = [jobs.enqueue("email.send", [number]) for number in range(2)]
+    worker.hear("assignment")
+
+    # Sent before the assignment arrived: it still wants one, and has received none.
+    worker.say(wanted=1, received=0)
+    worker.hear("heartbeat")
+    worker.say(wanted=0, received=1)
+    worker.hear("heartbeat")
+
+    assert sorted(map(state_of, waiting)) == ["active", "available"]
+
+
+def test_only_types_whose_checksum_is_registered_are_assigned(connect):
+    other = jobs.enqueue("image.resize", [1])
+    unknown = jobs.enqueue("video.cut", [1])
+    fitting = jobs.enqueue("email.send", [1])
+    worker = connect()
+
+    specs = {"email.send": "v1", "image.resize": "v6", "video.cut": "v1"}
+    welcome = worker.register(specs=specs, wanted=3)
+    given = worker.hear("assignment")["job"]["id"]
+    worker.say(wanted=3)
+    worker.hear("heartbeat")
+
+    assert welcome["specs"]["mismatching"] == ["image.resize", "video.cut"]
+    assert given == str(fitting.id)
+    assert state_of(other) == state_of(unknown) == "available"
+
+    call_command("registerspecs", "image.resize=v6")
+    worker.say(wanted=3)
+
+    assert worker.hear("assignment")["job"]["id"] == str(other.id)
+
+
+def test_a_failure_is_retried_with_its_error_on_record(connect):
+    job = jobs.enqueue("email.send", [1], retry={"max_attempts": 2})
+    worker = connect()
+    worker.register(wanted=1)
+    worker.hear("assignment")
+
+    error = {"type": "SMTPError", "message": "no route", "backtrace": ["a", "b"]}
+    worker.say(results=[{"job_id": str(job.id), "outcome": "failed", "error": error}])
+    answer = worker.hear("heartbeat")
+
+    assert answer["results"][0]["ok"] is True
+    kept = Job.objects.get(pk=job.id).errors.get()
+    assert (kept.type, kept.message, kept.backtrace) == ("SMTPError", "no route", ["a", "b"])
+    assert kept.worker_id == "rota-1"
+
+
+def test_progress_is_that_of_every_protocol(connect, api):
+    job = jobs.enqueue("email.send", [1])
+    worker = connect()
+    worker.register(wanted=1)
+    worker.hear("assignment")
+
+    for share in (0.4, 0.2):
+        said = {"job_id": str(job.id), "progress": share, "message": f"at {share}"}
+        worker.say(status={"jobs": [said]})
+        worker.hear("heartbeat")
+
+    told = api.get(f"/ojs/v1/jobs/{job.id}/progress").json()
+    assert (told["progress"], told["message"]) == (0.4, "at 0.2")
+
+
+def test_the_manifest_says_where_workers_connect(served, api, transactional_db):
+    endpoints.announce("rota", f"ws://127.0.0.1:{served.port}/work")
+
+    manifest = api.get("/ojs/manifest").json()
+
+    assert "rota" in manifest["protocols"]
+    assert manifest["endpoints"]["rota"] == f"ws://127.0.0.1:{served.port}/work"
+
+
+def test_logs_and_alerts_are_kept_with_the_job_they_are_about(connect):
+    job, foreign = jobs.enqueue("email.send", [1]), jobs.enqueue("video.cut", [1])
+    worker = connect()
+    worker.register(wanted=1)
+    worker.hear("assignment")
+
+    status = {
+        "cpu": 0.5,
+        "logs": [{"job_id": str(job.id), "level": "info", "message": "connecting"}],
+        "alerts": [
+            {"job_id": str(job.id), "message": "mailbox is full"},
+            {"job_id": str(foreign.id), "message": "not my job"},
+        ],
+    }
+    worker.say(status=status)
+    worker.hear("heartbeat")
+
+    lines = JobLog.objects.order_by("id").values_list("job_id", "kind", "message", "attempt")
+    assert list(lines) == [
+        (job.id, "log", "connecting", 1),
+        (job.id, "alert", "mailbox is full", 1),
+    ]
+    assert Worker.objects.get(pk="rota-1").stats == {"cpu": 0.5}
+
+
+def test_a_job_of_another_worker_cannot_be_reported(connect):
+    job = jobs.enqueue("email.send", [1])
+    holder, other = connect(), connect()
+    holder.register("holder", wanted=1)
+    holder.hear("assignment")
+    other.register("other")
+
+    other.say(results=[{"job_id": str(job.id), "outcome": "succeeded"}])
+
+    (refused,) = other.hear("heartbeat")["results"]
+    assert (refused["ok"], refused["error"]["code"]) == (False, "conflict")
+    assert state_of(job) == "active"
+
+
+def test_a_quieted_worker_hears_it_and_is_given_nothing(connect):
+    worker = connect()
+    worker.register(wanted=1)
+    Worker.objects.filter(pk="rota-1").direct(WorkerState.QUIET)
+
+    job = jobs.enqueue("email.send", [1])
+    worker.say(wanted=1)
+    answer = worker.hear("heartbeat")
+    worker.say(wanted=1)
+    worker.hear("heartbeat")
+
+    assert answer["state"] == "quiet"
+    assert state_of(job) == "available"
+
+
+def test_a_silent_workers_job_is_recovered_and_run_by_another(connect):
+    job = jobs.enqueue("email.send", [1])
+    silent = connect()
+    silent.register("silent", wanted=1)
+    silent.hear("assignment")
+    Worker.objects.update(last_heartbeat_at=ago(5.1))
+
+    reaper.sweep()
+    heir = connect()
+    heir.register("heir", wanted=1)
+    again = heir.hear("assignment")["job"]
+
+    assert (again["id"], again["attempt"]) == (str(job.id), 2)
+    assert [error["type"] for error in again["errors"]] == ["worker_death"]
+
+
+def test_closing_warm_leaves_at_once_and_loses_nothing(connect):
+    worker = connect()
+    worker.register(wanted=0)
+    job = jobs.enqueue("email.send", [1])
+
+    worker.close()
+
+    eventually(lambda: Worker.objects.get(pk="rota-1").left_at is not None)
+    assert state_of(job) == "available"
+
+
+def test_a_worker_that_connects_again_goes_on_with_its_job(connect):
+    job = jobs.enqueue("email.send", [1])
+    before = connect()
+    before.register(wanted=1, pid=7)
+    before.hear("assignment")
+
+    again = connect()
+    again.register(pid=7)
+    again.say(status={"jobs": [{"job_id": str(job.id), "progress": 0.5}]})
+    extended = again.hear("heartbeat")["jobs_extended"]
+    again.say(results=[{"job_id": str(job.id), "attempt": 1, "outcome": "succeeded"}])
+    again.hear("heartbeat")
+
+    assert extended == [str(job.id)]
+    assert state_of(job) == "completed"
+    with pytest.raises(websockets.ConnectionClosed) as closed:
+        before.hear("heartbeat")
+    assert closed.value.rcvd.code == 4409
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("[]", None),
+        ("{", None),
+        ('{"type": "hello"}', "type"),
+        ('{"type": "heartbeat", "wanted": -1}', "wanted"),
+        ('{"type": "heartbeat", "status": {"cpu": 7}}', "status.cpu"),
+        ('{"type": "heartbeat", "status": {"jobs": [{"job_id": 3}]}}', "status.jobs[0].job_id"),
+        ('{"type": "heartbeat", "results": [{"job_id": "x"}]}', "results[0].job_id"),
+    ],
+    ids=["array", "broken", "type", "wanted", "cpu", "job", "result"],
+)
+def test_a_wrong_message_is_refused_where_it_is_wrong_and_the_worker_goes_on(connect, text, field):
+    worker = connect()
+    worker.register()
+
+    worker.send(text)
+    error = worker.hear("error")["error"]
+    worker.say(wanted=0)
+
+    assert error.get("details", {}).get("field") == field
+    assert worker.hear("heartbeat")["state"] == "running"
+
+
+def test_the_first_message_must_register(connect):
+    worker = connect()
+
+    worker.say(wanted=1)
+
+    assert worker.hear("error")["error"]["details"]["field"] == "registration"
+    with pytest.raises(websockets.ConnectionClosed):
+        worker.hear("heartbeat")
+
+
+def test_without_a_key_the_handshake_is_refused(start, connecting):
+    _, key = make_key("rota", scopes=["work"])
+    _, producer = make_key("shop", scopes=["produce"])
+
+    with start() as process:
+        connect = functools.partial(connecting, process.port)
+        for header, status in (
+            ({}, 401),
+            ({"Authorization": "Bearer nonsense"}, 401),
+            ({"Authorization": f"Bearer {producer}"}, 403),
+        ):
+            with pytest.raises(websockets.InvalidStatus) as refused:
+                connect(**header)
+            assert refused.value.response.status_code == status
+
+        worker = connect(Authorization=f"Bearer {key}")
+        assert worker.register()["registered"] == "rota-1"
+        # And it ends cleanly, with a worker connected.
+        assert process.terminate() == 0
+
+
+DOCUMENT = processes.ROOT / "docs" / "protocols" / "rota.md"
+
+
+def _schema():
+    blocks = DOCUMENT.read_text().split("```json\n")[1:]
+    return [json.loads(block.partition("\n```")[0]) for block in blocks]
+
+
+def _validator(side):
+    schema = _schema()[0]
+    return jsonschema.Draft202012Validator(schema | {"$ref": f"#/$defs/{side}"})
+
+
+def test_the_documents_examples_follow_its_schema_and_are_understood():
+    _, *examples = _schema()
+
+    assert len(examples) == 3
+    for example in examples:
+        _validator("from_worker").validate(example)
+        messages.read(json.dumps(example), "mail-1", timedelta(seconds=5))
+
+
+def test_what_the_server_says_follows_the_schema(connect):
+    jobs.enqueue("email.send", [1])
+    worker = connect()
+    said = [worker.register(wanted=1), worker.hear("assignment")]
+    worker.say(results=[{"job_id": said[1]["job"]["id"], "outcome": "succeeded"}])
+    said.append(worker.hear("heartbeat"))
+    worker.send("{}")
+    said.append(worker.hear("error"))
+
+    for message in said:
+        _validator("from_server").validate(message)

@@ -1,0 +1,110 @@
+"""Job specs in the admin: what counts as the status quo, and which workers match it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, ClassVar
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
+
+from jobs import engine
+from jobs.admin import display
+from jobs.admin.base import OJSModelAdmin, may
+from jobs.admin.confirm import Answer, Question, ask, say, trace
+from jobs.audit import of_request, record_action
+from jobs.database import atomic
+from jobs.models import JobSpec
+from workers.models import Worker
+
+MOST = 1_000
+"""Workers looked at; a larger fleet is better read by its versions."""
+
+
+@admin.register(JobSpec)
+class JobSpecAdmin(OJSModelAdmin):
+    list_display = ("type", "checksum", "registered", "matching", "mismatching")
+    search_fields = ("type",)
+    fields = ("type", "checksum")
+    ordering = ("type",)
+    sortable_by = ("type", "registered")
+    actions = ("withdraw",)
+    buttons: ClassVar[dict[str, Any]] = {"withdraw": _("Withdraw")}
+
+    has_register_permission = may("ojs_jobs.register_spec")
+    has_add_permission = may("ojs_jobs.register_spec")
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.has_register_permission(request)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        return ("type",) if obj is not None else ()
+
+    def allowed(self, obj: Any) -> Collection[str]:
+        return ("withdraw",)
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        with atomic():
+            engine.register_specs({obj.type: obj.checksum})
+            # The form's own history entry tells the rest.
+            record_action(
+                of_request(request),
+                "register_spec",
+                [obj],
+                selection={"checksum": obj.checksum},
+                history=False,
+            )
+
+    def add_figures(self, specs: Sequence[Any]) -> None:
+        """Pair each spec with the workers that implement it, and with those of another version."""
+        live = Worker.objects.live().filter(specs__isnull=False)
+        rows = live.order_by("pk").values_list("pk", "specs")[:MOST]
+        reported = [(name, theirs or {}) for name, theirs in rows]
+        for spec in specs:
+            said = [(name, theirs[spec.type]) for name, theirs in reported if spec.type in theirs]
+            spec.matching = [name for name, checksum in said if checksum == spec.checksum]
+            spec.mismatching = [name for name, checksum in said if checksum != spec.checksum]
+
+    @admin.display(description=_("registered"), ordering="registered_at")
+    def registered(self, spec: JobSpec) -> str | SafeString:
+        return display.when(spec.registered_at)
+
+    @admin.display(description=_("workers that match"))
+    def matching(self, spec: Any) -> str | SafeString:
+        return self._links(spec.matching)
+
+    @admin.display(description=_("workers with another checksum"))
+    def mismatching(self, spec: Any) -> str | SafeString:
+        return self._links(spec.mismatching)
+
+    def _links(self, names: Iterable[str]) -> str | SafeString:
+        site = self.admin_site.name
+        links = ((display.worker_link(site, name),) for name in names)
+        return format_html_join(", ", "{}", links) or display.NOTHING
+
+    @admin.action(description=_("Withdraw selected job specs"), permissions=["register"])
+    def withdraw(self, request: HttpRequest, queryset: Any) -> Any:
+        answer = ask(self, request, queryset, WITHDRAW)
+        if not isinstance(answer, Answer):
+            return answer
+        with atomic():
+            done = engine.forget_specs(answer.ids)
+            trace(request, "register_spec", answer.objects, answer, message=gettext("Withdrawn."))
+        text = ngettext("%(count)d spec is withdrawn.", "%(count)d specs are withdrawn.", done)
+        return say(self, request, done, text % {"count": done}, len(answer.objects))
+
+
+WITHDRAW = Question(
+    action="withdraw",
+    title=_("Withdraw job specs"),
+    consequence=_(
+        "From now on no worker whose protocol compares specs is given jobs of these types, until "
+        "they are registered again. Jobs in workers’ hands are not affected."
+    ),
+    button=_("Withdraw these specs"),
+    is_destructive=True,
+)

@@ -1,0 +1,102 @@
+"""What machines watch: metrics for Prometheus, a number for autoscalers, readiness."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.http import HttpResponse
+
+from jobs.api.base import OJSViewSet, Response, request_id
+from jobs.api.system import backend_health
+from jobs.conf import ojs_settings
+from jobs.errors import InvalidRequest, NotFound, NotInstalled, PermissionDenied
+from workers import autoscaling, metrics
+
+OBSERVE = "observe"
+MOST_QUEUES = 100
+
+
+class ObservingViewSet(OJSViewSet):
+    """What is told of the whole server, and so not to a key of one project."""
+
+    scopes: ClassVar[dict[str, str]] = {"retrieve": OBSERVE}
+
+    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        if self.caller.project:
+            raise PermissionDenied(
+                "Metrics are those of the whole server; this API key belongs to a project.",
+                hint="Use a key without a project, of the scope 'observe' alone.",
+            )
+
+
+class MetricsViewSet(ObservingViewSet):
+    """`/ojs/v1/metrics` (OJS observability §8)"""
+
+    def retrieve(self, request: Any) -> Any:
+        """All metrics in Prometheus' text format, or in OpenMetrics for those who accept it."""
+        if not ojs_settings.METRICS:
+            raise NotFound(
+                "Metrics are switched off on this server.",
+                hint='The option is OJS["METRICS"], or the environment variable OJS_METRICS.',
+            )
+        if not metrics.is_installed():
+            raise NotInstalled(
+                "This server cannot answer with metrics: prometheus-client is not installed.",
+                hint="pip install 'django-ojs[metrics]'",
+                extra="metrics",
+            )
+        text, media_type = metrics.exposition(request.META.get("HTTP_ACCEPT", ""))
+        return HttpResponse(text, content_type=media_type)
+
+    def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(response, Response):
+            return super().finalize_response(request, response, *args, **kwargs)
+        response["X-Request-Id"] = request_id(request._request)
+        return response
+
+
+class AutoscalingViewSet(ObservingViewSet):
+    """`/ojs/v1/autoscaling`"""
+
+    def retrieve(self, request: Any) -> Response:
+        """How many workers the queues named by `queues` want, together and each."""
+        named = request.query_params.get("queues", "")
+        queues = [name for name in named.split(",") if name]
+        if not 1 <= len(queues) <= MOST_QUEUES:
+            raise InvalidRequest(
+                f"Name 1 to {MOST_QUEUES} queues, separated by commas: ?queues=email,reports.",
+                field="queues",
+            )
+        found = autoscaling.demands(queues)
+        return Response(
+            {
+                "wanted_workers": autoscaling.wanted_workers(found),
+                "queues": [_document(demand) for demand in found],
+            }
+        )
+
+
+def _document(demand: autoscaling.Demand) -> dict[str, Any]:
+    run_time = demand.run_time
+    return {
+        "queue": demand.queue,
+        "wanted_workers": demand.wanted_workers,
+        "wanted_concurrency": round(demand.places, 3),
+        "worker_concurrency": round(demand.concurrency, 3),
+        "available": demand.waiting,
+        "active": demand.active,
+        "arrivals_per_second": round(demand.arrivals, 3),
+        "run_seconds": None if run_time is None else round(run_time.total_seconds(), 3),
+        "paused": demand.paused,
+    }
+
+
+class ReadinessViewSet(OJSViewSet):
+    """`/ready` of the stand-alone project: whether requests can be served (observability §10)."""
+
+    def retrieve(self, request: Any) -> Response:
+        backend = backend_health()
+        if backend["status"] != "healthy":
+            return Response({"status": "unavailable", "backend": backend}, status=503)
+        return Response({"status": "ready", "backend": backend})

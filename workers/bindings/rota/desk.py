@@ -1,0 +1,136 @@
+"""What a Rota message does, in plain synchronous code: the worker protocol and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from jobs import engine
+from jobs.api.authentication import ANYBODY, caller_of
+from jobs.conf import ojs_settings
+from jobs.engine import ClaimedJob, Failure, Outcome
+from jobs.errors import JobNotFound, NotAuthenticated, PermissionDenied
+from workers import admission, directory, protocol
+from workers.protocol import Reply
+
+from .messages import Message, Registration
+
+WORK = "work"
+
+
+def admit(authorization: str) -> Any:
+    """Return who opens a connection, from its Authorization header.
+
+    Raises:
+        NotAuthenticated: nobody we know, and anonymous callers are not welcome.
+        PermissionDenied: the key was not made for workers.
+    """
+    scheme, _, key = authorization.partition(" ")
+    if key.strip() and scheme.lower() == "bearer":
+        caller = caller_of(key.strip())
+    elif not authorization and ojs_settings.ALLOW_ANONYMOUS:
+        caller = ANYBODY
+    else:
+        raise NotAuthenticated("Send 'Authorization: Bearer <API key>' with the handshake.")
+    caller.require(WORK)
+    return caller
+
+
+def register(caller: Any, registration: Registration) -> None:
+    """Store the worker (Rota, Registration).
+
+    Raises:
+        PermissionDenied: the key speaks for another worker, or for workers of another label or
+            project.
+    """
+    description = registration.description
+    if caller.worker_id and registration.worker_id != caller.worker_id:
+        raise PermissionDenied(f"This API key speaks for worker '{caller.worker_id}' only.")
+    admission.check_label(description.labels or (), caller)
+    admission.admit([registration.worker_id], caller, said=description.labels)
+    description.project = registration.project = caller.project
+    protocol.register(registration.worker_id, description)
+
+
+@dataclass(slots=True)
+class Told:
+    """What a heartbeat message led to."""
+
+    reply: Reply
+    outcomes: list[Outcome] = field(default_factory=list)
+
+
+def hear(registration: Registration, message: Message, in_hand: Collection[str]) -> Told:
+    """Settle the results, extend the rest, keep what was written."""
+    worker_id = registration.worker_id
+    outcomes: list[Outcome] = []
+    # What a worker wrote about a job is kept while the job is still its own.
+    engine.write_lines(worker_id, message.lines)
+    if message.completions:
+        outcomes += protocol.ack(message.completions, project=registration.project)
+    if message.failures:
+        outcomes += protocol.fail(message.failures, project=registration.project)
+    settled = {str(outcome.job_id) for outcome in outcomes}
+    reply = protocol.beat(
+        worker_id,
+        state=message.state,
+        active_job_ids=sorted({*in_hand, *message.job_ids} - settled),
+        sequence=message.sequence,
+        project=registration.project,
+    )
+    _note_progress(registration, message, reply.jobs_extended)
+    if message.stats:
+        directory.keep_stats(worker_id, message.stats)
+    return Told(reply, outcomes)
+
+
+def _note_progress(registration: Registration, message: Message, held: Collection[str]) -> None:
+    """Note how far its jobs are; what was said before is not written again."""
+    for job_id in registration.told.keys() - set(held):
+        del registration.told[job_id]
+    for job_id in held:
+        said = message.progress.get(job_id)
+        if said is None or said == registration.told.get(job_id):
+            continue
+        # Its retention may pass, or an operator delete it, in this very moment.
+        with contextlib.suppress(JobNotFound):
+            engine.report_progress(
+                UUID(job_id),
+                value=said.value,
+                message=said.message,
+                worker_id=registration.worker_id,
+            )
+        registration.told[job_id] = said
+
+
+def assign(registration: Registration, count: int) -> list[ClaimedJob]:
+    """Claim jobs of the types whose checksum is the registered one."""
+    types = engine.matching_types(registration.specs)
+    if not types:
+        return []
+    return protocol.fetch(
+        registration.queues,
+        worker_id=registration.worker_id,
+        count=count,
+        types=types,
+        project=registration.project,
+    )
+
+
+def give_back(worker_id: str, jobs: Sequence[ClaimedJob]) -> None:
+    """Return jobs that never reached the worker; the attempt does not count."""
+    protocol.fail([Failure(job.id, worker_id, job.attempt, release=True) for job in jobs])
+
+
+def leave(worker_id: str) -> None:
+    protocol.deregister(worker_id)
+
+
+def specs_of(registration: Registration) -> dict[str, list[str]]:
+    """Which of a worker's types it is given, and which not."""
+    matching = engine.matching_types(registration.specs)
+    others = sorted(registration.specs.keys() - set(matching))
+    return {"matching": matching, "mismatching": others}
