@@ -17,6 +17,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from . import engine, fields
+from .batches import like, shape_of
 from .durations import format_duration
 from .envelope import milliseconds
 from .errors import InvalidRequest, Unsupported
@@ -24,7 +25,7 @@ from .fields import refuse, wrong_type
 from .identifiers import uuid7
 from .jsonable import jsonable
 from .middleware import enqueue_chain
-from .validation import NewJob, like, new_job, shape_of
+from .validation import NewJob, new_job
 
 OPTIONS = frozenset(
     {

@@ -7,14 +7,10 @@ or at the top level; `options` wins (OJS HTTP §9.1; the flat form is what the R
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 from uuid import UUID
-
-import orjson
 
 from . import fields, rate_policy
 from .errors import InvalidRetryPolicyRequest, Unsupported
@@ -164,7 +160,7 @@ def new_job(document: Document, now: datetime) -> NewJob:
     options = _options(document)
     job = NewJob(
         type=fields.required_text(document, "type", pattern=TYPE_PATTERN),
-        args=_args(document),
+        args=read_args(document),
         id=uuid7(),
     )
     _take_id(job, document)
@@ -197,68 +193,6 @@ def new_job(document: Document, now: datetime) -> NewJob:
     return job
 
 
-def new_jobs(documents: Iterable[Any], now: datetime) -> list[NewJob]:
-    """Check a batch; the first refusal names the job by its index (OJS HTTP §9.2)."""
-    checked: list[NewJob] = []
-    alike: dict[bytes, NewJob] = {}
-    for index, document in enumerate(documents):
-        try:
-            shape = shape_of(document)
-            job = alike.get(shape) if shape else None
-            if job is not None:
-                checked.append(like(job, _args(document)))
-                continue
-            checked.append(new_job(document, now))
-            if shape:
-                alike[shape] = checked[-1]
-        except (fields.InvalidRequest, Unsupported) as refusal:
-            refusal.message = f"Batch validation failed: job at index {index}: {refusal.message}"
-            refusal.details["index"] = index
-            raise
-    return checked
-
-
-STRICTLY = (
-    orjson.OPT_PASSTHROUGH_DATETIME
-    | orjson.OPT_PASSTHROUGH_SUBCLASS
-    | orjson.OPT_PASSTHROUGH_DATACLASS
-)
-
-
-def shape_of(document: Any) -> bytes:
-    """What two requests must share to differ in nothing but `args`, which a batch mostly does.
-
-    Empty where that cannot be told: the job has an id of its own, its uniqueness depends on its
-    arguments, or it says something that is not plain JSON.
-    """
-    if type(document) is not dict or "id" in document or "unique" in document:
-        return b""
-    options = document.get("options")
-    if type(options) is dict and "unique" in options:
-        return b""
-    rest = document.copy()
-    rest.pop("args", None)
-    try:
-        shape = orjson.dumps(rest, option=STRICTLY)
-    except TypeError:
-        return b""
-    # It writes null for NaN, too, which is refused.
-    return b"" if b"null" in shape else shape
-
-
-def like(job: NewJob, args: list[Any]) -> NewJob:
-    """Return a job as `job`, of the same shape, with other arguments."""
-    another = copy(job)
-    another.id = uuid7()
-    another.args = args
-    # Its own, or a change of one would change them all.
-    another.meta = deepcopy(job.meta) if job.meta else {}
-    another.tags = job.tags.copy()
-    another.attributes = deepcopy(job.attributes) if job.attributes else {}
-    another.retry = deepcopy(job.retry) if job.retry else None
-    return another
-
-
 def _check_version(document: Document) -> None:
     version = fields.text(document, "specversion", "1.0", longest=32)
     if version is not None and not SPEC_VERSION.fullmatch(version):
@@ -275,7 +209,7 @@ def _options(document: Document) -> Document:
     return flat | {name: value for name, value in nested.items() if value is not None}
 
 
-def _args(document: Document) -> list[Any]:
+def read_args(document: Document) -> list[Any]:
     if "args" not in document:
         raise fields.missing("args")
     args = document["args"]

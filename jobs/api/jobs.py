@@ -9,6 +9,7 @@ from uuid import UUID
 from django.utils import timezone
 
 from .. import engine
+from ..batches import new_jobs
 from ..conf import ojs_settings
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope
 from ..errors import JobNotFound
@@ -17,7 +18,7 @@ from ..identifiers import parse_uuid
 from ..models import Job, Scope
 from ..projects import give
 from ..timestamps import format_timestamp
-from ..validation import PRIORITIES, NewJob, new_job, new_jobs
+from ..validation import PRIORITIES, NewJob, new_job
 from .base import OJSViewSet, Response
 from .dialects import job_reply
 
