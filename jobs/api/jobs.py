@@ -92,7 +92,6 @@ class JobViewSet(OJSViewSet):
         **dict.fromkeys(
             ("create", "batch", "retrieve", "cancel", "activate", "prioritize"), Scope.PRODUCE
         ),
-        "inspect": Scope.OPERATE,
     }
 
     def create(self, request: Any) -> Response:
@@ -149,11 +148,6 @@ class JobViewSet(OJSViewSet):
     def retrieve(self, request: Any, job_id: str) -> Response:
         """INFO: everything about a job (OJS HTTP §9.3)."""
         return self._answer(self._document(job_id))
-
-    def inspect(self, request: Any, job_id: str) -> Response:
-        """INFO for operators: the job's fields at the top level, too (OJS admin API §7.2)."""
-        document = self._document(job_id)
-        return Response(document | {"job": document})
 
     def cancel(self, request: Any, job_id: str) -> Response:
         """CANCEL (OJS HTTP §9.4)."""

@@ -24,6 +24,7 @@ from ..models import (
     Job,
     JobCounter,
     JobError,
+    Maintenance,
     ProgressReport,
     Queue,
     QueueFlow,
@@ -143,6 +144,7 @@ class ConformanceViewSet(OJSViewSet):
             BulkRequest,
             JobCounter,
             QueueFlow,
+            Maintenance,
         ):
             model._default_manager.all().delete()
         engine.forget_queues()
