@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from jobs import engine
 from jobs.api.authentication import make_key
 from jobs.lifecycle import State
 from jobs.models import Job, OperatorAction, Queue
@@ -394,7 +395,10 @@ def test_jobs_of_workflows_stay_with_them(everything, clients):
     clients.send(f"workflows/{made['id']}/cancel")
     count = Job.objects.filter(state="cancelled").count()
 
+    assert engine.bulk.retry(Job.objects.all(), cancelled=True) == []
     for verb in ("retry", "delete"):
+        would = bulk(everything, verb, {"state": "cancelled"}, dry_run=True).json()
+        assert (would["matched"], would["failed"]) == (count, count)
         report = bulk(everything, verb, {"state": "cancelled"}).json()
         assert (report["succeeded"], report["failed"]) == (0, count)
         assert "workflow" in report["errors"][0]["error"]

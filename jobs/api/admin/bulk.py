@@ -86,8 +86,7 @@ class AdminBulkViewSet(AdminViewSet):
         if wanted is None:
             raise missing("filter")
         jobs = _chosen(self.own(Job.objects.all()), wanted, verb)
-        able = jobs.filter(state__in=sorted(verb.states))
-        unable = jobs.exclude(state__in=sorted(verb.states))
+        able, unable = jobs, jobs.exclude(state__in=sorted(verb.states))
         if verb.bound:
             able, unable = able.exclude(verb.bound), unable | jobs.filter(verb.bound)
         if is_dry:
