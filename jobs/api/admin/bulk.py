@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from django.db.models import Q
-from rest_framework.response import Response
 
 from ... import fields
 from ...database import atomic
@@ -19,6 +18,7 @@ from ...engine import bulk
 from ...fields import Document, missing, refuse
 from ...lifecycle import State
 from ...models import Job
+from ..base import Response
 from .base import AdminViewSet, confirmed, reason_of
 from .paging import COUNTED
 from .search import filtered

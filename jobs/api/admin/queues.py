@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from django.utils import timezone
-from rest_framework.response import Response
 
 from ... import counts, dashboard, engine, fields
 from ...counts import Pace
@@ -13,6 +12,7 @@ from ...database import atomic
 from ...errors import InvalidRequest
 from ...models import Queue
 from ...timestamps import format_timestamp
+from ..base import Response
 from ..queue_ops import QueueOperationsViewSet, checked, found
 from ..queues import full_document
 from .base import AdminViewSet, reason_of
