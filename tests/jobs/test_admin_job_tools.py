@@ -256,6 +256,30 @@ def test_quiet_workers_fetch_nothing(admin_client):
     assert text.startswith("No worker that serves “default” is running")
 
 
+def test_a_job_that_no_worker_is_given_says_why(admin_client):
+    suited = {"project": "acme", "needs": ["gpu"], "type": "video.cut"}
+    for described in (
+        {"project": "other"},
+        {"protocol": "flare", "job_types": ["email.send"]},
+        {"protocol": "rota", "specs": {"video.cut": "v1"}},
+        {"capabilities": ["jq"]},
+    ):
+        WorkerFactory(queues=["default"], **described)
+
+    assert why(admin_client, **suited) == [
+        f"Not for 1 of the workers that serve its queue: {obstacle}."
+        for obstacle in (
+            "it is not of their project",
+            "their checksum of its type is not the registered one",
+            "they lack something it needs",
+            "they registered for other types of jobs",
+        )
+    ]
+
+    WorkerFactory(queues=["default"], project="acme", labels=["gpu"])
+    assert why(admin_client, **suited) == ["1 job of its queue comes before it."]
+
+
 def test_a_job_in_nobodys_way_is_next(admin_client):
     WorkerFactory(queues=["default"])
 
