@@ -76,7 +76,7 @@ class ManifestViewSet(OJSViewSet):
                     "version": __version__,
                     "language": "python",
                 },
-                "conformance_level": 3,
+                "conformance_level": 4,
                 "protocols": ["http", *sorted(elsewhere)],
                 "backend": backend(),
                 "capabilities": CAPABILITIES,
