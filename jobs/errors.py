@@ -156,13 +156,13 @@ class QueueClosed(OJSError):
 class JobTypeNotAllowed(OJSError):
     """The queue takes other types only (OJS queue configuration §6.5)."""
 
-    code = "job_type_not_allowed"
+    code = "JOB_TYPE_NOT_ALLOWED"
 
 
 class BatchTooLarge(OJSError):
     """More items than one request may carry (OJS bulk operations §9.1)."""
 
-    code = "batch_size_exceeded"
+    code = "BATCH_SIZE_EXCEEDED"
 
     def __init__(self, size: int, most: int) -> None:
         super().__init__(

@@ -282,6 +282,9 @@ def error_document(problem: OJSError, identifier: str, *, retryable: bool) -> di
     }
     if problem.hint:
         error["hint"] = problem.hint
+    if isinstance(problem, QueueFull | BatchTooLarge):
+        # Their documents show the details beside the code.
+        error = problem.details | error
     if type(problem) in ERROR_TYPES:
         error["type"] = ERROR_TYPES[type(problem)]
     return error

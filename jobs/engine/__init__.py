@@ -1,6 +1,6 @@
 """Every way a job may change: `from jobs import engine; engine.claim(...)`."""
 
-from . import bulk, limits, queues
+from . import bounds, bulk, limits, queues
 from .bounds import relieve
 from .checkpoints import Saved, clear_checkpoint, find_checkpoint, save_checkpoint
 from .claim import ClaimedJob, claim
@@ -55,6 +55,7 @@ __all__ = [
     "Saved",
     "Standing",
     "activate",
+    "bounds",
     "bulk",
     "cancel",
     "cancel_jobs",

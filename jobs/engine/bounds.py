@@ -47,12 +47,21 @@ def store(new: Sequence[NewJob], insert: Callable[[], None]) -> None:
             insert()
     except QueueFull as refusal:
         # What was undone was not recorded either; the refusal must be.
-        told = {name: refusal.details[name] for name in ("depth", "bound")}
-        name = refusal.details["queue"]
-        record([queue_event("queue.full", name, **told)])
-        told["job_type"] = refusal.job_type
-        record([queue_event("backpressure.rejected", name, **told)])
+        tell_refused(refusal)
         raise
+
+
+def tell_refused(refusal: QueueFull) -> None:
+    """Record that a queue took no more (OJS backpressure §10.1, queue configuration §10.1)."""
+    about = {name: refusal.details[name] for name in ("depth", "bound")}
+    queue = refusal.details["queue"]
+    rejected = about | {"job_type": refusal.job_type}
+    record(
+        [
+            queue_event("queue.full", queue, **about),
+            queue_event("backpressure.rejected", queue, **rejected),
+        ]
+    )
 
 
 def depth(queue: str) -> int:
