@@ -23,6 +23,7 @@ ERROR_FIELDS = (
     "retryable",
     "worker_id",
 )
+TIMEOUT_FIELDS = ("timeout_kind", "limit_seconds", "elapsed_seconds")
 ERRORS_SHOWN = 50
 """The newest of a long history; the documents ask for ten (errors §6.2)."""
 RESULT_TTL = timedelta(days=7)
@@ -58,6 +59,20 @@ def is_pruned(job: Any) -> bool:
     return expires_at is not None and expires_at <= timezone.now()
 
 
+def timeout_details(kind: str, limit: timedelta, elapsed: timedelta) -> dict[str, Any]:
+    """What is told of a timeout, in the error and in the event (OJS timeouts §8, §11.1)."""
+    return {
+        "timeout_kind": kind,
+        "limit_seconds": _seconds(limit),
+        "elapsed_seconds": _seconds(elapsed),
+    }
+
+
+def _seconds(value: timedelta) -> int | float:
+    seconds = round(value.total_seconds(), 3)
+    return int(seconds) if seconds.is_integer() else seconds
+
+
 def error_entry(row: Mapping[str, Any]) -> dict[str, Any]:
     """One element of `errors` (OJS errors §6.1, retry §10.1)."""
     entry = {name: row[name] for name in ERROR_FIELDS if row.get(name) not in (None, "")}
@@ -67,6 +82,9 @@ def error_entry(row: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(occurred_at, datetime):
         occurred_at = format_timestamp(occurred_at)
     entry["occurred_at"] = entry["timestamp"] = occurred_at
+    if row["type"] == "timeout":
+        details = entry.get("details") or {}
+        entry |= {name: details[name] for name in TIMEOUT_FIELDS if name in details}
     return entry
 
 

@@ -80,9 +80,9 @@ class BulkViewSet(OJSViewSet):
         elif len(valid) == len(documents):
             done |= _store_all(valid)
         full = [result for result in done.values() if isinstance(result, QueueFull)]
-        for refusal in {each.details["queue"]: each for each in full}.values():
+        for last in {each.details["queue"]: each for each in full}.values():
             # Recorded where it was refused, and undone with that.
-            engine.bounds.tell_refused(refusal)
+            engine.bounds.tell_refused(last)
         failed = sum(isinstance(result, OJSError) for result in done.values())
         if whole and failed:
             failed = len(documents)
