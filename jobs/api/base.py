@@ -58,6 +58,7 @@ logger = logging.getLogger("jobs.api")
 SPEC_VERSION = "1.0"
 OUR_VERSION = re.compile(r"1(\.0(\.\d+)?(-rc\.\d+)?)?")
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+READS = ("GET", "HEAD")
 DOCUMENTATION = "https://openjobspec.org/errors/"
 
 STATUS: dict[type[OJSError], int] = {
@@ -140,11 +141,16 @@ class OJSViewSet(ViewSet):
         request.version, request.versioning_scheme = None, None
         check_version(request.META)
         check_url(request._request)
-        scope = self.scopes.get(self.action or "")
+        scope = self.scope
         if scope:
-            self.caller.require(scope)
+            self.caller.require(scope, reads=request.method in READS)
         if "job_id" in kwargs and self.caller.project:
             self.require_own(kwargs["job_id"])
+
+    @property
+    def scope(self) -> str:
+        """What the key of this request must be made for; empty where anybody may."""
+        return self.scopes.get(self.action or "", "")
 
     def require_own(self, job_id: str) -> None:
         """

@@ -92,7 +92,6 @@ class JobViewSet(OJSViewSet):
         **dict.fromkeys(
             ("create", "batch", "retrieve", "cancel", "activate", "prioritize"), Scope.PRODUCE
         ),
-        "inspect": Scope.OPERATE,
     }
 
     def create(self, request: Any) -> Response:
@@ -152,12 +151,6 @@ class JobViewSet(OJSViewSet):
         if job is None:
             raise JobNotFound(job_id)
         return self._answer(full_envelope(job))
-
-    def inspect(self, request: Any, job_id: str) -> Response:
-        """INFO for operators: the job's fields at the top level, too (OJS admin API §7.2)."""
-        reply = self.retrieve(request, job_id)
-        reply.data = reply.data["job"] | {"job": reply.data["job"]}
-        return reply
 
     def cancel(self, request: Any, job_id: str) -> Response:
         """CANCEL (OJS HTTP §9.4)."""

@@ -91,7 +91,7 @@ class DeadLetterViewSet(OJSViewSet):
     """`/ojs/v1/dead-letter`: the discarded jobs, as a view (OJS HTTP §12)."""
 
     scopes: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("list", "retrieve", "retry", "destroy", "erase"), Scope.OPERATE
+        ("list", "retrieve", "retry", "destroy"), Scope.OPERATE
     )
 
     def list(self, request: Any) -> Response:
@@ -109,7 +109,7 @@ class DeadLetterViewSet(OJSViewSet):
             parts=2,
             most=MAX_DEAD,
         )
-        history = _history([job.pk for job in jobs])
+        history = errors_by_job([job.pk for job in jobs])
         return Response(
             {
                 "jobs": [envelope(job, history.get(job.pk, ())) for job in jobs],
@@ -147,11 +147,6 @@ class DeadLetterViewSet(OJSViewSet):
             )
         return Response({"deleted": True, "job_id": job_id})
 
-    def erase(self, request: Any, job_id: str) -> Response:
-        """Delete it for good, and answer without a word (OJS admin API §11)."""
-        self.destroy(request, job_id)
-        return Response(status=204)
-
 
 def _older_than(rows: Any, keys: list[str]) -> Any:
     try:
@@ -161,7 +156,8 @@ def _older_than(rows: Any, keys: list[str]) -> Any:
     return rows.filter(Q(finished_at__lt=finished) | Q(finished_at=finished, pk__lt=job_id))
 
 
-def _history(ids: list[UUID]) -> dict[UUID, list[dict[str, Any]]]:
+def errors_by_job(ids: list[UUID]) -> dict[UUID, list[dict[str, Any]]]:
+    """The failed attempts of each, oldest first; the newest of a long history."""
     history: dict[UUID, list[dict[str, Any]]] = {}
     for error in JobError.objects.filter(job__in=ids).values("job_id", *ERROR_FIELDS):
         history.setdefault(error["job_id"], []).append(error)

@@ -25,6 +25,7 @@ from ..models import (
     Job,
     JobCounter,
     JobError,
+    Maintenance,
     ProgressReport,
     Queue,
     QueueFlow,
@@ -144,6 +145,7 @@ class ConformanceViewSet(OJSViewSet):
             BulkRequest,
             JobCounter,
             QueueFlow,
+            Maintenance,
         ):
             model._default_manager.all().delete()
         engine.forget_queues()

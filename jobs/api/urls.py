@@ -2,6 +2,7 @@
 
 from django.urls import path
 
+from .admin import urls as admin
 from .bulk import BulkViewSet
 from .cron import CronViewSet
 from .jobs import JobViewSet
@@ -96,15 +97,6 @@ urlpatterns = [
         DeadLetterViewSet.as_view({"post": "retry"}),
         name="dead-letter-retry",
     ),
-    path(
-        "ojs/v1/admin/dead-letter/<str:job_id>",
-        DeadLetterViewSet.as_view({"get": "retrieve", "delete": "erase"}),
-    ),
-    path(
-        "ojs/v1/admin/dead-letter/<str:job_id>/retry", DeadLetterViewSet.as_view({"post": "retry"})
-    ),
-    path("ojs/v1/admin/dead-letter", DeadLetterViewSet.as_view({"get": "list"})),
-    path("ojs/v1/admin/jobs/<str:job_id>", JobViewSet.as_view({"get": "inspect"})),
     path("ojs/v1/cron", CronViewSet.as_view({"get": "list", "post": "create"}), name="cron-jobs"),
     path(
         "ojs/v1/cron/<str:name>",
@@ -135,4 +127,5 @@ urlpatterns = [
     ),
     path("ojs/v1/events", EventViewSet.as_view({"get": "list"}), name="events"),
     path("ojs/v1/admin/reset", ConformanceViewSet.as_view({"post": "reset"}), name="reset"),
+    *admin.urlpatterns,
 ]

@@ -15,6 +15,7 @@ from .control import (
     prioritize,
     resume,
     retry,
+    retry_finished,
     retry_one,
     run_now,
 )
@@ -101,6 +102,7 @@ __all__ = [
     "results_of_workflow",
     "resume",
     "retry",
+    "retry_finished",
     "retry_one",
     "run_cron_now",
     "run_now",

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -120,15 +121,22 @@ def prioritize(job_id: UUID, priority: int) -> Change:
     return change
 
 
-def retry(job_ids: Collection[UUID]) -> int:
+def retry(job_ids: Collection[UUID], *, cancelled: bool = False) -> int:
     """Take jobs out of the dead letter for fresh attempts; return how many (OJS dead letter §6).
 
     The error history stays, so that a second failure can be compared with the first.
+
+    Args:
+        cancelled: cancelled ones, too (OJS admin API §7.4). Not those of a workflow: it may never
+            have come to them.
     """
     now = timezone.now()
+    wanted = Q(state=State.DISCARDED)
+    if cancelled:
+        wanted |= Q(state=State.CANCELLED, workflow__isnull=True)
     with atomic():
         jobs = list(
-            Job.objects.filter(pk__in=job_ids, state=State.DISCARDED)
+            Job.objects.filter(wanted, pk__in=job_ids)
             .select_for_update()
             .order_by("pk")
             .only("type", "queue", "attempt")
@@ -163,6 +171,28 @@ def retry_one(job_id: UUID) -> Job:
     if not retry([job_id]):
         raise not_dead(job_id)
     return Job.objects.get(pk=job_id)
+
+
+def retry_finished(job_id: UUID) -> Change:
+    """Retry one discarded or cancelled job (OJS admin API §7.4).
+
+    Raises:
+        JobNotFound: there is no such job.
+        InvalidTransition: it is in another state, or was cancelled with its workflow.
+    """
+    with atomic():
+        job = _locked(job_id)
+        if not retry([job_id], cancelled=True):
+            mine = " of a workflow" if job.state == State.CANCELLED else ""
+            raise InvalidTransition(
+                f"Cannot retry job{mine} in state '{job.state}'. "
+                "Only discarded and cancelled jobs can be retried.",
+                job_id=str(job_id),
+                current_state=str(job.state),
+            )
+        previous = State(job.state)
+        job.refresh_from_db()
+    return Change(job, previous)
 
 
 def delete_dead(job_ids: Collection[UUID]) -> int:

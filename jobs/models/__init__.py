@@ -15,7 +15,7 @@ from .limits import BulkRequest, RateLimit
 from .maintenance import Maintenance
 from .metrics import JobCounter, QueueFlow
 from .queue import Listener, Queue
-from .rollup import QueueSample, Rollup, RollupMark
+from .rollup import QueueRollup, QueueSample, Rollup, RollupMark
 from .spec import JobLog, JobSpec
 from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, WorkflowType
 
@@ -41,6 +41,7 @@ __all__ = [
     "ProgressReport",
     "Queue",
     "QueueFlow",
+    "QueueRollup",
     "QueueSample",
     "RateLimit",
     "RefusedFinish",
