@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import orjson
 from django.utils import timezone
 
 from .lifecycle import State
@@ -127,6 +128,8 @@ def envelope(job: Any, errors: Errors = (), *, for_worker: bool = False) -> dict
         document["parent_results"] = job.parent_results
     if for_worker and getattr(job, "checkpoint", None) is not None:
         document["checkpoint"] = job.checkpoint
+        # The word of OJS progress §6.4; what a claim brings is text, to be sent on unread.
+        document["last_checkpoint"] = orjson.loads(orjson.dumps(job.checkpoint))["state"]
     _add_times(document, job)
     _add_errors(document, job, errors)
     for name, value in (job.attributes or {}).items():

@@ -15,7 +15,7 @@ from ..envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope
 from ..errors import JobNotFound
 from ..fields import integer, missing, refuse, wrong_type
 from ..identifiers import parse_uuid
-from ..models import Job, Scope
+from ..models import Job, ProgressReport, Scope
 from ..projects import give
 from ..timestamps import format_timestamp
 from ..validation import PRIORITIES, NewJob, new_job, new_jobs
@@ -42,7 +42,17 @@ def errors_of(job: Job) -> list[dict[str, Any]]:
 
 def full_envelope(job: Job) -> dict[str, Any]:
     # Also of a job that has not run yet: one retried from the dead letter keeps its history.
-    return envelope(job, errors_of(job))
+    document = envelope(job, errors_of(job))
+    report = ProgressReport.objects.filter(pk=job.pk).first()
+    if report is not None:
+        shown = engine.standing(job, report)
+        told = {
+            "progress": shown.value,
+            "progress_data": shown.data,
+            "progress_message": shown.message or None,
+        }
+        document |= {name: value for name, value in told.items() if value is not None}
+    return document
 
 
 def read_priority(body: dict[str, Any]) -> int:
