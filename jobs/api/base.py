@@ -123,6 +123,8 @@ class OJSViewSet(ViewSet):
     renderer_classes: Any = [OJSRenderer]
     content_negotiation_class: Any = PinnedNegotiation
     versioning_class: Any = None
+    # No part of a host site's OpenAPI document; ours is in `workers.openapi`.
+    schema: Any = None
     # No OPTIONS: DRF would describe its classes to anybody.
     http_method_names: Any = ["get", "head", "post", "put", "patch", "delete"]
 
