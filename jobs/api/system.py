@@ -68,6 +68,9 @@ class ManifestViewSet(OJSViewSet):
     def retrieve(self, request: Any) -> Response:
         base = request.path.rsplit("/manifest", 1)[0]
         elsewhere = endpoints_beside(PORT.sub("", request.get_host()))
+        if ojs_settings.FLARE.ENABLED:
+            beside = f"{base.removesuffix('/ojs')}/flare/v1"
+            elsewhere["flare"] = request.build_absolute_uri(beside)
         return Response(
             {
                 "ojs_version": SPEC_VERSION,
