@@ -55,6 +55,19 @@ class CheckpointTooLarge(BodyTooLarge):
     """A checkpoint exceeds 1 MB (OJS durable execution §9.1)."""
 
 
+class MetadataTooLarge(BodyTooLarge):
+    """`meta` exceeds 64 KB (OJS payload limits §4.3)."""
+
+    code = "metadata_too_large"
+
+
+class UnsupportedCompression(OJSError):
+    """The body is compressed in a way this server does not read (OJS payload limits §6)."""
+
+    code = "unsupported_compression"
+    hint = "Send the body as it is, or with 'Content-Encoding: gzip'."
+
+
 class Unsupported(OJSError):
     """A spec version or a feature this server does not have."""
 

@@ -45,6 +45,7 @@ from ..errors import (
     ResultPruned,
     ResultTooLarge,
     Unsupported,
+    UnsupportedCompression,
     WaitTimeout,
 )
 from ..identifiers import parse_uuid, uuid7
@@ -67,6 +68,7 @@ STATUS: dict[type[OJSError], int] = {
     InvalidRequest: 400,
     BodyTooLarge: 413,
     BatchTooLarge: 413,
+    UnsupportedCompression: 415,
     QueueFull: 429,
     QueueClosed: 422,
     JobTypeNotAllowed: 422,

@@ -33,7 +33,9 @@ from ..models import (
     RefusedFinish,
     Workflow,
 )
+from ..validation import META_SIZE, QUEUE_LENGTH, TYPE_LENGTH
 from .base import SPEC_VERSION, OJSViewSet
+from .body import COMPRESSIONS
 
 STARTED = time.monotonic()
 PORT = re.compile(r":\d+\Z")
@@ -52,9 +54,20 @@ CAPABILITIES = {
     "pause_resume": True,
     "events": True,
 }
-EXTENSIONS = ["x-batch-ack", "x-fetch-with-acks", "x-fetch-wait", "x-jobs-lost", "x-autoscaling"]
+EXTENSIONS = [
+    "x-batch-ack",
+    "x-fetch-with-acks",
+    "x-fetch-wait",
+    "x-jobs-lost",
+    "x-autoscaling",
+    "urn:ojs:ext:backpressure",
+    "urn:ojs:ext:bulk-operations",
+    "urn:ojs:ext:progress",
+    "urn:ojs:ext:queue-config",
+    "urn:ojs:ext:rate-limiting",
+]
 """Ours: lists in ACK and FAIL, outcomes carried by FETCH, `wait_ms`, `jobs_lost` in BEAT, and
-what an autoscaler reads."""
+what an autoscaler reads. Then documents of which all is done that they require."""
 
 
 def backend() -> str:
@@ -86,6 +99,16 @@ class ManifestViewSet(OJSViewSet):
                 "capabilities": CAPABILITIES,
                 "unique_job_strength": "strong",
                 "extensions": EXTENSIONS,
+                "payload_limits": {
+                    "max_envelope_bytes": ojs_settings.MAX_BODY_SIZE,
+                    "max_meta_bytes": META_SIZE,
+                    "max_queue_name_bytes": QUEUE_LENGTH,
+                    "max_job_type_bytes": TYPE_LENGTH,
+                    "supported_compression": COMPRESSIONS,
+                    "external_references": True,
+                    "chunking": False,
+                    "per_queue_limits": False,
+                },
                 "endpoints": {
                     "base_url": request.build_absolute_uri(f"{base}/v1"),
                     "manifest": f"{base}/manifest",
