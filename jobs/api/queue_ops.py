@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 from django.db.models import Count
 from django.utils import timezone
-from rest_framework.response import Response
 
 from .. import dashboard, engine, fields, queue_config
 from ..audit import of_caller, record_action
@@ -18,7 +17,7 @@ from ..models import Job, Queue, Scope
 from ..projects import own
 from ..timestamps import format_timestamp
 from ..validation import QUEUE_LENGTH, QUEUE_PATTERN
-from .base import OJSViewSet
+from .base import OJSViewSet, Response
 from .queues import full_document, queue_document
 
 STRATEGIES = ("reject", "discard", "move")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 from uuid import UUID
 
-from rest_framework.response import Response
-
 from ..conf import ojs_settings
 from ..envelope import is_pruned, result_expires_at
 from ..errors import InvalidRequest, JobNotFound, ResultPruned, WaitTimeout
@@ -16,7 +14,7 @@ from ..lifecycle import State
 from ..models import Job, Scope
 from ..projects import own
 from ..timestamps import format_timestamp
-from .base import OJSViewSet, dumps
+from .base import OJSViewSet, Response, dumps
 from .jobs import errors_of, parse_id
 from .paging import number
 from .waiting import until

@@ -8,7 +8,6 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError
 from django.http import HttpRequest
-from rest_framework.response import Response
 
 from .. import __version__, engine
 from ..conf import ojs_settings
@@ -34,7 +33,7 @@ from ..models import (
     Workflow,
 )
 from ..validation import META_SIZE, QUEUE_LENGTH, TYPE_LENGTH
-from .base import SPEC_VERSION, OJSViewSet
+from .base import SPEC_VERSION, OJSViewSet, Response
 from .body import COMPRESSIONS
 
 STARTED = time.monotonic()
