@@ -22,15 +22,23 @@ def admit(worker_ids: Collection[str], caller: Any, *, said: Collection[str] | N
     Raises:
         PermissionDenied: one of them does not carry the label, or is live and another project's.
     """
+    check_project(worker_ids, caller)
+    if caller.label:
+        known = dict(Worker.objects.filter(pk__in=worker_ids).values_list("pk", "labels"))
+        for worker_id in worker_ids:
+            check_label(known.get(worker_id, said) or (), caller)
+
+
+def check_project(worker_ids: Collection[str], caller: Any) -> None:
+    """
+    Raises:
+        PermissionDenied: one of them is live and another project's.
+    """
     if caller.project:
         others = Worker.objects.live().filter(pk__in=worker_ids).exclude(project=caller.project)
         taken = others.values_list("pk", flat=True).first()
         if taken is not None:
             raise PermissionDenied(f"Worker '{taken}' is not of this project.", worker_id=taken)
-    if caller.label:
-        known = dict(Worker.objects.filter(pk__in=worker_ids).values_list("pk", "labels"))
-        for worker_id in worker_ids:
-            check_label(known.get(worker_id, said) or (), caller)
 
 
 def check_label(labels: Collection[str], caller: Any) -> None:

@@ -1,4 +1,7 @@
-"""What can be asked about workers and the jobs they hold: reading only, no wire words."""
+"""What can be asked about workers and the jobs they hold: reading only, no wire words.
+
+Where a `project` is given, only what is its own is there.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from django.utils import timezone
 from jobs import engine
 from jobs.expressions import JSONArrayHas
 from jobs.models import Job
+from jobs.projects import own
 
 from .lifecycle import WorkerState
 from .models import Worker
@@ -20,29 +24,31 @@ MOST = 10_000
 """Ids in one answer."""
 
 
-def active(capability: str = "") -> list[str]:
+def active(capability: str = "", project: str = "") -> list[str]:
     """Ids of the workers that are there, those with `capability` only if one is given."""
     workers = Worker.objects.live().exclude(pk__in=Worker.objects.silent().values("pk"))
+    workers = own(workers, project)
     if capability:
         workers = workers.filter(JSONArrayHas("capabilities", capability))
     return list(workers.order_by("pk").values_list("pk", flat=True)[:MOST])
 
 
-def registered(protocol: str) -> list[str]:
+def registered(protocol: str, project: str = "") -> list[str]:
     """Ids of all workers on record that speak `protocol`, the dead ones too."""
-    workers = Worker.objects.filter(protocol=protocol).order_by("pk")
+    workers = own(Worker.objects.filter(protocol=protocol).order_by("pk"), project)
     return list(workers.values_list("pk", flat=True)[:MOST])
 
 
-def capabilities() -> list[str]:
+def capabilities(project: str = "") -> list[str]:
     """Everything that some active worker can do."""
-    found = Worker.objects.live().exclude(capabilities=[]).values_list("capabilities", flat=True)
+    workers = own(Worker.objects.live().exclude(capabilities=[]), project)
+    found = workers.values_list("capabilities", flat=True)
     return sorted({word for words in found[:MOST] for word in words})[:MOST]
 
 
-def find(worker_id: str) -> Any | None:
+def find(worker_id: str, project: str = "") -> Any | None:
     """The worker's row, to read from; None if nobody knows it."""
-    return Worker.objects.filter(pk=worker_id).first()
+    return own(Worker.objects.filter(pk=worker_id), project).first()
 
 
 def is_active(worker: Any) -> bool:
@@ -70,13 +76,10 @@ def keep_queues(worker_id: str, queues: Collection[str]) -> None:
     Worker.objects.live().filter(pk=worker_id).update(queues=list(queues))
 
 
-def job(job_id: UUID) -> Any | None:
+def job(job_id: UUID, project: str = "") -> Any | None:
     """A job's state, holder and how long it is reserved; None if there is no such job."""
-    return (
-        Job.objects.only("state", "reserved_by", "reserved_until", "result")
-        .filter(pk=job_id)
-        .first()
-    )
+    columns = ("state", "reserved_by", "reserved_until", "result")
+    return own(Job.objects.only(*columns).filter(pk=job_id), project).first()
 
 
 def extend(job_id: UUID, worker_id: str) -> bool:

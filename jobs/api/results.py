@@ -17,6 +17,7 @@ from ..fields import missing, refuse, texts
 from ..identifiers import parse_uuid
 from ..lifecycle import State
 from ..models import Job, Scope
+from ..projects import own
 from ..timestamps import format_timestamp
 from .base import OJSViewSet, dumps
 from .jobs import errors_of, parse_id
@@ -74,7 +75,7 @@ class ResultViewSet(OJSViewSet):
             raise refuse("ids", f"Give 1 to {MANY} ids, not {len(ids)}.", validation="size")
         parsed = {text: parse_uuid(text) for text in ids}
         known = [job_id for job_id in parsed.values() if job_id is not None]
-        jobs = Job.objects.only(*COLUMNS).in_bulk(known)
+        jobs = own(Job.objects.only(*COLUMNS), self.caller.project).in_bulk(known)
         return Response({"results": {text: _entry(jobs.get(pk)) for text, pk in parsed.items()}})
 
 

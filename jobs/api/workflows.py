@@ -12,6 +12,7 @@ from .. import engine
 from ..errors import InvalidRequest, WorkflowNotFound
 from ..identifiers import parse_uuid
 from ..models import Scope, Workflow, WorkflowState, WorkflowType
+from ..projects import own
 from ..workflow_document import progress_document, summaries, workflow_document
 from ..workflow_plans import plan_of
 from .base import OJSViewSet
@@ -30,7 +31,8 @@ class WorkflowViewSet(OJSViewSet):
 
     def create(self, request: Any) -> Response:
         """Create and begin a workflow (OJS workflows §11.1)."""
-        workflow = engine.create_workflow(plan_of(self.read(required=True), timezone.now()))
+        plan = plan_of(self.read(required=True), timezone.now())
+        workflow = engine.create_workflow(plan, project=self.caller.project)
         response = self._answer(workflow_document(workflow), status=201)
         response["Location"] = f"{request.path.rstrip('/')}/{workflow.pk}"
         return response
@@ -43,6 +45,7 @@ class WorkflowViewSet(OJSViewSet):
         """Newest first, those inside others left out; `state`, `type` and `name` filter."""
         parameters = request.query_params
         rows = Workflow.objects.filter(parent__isnull=True).order_by("-id")
+        rows = own(rows, self.caller.project)
         for name, known in FILTERS.items():
             value = parameters.get(name)
             if value and value not in known:
@@ -72,7 +75,8 @@ class WorkflowViewSet(OJSViewSet):
 
     def cancel(self, request: Any, workflow_id: str) -> Response:
         """Cancel; active jobs may finish (OJS workflows §11.3)."""
-        workflow = engine.cancel_workflow(_parse(workflow_id))
+        # A workflow's project is for good: looking first is no race.
+        workflow = engine.cancel_workflow(self._find(workflow_id).pk)
         document = workflow_document(self._find(str(workflow.pk)))
         nodes = document.get("steps") or document.get("jobs") or []
         states = [node["state"] for node in nodes]
@@ -89,7 +93,8 @@ class WorkflowViewSet(OJSViewSet):
         return response
 
     def _find(self, text: str) -> Workflow:
-        workflow = Workflow.objects.filter(pk=_parse(text)).first()
+        rows = own(Workflow.objects.filter(pk=_parse(text)), self.caller.project)
+        workflow: Workflow | None = rows.first()
         if workflow is None:
             raise WorkflowNotFound(text)
         return workflow

@@ -9,6 +9,7 @@ from uuid import UUID
 from ..errors import DuplicateJob
 from ..identifiers import uuid7
 from ..models import Workflow, WorkflowType
+from ..projects import give
 from ..validation import NewJob
 from ..workflow_plans import Plan, Step
 from .dependencies import enqueue_after
@@ -26,30 +27,33 @@ class Nursery:
         self.jobs: list[NewJob] = []
         self.depends_on: dict[UUID, list[UUID]] = {}
 
-    def plant(self, plan: Plan) -> Workflow:
+    def plant(self, plan: Plan, project: str = "") -> Workflow:
         """Begin a workflow of its own."""
         identifier = plan.id or uuid7()
         if plan.id and Workflow.objects.filter(pk=plan.id).exists():
             raise DuplicateJob(f"A workflow with id '{plan.id}' already exists.")
-        return self._workflow(plan, identifier, identifier, None, None, [])
+        return self._workflow(plan, identifier, identifier, project, None, None, [])
 
     def add(
         self, parent: Workflow, index: int, node: Step | Plan, parent_results: list[Any]
     ) -> None:
         """Begin a node of `parent`: a job, or a workflow inside."""
         if isinstance(node, Plan):
-            self._workflow(node, uuid7(), parent.root_id, parent, index, parent_results)
+            self._workflow(
+                node, uuid7(), parent.root_id, parent.project, parent, index, parent_results
+            )
             return
         job = node.job
         job.workflow_id, job.workflow_index = parent.pk, index
         job.followed, job.parent_results = True, parent_results
-        self.jobs.append(job)
+        self.jobs += give([job], parent.project)
 
     def _workflow(
         self,
         plan: Plan,
         identifier: UUID,
         root_id: UUID,
+        project: str,
         parent: Workflow | None,
         index: int | None,
         parent_results: list[Any],
@@ -58,6 +62,7 @@ class Nursery:
             id=identifier,
             type=plan.type,
             name=plan.name,
+            project=project,
             parent=parent,
             root_id=root_id,
             index=index,

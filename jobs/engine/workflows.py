@@ -22,6 +22,7 @@ from ..errors import Conflict, DuplicateJob, OJSError, WorkflowNotFound
 from ..events import record, workflow_event
 from ..lifecycle import WAITING, State
 from ..models import Job, Workflow, WorkflowState, WorkflowType
+from ..projects import give
 from ..signals import send_on_commit, workflow_finished
 from ..validation import new_job
 from ..workflow_plans import Plan, node_of
@@ -33,8 +34,8 @@ from .workflow_start import Nursery
 CANCELLED = "Its workflow was cancelled."
 
 
-def create_workflow(plan: Plan) -> Workflow:
-    """Store a workflow and begin it (OJS workflows §11.1).
+def create_workflow(plan: Plan, *, project: str = "") -> Workflow:
+    """Store a workflow and begin it (OJS workflows §11.1); all its jobs will be `project`'s.
 
     Raises:
         DuplicateJob: a workflow with this id exists.
@@ -43,7 +44,7 @@ def create_workflow(plan: Plan) -> Workflow:
     try:
         with atomic():
             nursery = Nursery(now)
-            workflow = nursery.plant(plan)
+            workflow = nursery.plant(plan, project)
             nursery.store()
             record([workflow_event("workflow.created", workflow, time=now, jobs=plan.job_count)])
     except IntegrityError:
@@ -224,7 +225,7 @@ def _fire(workflow: Workflow, names: Sequence[str]) -> dict[str, str]:
         results = results_of_workflow(workflow, copies=len(jobs))
     for job in jobs.values():
         job.workflow_id, job.followed, job.parent_results = workflow.pk, True, results
-    enqueue(list(jobs.values()))
+    enqueue(give(list(jobs.values()), workflow.project))
     workflow.fired = {name: str(job.id) for name, job in jobs.items()}
     Workflow.objects.filter(pk=workflow.pk).update(fired=workflow.fired)
     record(

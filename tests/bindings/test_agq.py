@@ -523,6 +523,39 @@ def test_an_api_key_may_what_its_scopes_say(guarded):
     assert other.refused("WORKER.REGISTER", registration()) == "Worker ID already registered"
 
 
+def test_a_project_sees_its_own_jobs_and_workers_only(guarded, capsys):
+    call_command("createsessionkey", "mine", project="acme")
+    mine = Client(guarded.port, password=capsys.readouterr().out.strip())
+    theirs = Client(guarded.port, password=make_key("theirs", scopes=["work"])[1])
+    scopes = ["produce", "operate", "work"]
+    acme = Client(guarded.port, password=make_key("acme", scopes=scopes, project="acme")[1])
+    mine.register("mine")
+    theirs.register("theirs")
+    foreign = push()
+
+    assert mine.pull(timeout=0.2) is None, "the job is nobody's"
+    assert acme("LPUSH", "queue:ready", '{"plan": 1}') == 1
+    own = mine.pull()
+    assert Job.objects.get(pk=own["job_id"]).project == "acme"
+    assert theirs.pull()["job_id"] == str(foreign.pk)
+    for said in ({"status": "completed"}, {"status": "running"}, {"progress_percent": 5}):
+        answer = mine.refused("JOB.UPDATE", str(foreign.pk), json.dumps(said))
+        assert answer == f"Job not found: {foreign.pk}"
+    assert acme("KEYS", "worker:*:alive") == ["worker:mine:alive"]
+    assert acme("GET", "worker:theirs:metadata") is None
+    assert acme("GET", f"job:{foreign.pk}:worker") is None
+    assert acme("GET", f"job:{own['job_id']}:worker") == "mine"
+    assert set(acme("SMEMBERS", "capability:jq:workers")) == {"mine"}
+    assert "no capability jq" in acme.refused("WORKER.VERIFY", "jq", "{}", "theirs")
+    for words in (
+        ("WORKER.REGISTER", registration("theirs")),
+        ("WORKER.HEARTBEAT", "theirs"),
+        ("WORKER.UNREGISTER", "theirs"),
+    ):
+        assert "not of this project" in acme.refused(*words)
+    assert mine.update(own["job_id"], status="completed") == "OK"
+
+
 def test_a_push_is_all_or_nothing(worker):
     for wrong, answer in (
         ('{"inputs": 1}', "The 'plan' field is required."),

@@ -6,7 +6,7 @@ import pytest
 
 from jobs.api.authentication import make_key
 from jobs.lifecycle import State
-from jobs.models import CronJob, Event, Job
+from jobs.models import CronJob, Event, Job, Workflow
 from tests.factories import JobFactory, WorkerFactory, ago
 from tests.flare_client import FlareClient
 from tests.flare_client import refusal as flare_refusal
@@ -162,6 +162,68 @@ def test_the_events_of_a_project_can_be_paged_through_whatever_lies_between(site
     assert [
         event["subject"] for event in acme.see("events", after=cursor).json()["events"]
     ] == mine[-1:]
+
+
+def test_results_are_those_of_the_projects_own_jobs(site):
+    mine, theirs = (JobFactory(completed=True, result=1, project=p) for p in ("acme", "other"))
+    acme = ojs("acme")
+
+    assert code(acme.see(f"jobs/{theirs.pk}/result")) == (404, "not_found")
+    results = acme.send("jobs/results", {"ids": [str(mine.pk), str(theirs.pk)]}).json()["results"]
+    assert results[str(mine.pk)]["result"] == 1
+    assert results[str(theirs.pk)] is None
+
+
+def test_progress_and_checkpoints_are_those_of_the_projects_own_jobs(site):
+    job = JobFactory(project="other", active=True, reserved_by="w")
+    acme = ojs("acme")
+    said = {"job_id": str(job.pk), "progress": 0.5, "worker_id": "w"}
+
+    for reply in (
+        acme.send("workers/progress", said),
+        acme.send(f"jobs/{job.pk}/progress", said),
+        acme.see(f"jobs/{job.pk}/progress"),
+        acme.send(f"jobs/{job.pk}/checkpoint", {"state": 1}),
+        acme.see(f"jobs/{job.pk}/checkpoint"),
+    ):
+        assert code(reply) == (404, "not_found")
+    assert ojs("other").see(f"jobs/{job.pk}/progress").json()["progress"] is None
+
+
+STEP = {"type": "a.b", "args": []}
+
+
+def test_a_workflow_and_all_its_jobs_belong_to_the_project(site):
+    acme = ojs("acme")
+    inside = {"type": "group", "jobs": [STEP, STEP]}
+    batch = {"type": "batch", "jobs": [STEP], "callbacks": {"on_success": STEP}}
+    for document in ({"type": "chain", "steps": [STEP, inside, STEP]}, batch):
+        assert acme.send("workflows", document).status_code == 201
+    while jobs := acme.fetch(count=10):
+        for job in jobs:
+            acme.ack(job["id"])
+
+    assert Job.objects.count() == 6
+    assert set(Job.objects.values_list("project", "state")) == {("acme", State.COMPLETED)}
+    assert set(Workflow.objects.values_list("project", "state")) == {("acme", "completed")}
+
+
+def test_to_a_project_the_workflows_of_others_do_not_exist(site):
+    for owner in ("other", "", "acme"):
+        ojs(owner).send("workflows", {"type": "chain", "name": owner, "steps": [STEP]})
+    acme = ojs("acme")
+
+    assert [flow["name"] for flow in acme.see("workflows").json()["workflows"]] == ["acme"]
+    assert len(ojs().see("workflows").json()["workflows"]) == 3
+    for foreign in Workflow.objects.exclude(project="acme"):
+        for reply in (
+            acme.see(f"workflows/{foreign.pk}"),
+            acme.see(f"workflows/{foreign.pk}/progress"),
+            acme.send(f"workflows/{foreign.pk}/cancel"),
+            acme.delete(f"/ojs/v1/workflows/{foreign.pk}"),
+        ):
+            assert code(reply) == (404, "not_found")
+    assert not Workflow.objects.filter(state="cancelled").exists()
 
 
 def test_a_job_is_unique_in_its_project_and_never_meets_those_of_others(site):

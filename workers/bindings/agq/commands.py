@@ -8,7 +8,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from jobs import engine
+from jobs import engine, projects
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob
 from jobs.errors import JobNotFound, OJSError
@@ -66,6 +66,7 @@ def register(session: Session, document: bytes, *, resume: bool = True) -> Statu
     # share proves less: then the connection that registered must have gone.
     may_resume = bool(caller.worker_id) or resume
     known = directory.find(worker_id)
+    description.project = caller.project or None
     description.queues = (known.queues if known else None) or ["ready"]
     protocol.register(worker_id, description, claim=SessionClaim(session.key, may_resume))
     session.worker_id = worker_id
@@ -129,7 +130,10 @@ def pop(session: Session, queues: Sequence[str]) -> Look:
     session.may(WORK)
     worker_id = session.worker()
     jobs = protocol.fetch(
-        queues, worker_id=worker_id, visibility_timeout=ojs_settings.AGQ.JOB_TIMEOUT
+        queues,
+        worker_id=worker_id,
+        visibility_timeout=ojs_settings.AGQ.JOB_TIMEOUT,
+        project=session.project,
     )
     if tuple(queues) != session.queues:
         directory.keep_queues(worker_id, queues)
@@ -153,12 +157,12 @@ def update(session: Session, job: bytes, document: bytes) -> Status:
     session.may(WORK)
     said = documents.read(document, "update")
     job_id = documents.job_id(job)
-    worker_id = session.worker_id
     if said.get("worker_id") is not None:
         worker_id = valid_worker_id(documents.fields.text(said, "worker_id") or "")
         session.speak_for(worker_id)
-    if not worker_id:
-        raise Failed("ERR Worker not registered: send WORKER.REGISTER first")
+    else:
+        worker_id = session.worker()
+    projects.require(job_id, session.project)
     match said.get("status"):
         case "completed":
             (outcome,) = protocol.ack([documents.completion(job_id, worker_id, said)])
@@ -199,33 +203,34 @@ def push(session: Session, key: bytes, *plans: bytes) -> int:
     session.may(PRODUCE)
     queue = queue_name(key)
     requests = [documents.pushed(queue, documents.read(plan, "job")) for plan in plans]
-    return len(engine.enqueue(new_jobs(requests, timezone.now())))
+    jobs = new_jobs(requests, timezone.now())
+    return len(engine.enqueue(projects.give(jobs, session.project)))
 
 
 def keys_like(session: Session, pattern: bytes) -> list[str]:
     """KEYS worker:*:alive (AGQ §9.2)"""
     session.may("")
-    return keys.matching(text(pattern))
+    return keys.matching(text(pattern), session.project)
 
 
 def get(session: Session, key: bytes) -> str | None:
     session.may("")
-    return keys.get(text(key))
+    return keys.get(text(key), session.project)
 
 
 def ttl(session: Session, key: bytes) -> int:
     session.may("")
-    return keys.ttl(text(key))
+    return keys.ttl(text(key), session.project)
 
 
 def exists(session: Session, *names: bytes) -> int:
     session.may("")
-    return sum(keys.ttl(text(name)) != keys.NO_KEY for name in names[:10])
+    return sum(keys.ttl(text(name), session.project) != keys.NO_KEY for name in names[:10])
 
 
 def members(session: Session, key: bytes) -> list[str]:
     session.may("")
-    return keys.members(text(key))
+    return keys.members(text(key), session.project)
 
 
 def verify_begin(session: Session, *arguments: bytes) -> Any:
@@ -233,7 +238,7 @@ def verify_begin(session: Session, *arguments: bytes) -> Any:
     session.may(OPERATE)
     worker_id = valid_worker_id(text(arguments[2])) if len(arguments) > 2 else ""
     challenge = documents.read(arguments[1], "challenge")
-    return verify.ask(text(arguments[0]), challenge, worker_id)
+    return verify.ask(text(arguments[0]), challenge, worker_id, session.project)
 
 
 Command = tuple[Callable[..., Any], int, int]

@@ -270,7 +270,8 @@ class Connection(asyncio.Protocol):
         if left <= 0 or self._ends or self.server.is_ending:
             return None
         waiter = Waiter(self.session.worker_id, lambda: self._look(queues), self._give_back)
-        return await hub.wait(waiter, queues, found.able, since, left)
+        alike = (found.able, self.session.project)
+        return await hub.wait(waiter, queues, alike, since, left)
 
     async def _look(self, queues: list[str]) -> Look:
         """Look once, to the end: a job that was claimed is handed over or given back."""

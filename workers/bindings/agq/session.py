@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from jobs.api.authentication import ANYBODY, Caller, caller_of, digest
 from jobs.conf import ojs_settings
 from jobs.errors import NotAuthenticated
+from workers import admission
 
 from .resp import Failed
 
@@ -44,6 +45,11 @@ class Session:
     queues: tuple[str, ...] = ()
     """The queues last pulled from, as they were written into the worker's row."""
     failures: int = 0
+
+    @property
+    def project(self) -> str:
+        """The only project it sees; empty means all of them."""
+        return self.caller.project if self.caller else ""
 
     @property
     def is_known(self) -> bool:
@@ -83,17 +89,22 @@ class Session:
         """
         Raises:
             Failed: the session is another worker's.
+            PermissionDenied: the worker is another project's.
         """
         bound = self.caller.worker_id if self.caller else ""
         if bound and worker_id != bound:
             raise Failed(f"ERR This session key belongs to worker {bound}")
+        if self.caller is not None:
+            admission.check_project([worker_id], self.caller)
 
     def worker(self) -> str:
         """The worker it speaks for.
 
         Raises:
             Failed: none so far.
+            PermissionDenied: it is another project's.
         """
         if not self.worker_id:
             raise Failed("ERR Worker not registered: send WORKER.REGISTER first")
+        self.speak_for(self.worker_id)
         return self.worker_id

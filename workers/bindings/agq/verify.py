@@ -17,6 +17,7 @@ from django.utils import timezone
 from jobs import engine
 from jobs.errors import OJSError
 from jobs.lifecycle import TERMINAL
+from jobs.projects import give
 from jobs.validation import new_jobs
 from workers import directory
 from workers.abilities import ITSELF
@@ -34,13 +35,13 @@ class Question:
     queue: str
 
 
-def ask(capability: str, challenge: dict[str, Any], worker_id: str) -> Question:
-    """Put the question.
+def ask(capability: str, challenge: dict[str, Any], worker_id: str, project: str = "") -> Question:
+    """Put the question, to one of `project`'s workers if one is given.
 
     Raises:
         Failed: no active worker could answer it.
     """
-    able = directory.active(capability)
+    able = directory.active(capability, project)
     if worker_id and worker_id not in able:
         raise Failed(f"ERR Worker {worker_id} has no capability {capability}")
     if not able:
@@ -57,7 +58,7 @@ def ask(capability: str, challenge: dict[str, Any], worker_id: str) -> Question:
         "max_attempts": 1,
         "retry": {"max_attempts": 1, "on_exhaustion": "discard"},
     }
-    (job,) = engine.enqueue(new_jobs([request], timezone.now()))
+    (job,) = engine.enqueue(give(new_jobs([request], timezone.now()), project))
     return Question(job.id, job.queue)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from typing import Any
 
 from jobs import wakeup
@@ -35,7 +35,7 @@ class Waiter:
 
 
 class Group:
-    """Waiters with the same queues and the same abilities."""
+    """Waiters with the same queues, the same abilities and the same project."""
 
     def __init__(self, queues: Sequence[str]) -> None:
         self.queues = queues
@@ -126,17 +126,18 @@ class Hub:
         self,
         waiter: Waiter,
         queues: Sequence[str],
-        able: frozenset[str],
+        alike: Hashable,
         since: int,
         seconds: float,
     ) -> Look | None:
         """Return what the waiter finds, or None when the time is over.
 
         Args:
+            alike: what else decides which jobs it would be given.
             since: what was heard before the waiter looked by itself. Rung since, it is its group
                 that looks again: were each to, a busy queue would keep thousands looking.
         """
-        key = (tuple(queues), able)
+        key = (tuple(queues), alike)
         group = self._groups.setdefault(key, Group(queues))
         group.members += 1
         group.waiters.append(waiter)

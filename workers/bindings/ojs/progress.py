@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from rest_framework.response import Response
 
-from jobs import engine
+from jobs import engine, projects
 from jobs.api.base import dumps
 from jobs.api.jobs import parse_id
 from jobs.errors import InvalidRequest
@@ -45,6 +45,7 @@ class ProgressViewSet(WorkerViewSet):
         if value is None and data is None and not message:
             raise missing("progress")
         self._admit(worker_id)
+        projects.require(identifier, self.caller.project)
         return _answer(
             engine.report_progress(
                 identifier,

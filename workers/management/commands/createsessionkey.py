@@ -15,6 +15,7 @@ from jobs.api.authentication import make_key
 from jobs.models import Scope
 
 BYTES = 32
+PROJECT_LENGTH = 100
 
 
 class Command(BaseCommand):
@@ -22,12 +23,24 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: Any) -> None:
         parser.add_argument("worker_id", help="the only worker that the key is for")
+        parser.add_argument(
+            "--project", default="", help="the only project whose jobs it sees (default: all)"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         worker_id = options["worker_id"]
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", worker_id):
             raise CommandError("A worker id has 1 to 64 letters, digits, hyphens, underscores.")
+        project = options["project"].strip()
+        if len(project) > PROJECT_LENGTH:
+            raise CommandError(f"A project has at most {PROJECT_LENGTH} characters.")
         key = secrets.token_hex(BYTES)
-        make_key(f"AGQ {worker_id}", key=key, scopes=[str(Scope.WORK)], worker_id=worker_id)
+        make_key(
+            f"AGQ {worker_id}",
+            key=key,
+            scopes=[str(Scope.WORK)],
+            worker_id=worker_id,
+            project=project,
+        )
         self.stderr.write(f"Made a session key for {worker_id}.", style_func=str)
         self.stdout.write(key)
