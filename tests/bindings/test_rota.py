@@ -55,10 +55,10 @@ class Rota:
             if message["type"] == kind:
                 return message
 
-    def register(self, worker_id="rota-1", *, specs=SPECS, wanted=0, **more):
+    def register(self, worker_id="rota-1", *, specs=SPECS, wanted=0, status=None, **more):
         said = {"worker_id": worker_id, "hostname": "box", "os": "Linux", "queues": ["default"]}
         said["specs"] = [{"id": name, "checksum": checksum} for name, checksum in specs.items()]
-        self.say(registration=said | more, wanted=wanted)
+        self.say(registration=said | more, status=status, wanted=wanted)
         return self.hear("heartbeat")
 
     def close(self):
@@ -339,6 +339,22 @@ def test_a_worker_that_connects_again_goes_on_with_its_job(connect):
     with pytest.raises(websockets.ConnectionClosed) as closed:
         before.hear("heartbeat")
     assert closed.value.rcvd.code == 4409
+
+
+def test_what_was_on_its_way_when_the_connection_broke_is_given_back(connect):
+    lost, kept = jobs.enqueue("email.send", [1]), jobs.enqueue("email.send", [2])
+    before = connect()
+    before.register(wanted=2, pid=7)
+    for _ in range(2):
+        before.hear("assignment")
+    before.abort()
+
+    again = connect()
+    again.register(pid=7, status={"jobs": [{"job_id": str(kept.id)}]})
+
+    assert (state_of(lost), state_of(kept)) == ("available", "active")
+    again.say(wanted=1, received=0)
+    assert again.hear("assignment")["job"]["attempt"] == 1
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 from jobs import wakeup
 from jobs.conf import ojs_settings
 from jobs.errors import OJSError
+from workers.waiting import Look, Waiter
 
 from . import commands, documents, small_talk, verify
-from .commands import COMMANDS, Look
+from .commands import COMMANDS
 from .resp import NO_ITEMS, Encoded, Failed, Parser, ProtocolError, Status, encode
 from .session import NO_AUTH, Session
-from .waiting import Waiter
 
 if TYPE_CHECKING:
     from .server import Server

@@ -54,7 +54,7 @@ class Message:
 
     registration: Registration | None = None
     state: WorkerState | None = None
-    job_ids: list[str] = field(default_factory=list)
+    job_ids: list[str] | None = None
     """Jobs the worker says it runs; it may leave those out that it was assigned here."""
     progress: dict[str, Progress] = field(default_factory=dict)
     stats: dict[str, Any] | None = None
@@ -169,11 +169,13 @@ def _status(status: Document, message: Message) -> None:
     usage = {name: _share(status, name) for name in ("cpu", "ram")}
     usage = {name: share for name, share in usage.items() if share is not None}
     message.stats = usage or None
-    for index, job in enumerate(_objects(status, "jobs")):
-        job_id, progress = _inside(f"jobs[{index}]", _job_status, job)
-        message.job_ids.append(job_id)
-        if progress != NO_PROGRESS:
-            message.progress[job_id] = progress
+    jobs = [
+        _inside(f"jobs[{index}]", _job_status, job)
+        for index, job in enumerate(_objects(status, "jobs"))
+    ]
+    if status.get("jobs") is not None:
+        message.job_ids = [job_id for job_id, _ in jobs]
+    message.progress = {job_id: said for job_id, said in jobs if said != NO_PROGRESS}
     for name, is_alert in (("logs", False), ("alerts", True)):
         for index, line in enumerate(_objects(status, name)):
             message.lines.append(_inside(f"{name}[{index}]", _line, line, is_alert))

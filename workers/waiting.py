@@ -1,4 +1,4 @@
-"""BRPOP's waiting: thousands of connections, no thread each, and no stampede when work arrives.
+"""Waiting for work on thousands of connections: no thread each, no stampede when work arrives.
 
 Waiters that would be given the same jobs form a group. When one of its queues has work, the
 first of the group looks; if it finds a job, the next one looks too, and so on.
@@ -10,17 +10,27 @@ import asyncio
 import contextlib
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from jobs import wakeup
 from jobs.conf import ojs_settings
-
-from .commands import Look
+from jobs.engine import ClaimedJob
 
 IN_VAIN = 3
 """Looks without a find after which the others of a group are left alone until the next ring."""
 QUIETED = 0.1
 """What the vain look of a worker counts that an operator quieted: it says little of the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look for work found, and for an empty one why that may be."""
+
+    jobs: list[ClaimedJob]
+    may_fetch: bool = True
+    able: frozenset[str] = frozenset()
+
 
 Looking = Callable[[], Awaitable[Look]]
 GivingBack = Callable[[Look], Awaitable[None]]
