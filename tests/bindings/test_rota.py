@@ -32,6 +32,25 @@ PATIENCE = 30
 SPECS = {"email.send": "v1", "image.resize": "v7"}
 
 
+NOBODYS = "01931f6c-0000-7000-8000-000000000000"
+
+DOCUMENT = (processes.ROOT / "docs" / "protocols" / "rota.md").read_text()
+SCHEMA_AND_EXAMPLES = [
+    json.loads(block.partition("\n```")[0]) for block in DOCUMENT.split("```json\n")[1:]
+]
+VALIDATORS = {
+    side: jsonschema.Draft202012Validator(
+        SCHEMA_AND_EXAMPLES[0] | {"$ref": f"#/$defs/{side}"},
+        format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER,
+    )
+    for side in ("from_worker", "from_server")
+}
+
+
+def follows(side, message):
+    return VALIDATORS[side].is_valid(message)
+
+
 class Rota:
     """One worker's connection, driven step by step."""
 
@@ -43,7 +62,8 @@ class Rota:
         return asyncio.run_coroutine_threadsafe(coming, self._loop).result(PATIENCE)
 
     def say(self, **message):
-        self._wait(self.socket.send(json.dumps({"type": "heartbeat"} | message)))
+        said = {name: part for name, part in message.items() if part is not None}
+        self._wait(self.socket.send(json.dumps({"type": "heartbeat"} | said)))
 
     def send(self, text):
         self._wait(self.socket.send(text))
@@ -52,6 +72,7 @@ class Rota:
         """The next message of this kind; others in between are read over."""
         while True:
             message = json.loads(self._wait(self.socket.recv()))
+            VALIDATORS["from_server"].validate(message)
             if message["type"] == kind:
                 return message
 
@@ -413,36 +434,28 @@ def test_without_a_key_the_handshake_is_refused(start, connecting):
         assert process.terminate() == 0
 
 
-DOCUMENT = processes.ROOT / "docs" / "protocols" / "rota.md"
-
-
-def _schema():
-    blocks = DOCUMENT.read_text().split("```json\n")[1:]
-    return [json.loads(block.partition("\n```")[0]) for block in blocks]
-
-
-def _validator(side):
-    schema = _schema()[0]
-    return jsonschema.Draft202012Validator(schema | {"$ref": f"#/$defs/{side}"})
-
-
 def test_the_documents_examples_follow_its_schema_and_are_understood():
-    _, *examples = _schema()
+    said, told = SCHEMA_AND_EXAMPLES[1:4], SCHEMA_AND_EXAMPLES[4:]
 
-    assert len(examples) == 3
-    for example in examples:
-        _validator("from_worker").validate(example)
+    assert all(follows("from_server", example) for example in told)
+    assert {example["type"] for example in told} == {"heartbeat", "assignment", "error"}
+    for example in said:
+        VALIDATORS["from_worker"].validate(example)
         messages.read(json.dumps(example), "mail-1", timedelta(seconds=5))
 
 
 def test_what_the_server_says_follows_the_schema(connect):
+    """Everything any test of this file hears is checked; here is one of each kind."""
     jobs.enqueue("email.send", [1])
     worker = connect()
-    said = [worker.register(wanted=1), worker.hear("assignment")]
-    worker.say(results=[{"job_id": said[1]["job"]["id"], "outcome": "succeeded"}])
-    said.append(worker.hear("heartbeat"))
+    worker.register(wanted=1)
+    assigned = worker.hear("assignment")["job"]
+    wrong = {"job_id": NOBODYS, "outcome": "succeeded"}
+    failed = {"job_id": assigned["id"], "outcome": "failed"}
+    worker.say(results=[failed, wrong])
+    done, refused = worker.hear("heartbeat")["results"]
     worker.send("{}")
-    said.append(worker.hear("error"))
+    error = worker.hear("error")
 
-    for message in said:
-        _validator("from_server").validate(message)
+    assert (done["state"], refused["error"]["code"]) == ("retryable", "not_found")
+    assert not follows("from_server", error | {"error": {}})

@@ -11,7 +11,7 @@ from uuid import UUID
 from jobs import engine
 from jobs.api.authentication import ANYBODY, caller_of
 from jobs.conf import ojs_settings
-from jobs.engine import ClaimedJob, Failure, Outcome
+from jobs.engine import ClaimedJob, Completion, Failure, Outcome
 from jobs.errors import JobNotFound, NotAuthenticated, PermissionDenied
 from workers import admission, directory, protocol
 from workers.protocol import Reply
@@ -84,13 +84,9 @@ class Told:
 def hear(registration: Registration, message: Message, in_hand: Collection[str]) -> Told:
     """Settle the results, extend the rest, keep what was written."""
     worker_id = registration.worker_id
-    outcomes: list[Outcome] = []
     # What a worker wrote about a job is kept while the job is still its own.
     engine.write_lines(worker_id, message.lines)
-    if message.completions:
-        outcomes += protocol.ack(message.completions, project=registration.project)
-    if message.failures:
-        outcomes += protocol.fail(message.failures, project=registration.project)
+    outcomes = _settle(message.results, registration.project)
     settled = {str(outcome.job_id) for outcome in outcomes}
     reply = protocol.beat(
         worker_id,
@@ -103,6 +99,15 @@ def hear(registration: Registration, message: Message, in_hand: Collection[str])
     if message.stats:
         directory.keep_stats(worker_id, message.stats)
     return Told(reply, outcomes)
+
+
+def _settle(results: Sequence[Completion | Failure], project: str) -> list[Outcome]:
+    """Settle them all; the outcomes come in the order of the results."""
+    completions = [result for result in results if isinstance(result, Completion)]
+    failures = [result for result in results if isinstance(result, Failure)]
+    done = iter(protocol.ack(completions, project=project) if completions else ())
+    failed = iter(protocol.fail(failures, project=project) if failures else ())
+    return [next(done if isinstance(result, Completion) else failed) for result in results]
 
 
 def _note_progress(registration: Registration, message: Message, held: Collection[str]) -> None:

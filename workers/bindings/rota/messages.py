@@ -60,8 +60,7 @@ class Message:
     stats: dict[str, Any] | None = None
     """How busy its machine is."""
     lines: list[Line] = field(default_factory=list)
-    completions: list[Completion] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
+    results: list[Completion | Failure] = field(default_factory=list)
     wanted: int | None = None
     """How many jobs it wants now; None leaves it as it was."""
     received: int | None = None
@@ -211,12 +210,12 @@ def _result(result: Document, worker_id: str, message: Message) -> None:
     attempt = fields.integer(result, "attempt", least=1, most=2**31 - 1)
     outcome = fields.required_text(result, "outcome")
     if outcome == "succeeded":
-        message.completions.append(Completion(job_id, worker_id, attempt, result.get("data")))
+        message.results.append(Completion(job_id, worker_id, attempt, result.get("data")))
     elif outcome == "failed":
         error = fields.mapping(result, "error") or {}
         failure = Failure(job_id, worker_id, attempt)
         _inside("error", _error, error, failure)
-        message.failures.append(failure)
+        message.results.append(failure)
     else:
         raise refuse("outcome", "The 'outcome' must be 'succeeded' or 'failed'.")
 
