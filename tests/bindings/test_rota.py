@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import sys
 import threading
 from datetime import timedelta
 
@@ -38,6 +39,7 @@ DOCUMENT = (processes.ROOT / "docs" / "protocols" / "rota.md").read_text()
 SCHEMA_AND_EXAMPLES = [
     json.loads(block.partition("\n```")[0]) for block in DOCUMENT.split("```json\n")[1:]
 ]
+WORKER = DOCUMENT.partition("```python\n")[2].partition("```\n")[0]
 VALIDATORS = {
     side: jsonschema.Draft202012Validator(
         SCHEMA_AND_EXAMPLES[0] | {"$ref": f"#/$defs/{side}"},
@@ -331,15 +333,61 @@ def test_a_silent_workers_job_is_recovered_and_run_by_another(connect):
     assert [error["type"] for error in again["errors"]] == ["worker_death"]
 
 
-def test_closing_warm_leaves_at_once_and_loses_nothing(connect):
-    worker = connect()
-    worker.register(wanted=0)
-    job = jobs.enqueue("email.send", [1])
+@pytest.fixture
+def hire(tmp_path):
+    """Start the document's own worker as a process, by a server and its port."""
+    (tmp_path / "worker.py").write_text(WORKER)
+    _, key = make_key("sleeper", scopes=["work"])
+    engine.register_specs({"demo.sleep": "v1"})
+    with contextlib.ExitStack() as stack:
 
-    worker.close()
+        def start(served, name="worker"):
+            environment = served.environment | {
+                "ROTA_URL": f"ws://127.0.0.1:{served.port}/work",
+                "ROTA_KEY": key,
+            }
+            command = [sys.executable, str(tmp_path / "worker.py")]
+            log = tmp_path / f"{name}.log"
+            return stack.enter_context(processes.running(command, log, environment))
 
-    eventually(lambda: Worker.objects.get(pk="rota-1").left_at is not None)
-    assert state_of(job) == "available"
+        yield start
+
+
+def test_a_worker_that_ends_warm_finishes_what_it_has_and_takes_nothing_more(
+    served, hire, transactional_db
+):
+    given = [jobs.enqueue("demo.sleep", [0.5]) for _ in range(2)]
+    worker = hire(served)
+    eventually(lambda: worker.output.count("running") == 2, lambda: worker.output)
+    waiting = jobs.enqueue("demo.sleep", [0])
+
+    assert worker.terminate() == 0, worker.output
+
+    assert [Job.objects.get(pk=job.id).result for job in given] == [{"slept": 0.5}] * 2
+    left = Job.objects.get(pk=waiting.id)
+    assert (left.state, left.attempt) == ("available", 0)
+    eventually(lambda: Worker.objects.get().left_at is not None)
+
+
+def test_the_job_of_a_worker_that_was_killed_is_recovered_after_the_silence(
+    start, hire, tmp_path, transactional_db
+):
+    job = jobs.enqueue("demo.sleep", [600])
+    with start(ROTA_HEARTBEAT_TIMEOUT=3, REAPER_INTERVAL=0.2) as served:
+        doomed = hire(served, "doomed")
+        doomed.wait_for("running")
+        Job.objects.filter(pk=job.id).update(args=[0])
+        with processes.manage(tmp_path, served.environment, "runreaper"):
+            doomed.process.kill()
+            heir = hire(served, "heir")
+            eventually(lambda: state_of(job) == "completed", lambda: heir.output)
+            assert heir.terminate() == 0
+
+    done = Job.objects.get(pk=job.id)
+    assert (done.attempt, done.finished_by) == (2, f"sleeper-{heir.process.pid}")
+    assert [error.type for error in done.errors.all()] == ["worker_death"]
+    dead = Worker.objects.get(pk=f"sleeper-{doomed.process.pid}")
+    assert dead.died_at - dead.last_heartbeat_at >= timedelta(seconds=3)
 
 
 def test_a_worker_that_connects_again_goes_on_with_its_job(connect):
