@@ -66,6 +66,7 @@ class RotaServer:
             # Workers send a message a second; silence is judged by those.
             ping_interval=None,
             close_timeout=GOODBYE,
+            logger=_quiet_logger(),
         ) as server:
             port = _port(server)
             logger.info("Rota workers are served at ws://%s:%s%s", host, port, PATH)
@@ -113,6 +114,25 @@ class RotaServer:
         finally:
             self._connections -= 1
             await session.end()
+
+
+class _InOneLine(logging.Filter):
+    """The library writes a traceback for whoever knocks with anything but a good handshake."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info:
+            record.msg = f"{record.getMessage()}: {record.exc_info[1]!r}"
+            record.args, record.exc_info = (), None
+            record.levelno, record.levelname = logging.INFO, "INFO"
+            return True
+        return record.levelno > logging.INFO
+
+
+def _quiet_logger() -> logging.Logger:
+    library = logging.getLogger("workers.rota.websocket")
+    if not library.filters:
+        library.addFilter(_InOneLine())
+    return library
 
 
 def _login(request: Any) -> str:
