@@ -240,7 +240,8 @@ def frame(fuzz: Fuzz, payload: bytes, *, broken: float = 0.0) -> bytes:
     else:
         header = struct.pack("!BBQ", first, bit | 127, length)
     mask = fuzz.randbytes(4)
-    masked = bytes(byte ^ mask[index % 4] for index, byte in enumerate(payload))
+    key = int.from_bytes((mask * (len(payload) // 4 + 1))[: len(payload)])
+    masked = (int.from_bytes(payload) ^ key).to_bytes(len(payload))
     return header + mask + masked
 
 
