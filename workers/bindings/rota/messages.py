@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-import orjson
 from django.utils import timezone
 
 from jobs import fields
+from jobs.api.base import dumps
 from jobs.api.body import parse_json
 from jobs.engine import Line, Outcome
 from jobs.envelope import envelope
@@ -235,7 +235,7 @@ def _error(error: Document, failure: Failure) -> None:
 
 def assignment(job: Any) -> str:
     document = {"type": "assignment", "job": envelope(job, job.errors, for_worker=True)}
-    return orjson.dumps(document).decode()
+    return dumps(document).decode()
 
 
 def answer(reply: Reply, outcomes: list[Outcome], **more: Any) -> str:
@@ -248,7 +248,7 @@ def answer(reply: Reply, outcomes: list[Outcome], **more: Any) -> str:
     }
     if outcomes:
         document["results"] = [_told(outcome) for outcome in outcomes]
-    return orjson.dumps(document | more).decode()
+    return dumps(document | more).decode()
 
 
 def _told(outcome: Outcome) -> dict[str, Any]:
@@ -265,4 +265,4 @@ def problem(error: OJSError) -> dict[str, Any]:
 
 
 def refusal(error: OJSError) -> str:
-    return orjson.dumps({"type": "error", "error": problem(error)}, default=str).decode()
+    return dumps({"type": "error", "error": problem(error)}).decode()
