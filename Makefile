@@ -2,7 +2,7 @@
 #
 #   make run      a server with demonstration workers and jobs    (ARGS="--help" shows its options)
 #   make test     the whole test suite, on SQLite and on PostgreSQL
-#   make check    lint, format, types, migrations, system checks, architecture
+#   make check    lint, format, types, migrations, system checks, OpenAPI, architecture
 #   make bench    the benchmarks                                  (ARGS="--help" shows their options)
 #   make clean    remove the environment and the caches; data/ stays, it may hold somebody's jobs
 
@@ -55,6 +55,7 @@ check: install
 	$(BIN)/mypy
 	$(BIN)/python manage.py makemigrations --check --dry-run --settings tests.settings
 	DJANGO_DEBUG=1 $(BIN)/python manage.py check
+	$(BIN)/python manage.py openapi --check --settings tests.settings
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
 bench: install

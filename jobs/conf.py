@@ -120,6 +120,7 @@ class Settings:
     MAX_RESULT_SIZE: int = _option(
         1024 * 1024, "Largest result of a job, in bytes of JSON; references have no such limit."
     )
+    MAX_BULK: int = _option(1_000, "Most jobs or ids in one bulk request (OJS bulk operations §9).")
     MAX_FETCH: int = _option(1_000, "Most jobs handed out by one fetch.")
     MAX_WAIT: timedelta = _seconds(30, "Longest wait a fetch may ask for with `wait_ms`.")
     MAX_WAITING: int = _option(

@@ -126,6 +126,50 @@ class ReservationLost(Conflict):
     """The caller does not hold the job, or no longer does (OJS worker protocol §5.6)."""
 
 
+class QueueFull(OJSError):
+    """As many jobs wait in the queue as may (OJS backpressure §5.1)."""
+
+    code = "QUEUE_FULL"
+    retryable = True
+    hint = "Wait as long as Retry-After says; the queue is bounded by its configuration."
+    RETRY_AFTER = 5
+    """Seconds a producer is told to wait."""
+
+    def __init__(self, queue: str, depth: int, bound: int, strategy: str, job_type: str) -> None:
+        super().__init__(
+            f"Queue '{queue}' has reached its depth bound ({bound}).",
+            queue=queue,
+            depth=depth,
+            bound=bound,
+            strategy=strategy,
+        )
+        self.job_type = job_type
+
+
+class QueueClosed(OJSError):
+    """The queue is draining: it takes no new jobs (OJS queue configuration §5.1)."""
+
+    code = "queue_draining"
+    retryable = True
+
+
+class JobTypeNotAllowed(OJSError):
+    """The queue takes other types only (OJS queue configuration §6.5)."""
+
+    code = "job_type_not_allowed"
+
+
+class BatchTooLarge(OJSError):
+    """More items than one request may carry (OJS bulk operations §9.1)."""
+
+    code = "batch_size_exceeded"
+
+    def __init__(self, size: int, most: int) -> None:
+        super().__init__(
+            f"Batch size {size} exceeds maximum of {most}.", size=size, max_batch_size=most
+        )
+
+
 class InMaintenance(OJSError):
     """The server takes no jobs now (OJS admin API §12.1)."""
 

@@ -41,6 +41,19 @@ STATE_OF = {
 }
 
 
+SOURCES = {
+    "job": "ojs://server/api",
+    "priority": "ojs://server/api",
+    "bulk": "ojs://server/api",
+    "queue": "ojs://server/queues",
+    "backpressure": "ojs://server/queues",
+    "rate_limit": "ojs://server/rate-limits",
+    "workflow": "ojs://server/workflows",
+    "cron": "ojs://server/cron",
+}
+"""Where an event comes from; all others from a worker."""
+
+
 def job_event(
     kind: str, job: Any, *, time: datetime, worker_id: str = "", data: dict[str, Any] | None = None
 ) -> Event:
@@ -83,6 +96,18 @@ def workflow_event(kind: str, workflow: Any, *, time: datetime, **data: Any) -> 
         "workflow_name": workflow.name,
     }
     return Event(type=kind, subject=str(workflow.id), time=time, data=about | data)
+
+
+def partition_event(kind: str, key: str, **data: Any) -> Event:
+    """Build an event about a rate limit (OJS rate limiting §11.1)."""
+    return Event(type=kind, subject=key, time=timezone.now(), data={"key": key} | data)
+
+
+def bulk_event(operation: str, **data: Any) -> Event:
+    """Build the event about an answered bulk request (OJS bulk operations §12.1)."""
+    return Event(
+        type=f"bulk.{operation}.completed", subject=operation, time=timezone.now(), data=data
+    )
 
 
 def cron_event(kind: str, name: str, **data: Any) -> Event:
@@ -143,12 +168,7 @@ def after(events: QuerySet[Event], cursor: tuple[int, int]) -> QuerySet[Event]:
 def event_document(event: Event) -> dict[str, Any]:
     """The event's envelope (OJS events §2), plus the members conformance L0-EVT-002 asks for."""
     component, _, _ = event.type.partition(".")
-    source = {
-        "job": "ojs://server/api",
-        "queue": "ojs://server/queues",
-        "workflow": "ojs://server/workflows",
-        "cron": "ojs://server/cron",
-    }.get(component, f"ojs://server/workers/{event.worker_id}")
+    source = SOURCES.get(component, f"ojs://server/workers/{event.worker_id}")
     time = format_timestamp(event.time)
     document: dict[str, Any] = {
         "specversion": "1.0",

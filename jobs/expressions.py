@@ -36,9 +36,8 @@ class JSONArrayHas(Func):
 
 
 class JSONArrayWithin(Func):
-    """Whether each text of a JSON array is one of these: `filter(JSONArrayWithin("needs", able))`.
-
-    For databases with JSON functions in the manner of SQLite; PostgreSQL's claim says it itself.
+    """Whether each text of a JSON array is one of these:
+    `filter(JSONArrayWithin("needs", able))`.
     """
 
     output_field = BooleanField()
@@ -48,6 +47,11 @@ class JSONArrayWithin(Func):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.source_expressions})"
+
+    def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return super().as_sql(
+            compiler, connection, template="(%(expressions)s::jsonb)", arg_joiner=" <@ ", **extra
+        )
 
     def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
         return super().as_sql(

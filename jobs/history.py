@@ -10,6 +10,7 @@ from typing import Any
 from django.utils import timezone
 
 from . import rollup
+from .histogram import added, percentile
 from .models import Rollup
 
 
@@ -69,8 +70,8 @@ class Points:
         def fold(histograms: Iterable[Any]) -> float | None:
             total: dict[str, int] = {}
             for histogram in histograms:
-                total = rollup.added(total, histogram)
-            found = rollup.percentile(total, share)
+                total = added(total, histogram)
+            found = percentile(total, share)
             return None if found is None else found.total_seconds()
 
         return self.line(name, fold)

@@ -43,7 +43,9 @@ class Event(enum.Enum):
     EXPIRE = "expire"
     """`expires_at` passed before a worker took the job (OJS core §5.2)."""
     RETRY = "retry"
-    """An operator takes the job out of the dead letter."""
+    """An operator gives the job fresh attempts: out of the dead letter, or cancelled by mistake."""
+    DEFER = "defer"
+    """A rate limit puts the job off (OJS rate limiting §6.2, `reschedule`)."""
 
 
 TERMINAL = frozenset({State.COMPLETED, State.CANCELLED, State.DISCARDED})
@@ -52,7 +54,8 @@ WAITING = frozenset({State.SCHEDULED, State.AVAILABLE, State.PENDING, State.RETR
 """Not finished, and in nobody's hands."""
 
 # OJS core §6.3, row by row. TIMEOUT → discarded is §5.5.4 of the worker protocol, RELEASE is the
-# same way back as TIMEOUT taken voluntarily, and EXPIRE is core §5.2.
+# same way back as TIMEOUT taken voluntarily, EXPIRE is core §5.2, DEFER rate limiting §6.2, and
+# RETRY of a cancelled job §7.4 of the Admin API.
 TRANSITIONS: dict[Event, dict[State | None, frozenset[State]]] = {
     Event.PUSH: {None: frozenset({State.SCHEDULED, State.AVAILABLE, State.PENDING})},
     Event.TIMER: {
@@ -69,7 +72,11 @@ TRANSITIONS: dict[Event, dict[State | None, frozenset[State]]] = {
         state: frozenset({State.CANCELLED}) for state in sorted(WAITING | {State.ACTIVE})
     },
     Event.EXPIRE: {state: frozenset({State.DISCARDED}) for state in sorted(WAITING)},
-    Event.RETRY: {State.DISCARDED: frozenset({State.AVAILABLE})},
+    Event.RETRY: {
+        State.DISCARDED: frozenset({State.AVAILABLE}),
+        State.CANCELLED: frozenset({State.AVAILABLE}),
+    },
+    Event.DEFER: {State.AVAILABLE: frozenset({State.SCHEDULED})},
 }
 
 

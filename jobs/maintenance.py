@@ -6,7 +6,7 @@ and no process that has not heard of it yet.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.utils import timezone
@@ -25,7 +25,12 @@ def current() -> Maintenance | None:
 
 
 def begin(
-    *, actor: Actor, reason: str = "", until: datetime | None = None, refuses_jobs: bool = False
+    *,
+    actor: Actor,
+    reason: str = "",
+    until: datetime | None = None,
+    lasts: timedelta | None = None,
+    refuses_jobs: bool = False,
 ) -> Maintenance:
     """Hand out no more jobs; what workers have in their hands goes on.
 
@@ -33,13 +38,15 @@ def begin(
 
     Args:
         until: when it ends by itself.
+        lasts: how long it will take from now on, as far as one knows.
         refuses_jobs: nothing is enqueued from outside either.
     """
     with atomic():
-        before = current()
+        before, now = current(), timezone.now()
         fields = {
-            "since": before.since if before else timezone.now(),
+            "since": before.since if before else now,
             "until": until,
+            "estimated_until": now + lasts if lasts else None,
             "refuses_jobs": refuses_jobs,
             "reason": reason,
             "started_by": actor.name,

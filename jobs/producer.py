@@ -42,6 +42,7 @@ OPTIONS = frozenset(
         "pending",
         "schema",
         "id",
+        "rate_limit",
     }
 )
 MOMENTS = ("scheduled_at", "expires_at")
@@ -69,6 +70,7 @@ def enqueue(
     visibility_timeout: timedelta | float | None = None,
     pending: bool | None = None,
     schema: str | None = None,
+    rate_limit: Mapping[str, Any] | None = None,
     id: UUID | str | None = None,
 ) -> NewJob | None:
     """Make a job, in the transaction the caller is in (OJS core §7.1).
@@ -79,10 +81,13 @@ def enqueue(
         scheduled_at, expires_at: a moment, or a timedelta from now.
         timeout, visibility_timeout: seconds or a timedelta.
         retry: a policy (OJS retry §2); its intervals may be timedeltas.
+        rate_limit: `{"key": "stripe", "rate": {"limit": 100, "period": "PT1M"}}`
+            (OJS rate limiting §6).
 
     Raises:
         InvalidRequest: a value breaks its rule; `details["field"]` says where.
         DuplicateJob: a job with this id exists.
+        QueueFull: the queue is bounded, and as many jobs wait as may.
     """
     given = {name: value for name, value in locals().items() if value is not None}
     return enqueue_many([given])[0]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.db import models
 from django.db.models import F, Func, Q
 from django.db.models.functions import Now
 
+from .expressions import JSONArrayWithin
 from .lifecycle import TERMINAL, Event, State, sources
 
 if TYPE_CHECKING:
@@ -51,6 +53,14 @@ class JobQuerySet(models.QuerySet["Job"]):
     def due(self) -> JobQuerySet:
         """Scheduled and retryable jobs whose time has come."""
         return self.filter(state__in=(State.SCHEDULED, State.RETRYABLE), scheduled_at__lte=Now())
+
+    def suiting(self, types: Sequence[str] | None, able: Sequence[str]) -> JobQuerySet:
+        """Jobs that a worker can take: of its types, and in need of nothing it is not able to."""
+        jobs = self if types is None else self.filter(type__in=types)
+        needs_nothing = Q(needs__isnull=True)
+        if not able:
+            return jobs.filter(needs_nothing)
+        return jobs.filter(needs_nothing | Q(JSONArrayWithin("needs", able)))
 
     def unexpired(self) -> JobQuerySet:
         return self.filter(Q(expires_at__isnull=True) | Q(expires_at__gt=Now()))

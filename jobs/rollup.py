@@ -8,18 +8,20 @@ rounds catch up. One process at a time: the mark's row is the lock.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, Func, IntegerField, Min, QuerySet
+from django.db.models import Count, Min, QuerySet
 from django.db.models.functions import TruncMinute
 from django.utils import timezone
 
+from . import queue_rollup
 from .dashboard import INDEXED
 from .database import atomic, connection
+from .histogram import Bucket, added, put
 from .lifecycle import State
-from .models import Job, JobError, QueueSample, Rollup, RollupMark
+from .models import Job, JobError, QueueRollup, QueueSample, Rollup, RollupMark
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -31,35 +33,8 @@ STEPS = 10
 """Most steps of one turn."""
 HISTORY = timedelta(days=7)
 KEEP = {60: timedelta(days=2), 3600: timedelta(days=35)}
-BUCKETS = 64
-"""Bucket n holds what took from √2ⁿ to √2ⁿ⁺¹ milliseconds: one millisecond to a month."""
-COUNTED = ["completed", "failed", "discarded", "waits", "runs"]
+COUNTED = ["enqueued", "completed", "failed", "discarded", "waits", "runs"]
 SAMPLED = ["available", "active", "delayed"]
-
-
-class Bucket(Func):
-    """The bucket of the time from one moment to another."""
-
-    output_field = IntegerField()
-
-    def __init__(self, earlier: Any, later: Any, **extra: Any) -> None:
-        super().__init__(later, earlier, **extra)
-
-    def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
-        template = (
-            "least(63, floor(2 / ln(2.0) * ln("
-            "greatest(1000 * extract(epoch from (%(expressions)s)), 1)))::int)"
-        )
-        return super().as_sql(compiler, connection, template=template, arg_joiner=" - ", **extra)
-
-    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
-        template = (
-            "min(63, CAST(2 / LN(2.0) * LN("
-            "max(86400000.0 * (julianday(%(expressions)s)), 1.0)) AS INTEGER))"
-        )
-        return super().as_sql(
-            compiler, connection, template=template, arg_joiner=") - julianday(", **extra
-        )
 
 
 def roll_up() -> int:
@@ -74,6 +49,7 @@ def roll_up() -> int:
     else:
         return 0
     prune(Rollup)
+    prune(QueueRollup)
     return 0
 
 
@@ -91,6 +67,7 @@ def step() -> bool:
         end = min(now, start + STEP + LATE)
         _count(start, end)
         sum_hours(Rollup, start, end, COUNTED, SAMPLED)
+        queue_rollup.count(start, end)
         RollupMark.objects.filter(pk="jobs").update(until=end)
     return end < now
 
@@ -125,10 +102,11 @@ def _count(start: datetime, end: datetime) -> None:
         rollup, jobs = found[row["minute"]], row["jobs"]
         rollup.completed += jobs
         for histogram, bucket in ((rollup.waits, row["wait"]), (rollup.runs, row["run"])):
-            if bucket is not None:
-                histogram[str(bucket)] = histogram.get(str(bucket), 0) + jobs
+            put(histogram, bucket, jobs)
     for minute, count in _per_minute(finished.filter(state=State.DISCARDED), "finished_at"):
         found[minute].discarded = count
+    for minute, count in _per_minute(queue_rollup.created(start, end), "created_at"):
+        found[minute].enqueued = count
     errors = JobError.objects.filter(occurred_at__gte=start, occurred_at__lt=end)
     for minute, count in _per_minute(errors, "occurred_at"):
         found[minute].failed = count
@@ -165,29 +143,6 @@ def sum_hours(
         unique_fields=["resolution", "start"],
         update_fields=[*summed, *highest],
     )
-
-
-def added(one: Any, other: Any) -> Any:
-    """The sum of two numbers or of two histograms; None counts as nothing."""
-    if not isinstance(other, Mapping):
-        return (one or 0) + other
-    total = dict(one or {})
-    for bucket, jobs in other.items():
-        total[bucket] = total.get(bucket, 0) + jobs
-    return total
-
-
-def percentile(histogram: Mapping[str, int], share: float) -> timedelta | None:
-    """The time that `share` of the jobs stayed under, to a fifth; None if there are none."""
-    wanted = sum(histogram.values()) * share
-    seen = 0
-    for bucket in sorted(histogram, key=int):
-        seen += histogram[bucket]
-        if seen >= wanted:
-            number = int(bucket)
-            # The first bucket begins at nothing; the others have a middle.
-            return timedelta(milliseconds=2 ** ((number + 0.5) / 2) if number else 1)
-    return None
 
 
 def sample() -> int:

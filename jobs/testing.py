@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -31,6 +31,7 @@ from django.utils import timezone
 from . import engine, producer
 from .engine import Completion, Failure
 from .envelope import envelope
+from .fakes import ConflictsInMemory
 from .lifecycle import State
 from .models import Job
 from .validation import NewJob
@@ -71,20 +72,27 @@ class Session:
     """How far `advance_time()` has moved the clock."""
 
     def deliver(self, new: Sequence[NewJob]) -> Sequence[NewJob]:
-        now = timezone.now() + self.ahead
+        now = self.now()
         for job in new:
             job.created_at = job.enqueued_at = now
             if job.pending:
                 job.state = State.PENDING
             elif job.scheduled_at is not None and job.scheduled_at > now:
                 job.state = State.SCHEDULED
-            self.jobs.append(TestJob(job, job.state))
-            if self.runs_inline:
-                _perform_in_memory(self.jobs[-1], raising=True)
+        conflicts = ConflictsInMemory(new, self.jobs, now)
+        kept = [TestJob(job, job.state) for job in conflicts.settle()]
+        self.jobs += kept
+        conflicts.cancel_replaced()
+        for made in kept:
+            if self.runs_inline and made.state != State.CANCELLED:
+                _perform_in_memory(made, raising=True)
         return new
 
+    def now(self) -> datetime:
+        return timezone.now() + self.ahead
+
     def is_due(self, job: TestJob) -> bool:
-        return job.scheduled_at is None or job.scheduled_at <= timezone.now() + self.ahead
+        return job.scheduled_at is None or job.scheduled_at <= self.now()
 
 
 _sessions: list[Session] = []

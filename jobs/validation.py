@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar
 from uuid import UUID
 
-from . import fields
+from . import fields, rate_policy
 from .errors import InvalidRetryPolicyRequest, Unsupported
 from .fields import Document, refuse, wrong_type
 from .identifiers import UUID7_PATTERN, uuid7
@@ -74,11 +74,12 @@ OPTION_NAMES = frozenset(
         "visibility_timeout",
         "pending",
         "result_ttl",
+        "rate_limit",
     }
 )
 ENVELOPE_NAMES = frozenset({"specversion", "id", "type", "args", "meta", "options"})
 META_NAMES = ("metadata", "meta")
-KEPT_AS_SENT = ("schema", "unique", "timeout", "visibility_timeout")
+KEPT_AS_SENT = ("schema", "unique", "timeout", "visibility_timeout", "rate_limit")
 """Echoed exactly as the client wrote them."""
 
 
@@ -111,6 +112,8 @@ class NewJob:
     followed: bool = False
     """Something waits for its end."""
     parent_results: list[Any] | None = None
+    rate_limit: dict[str, Any] | None = None
+    """The policy of its rate limit, key included (OJS rate limiting §6)."""
     unique: UniquePolicy | None = None
     existing: Any = None
     """The job that is there already, when a unique policy ignored this one."""
@@ -119,6 +122,8 @@ class NewJob:
     state: State = State.AVAILABLE
     created_at: datetime = NEVER
     enqueued_at: datetime = NEVER
+    pressure: tuple[int, int] | None = None
+    """Depth and bound of its queue, where that is nearly full (OJS backpressure §7.3)."""
 
     @property
     def needs(self) -> list[str] | None:
@@ -137,6 +142,10 @@ class NewJob:
     started_at: ClassVar[None] = None
     finished_at: ClassVar[None] = None
     result: ClassVar[None] = None
+
+    @property
+    def rate_key(self) -> str:
+        return self.rate_limit["key"] if self.rate_limit else ""
 
 
 def new_job(document: Document, now: datetime) -> NewJob:
@@ -174,6 +183,8 @@ def new_job(document: Document, now: datetime) -> NewJob:
     _take_times(job, options, now)
     _take_retry(job, options)
     _take_result_ttl(job, options)
+    if options.get("rate_limit") is not None:
+        job.rate_limit = rate_policy.job_policy(options["rate_limit"], job.queue)
     unique = fields.mapping(options, "unique")
     if unique is not None:
         job.unique = read_policy(

@@ -19,7 +19,9 @@ from django.utils.translation import gettext
 from jobs.audit import Actor, record_action
 from jobs.conf import ojs_settings
 from jobs.database import atomic
+from jobs.errors import NotFound
 from jobs.expressions import JSONArrayHas
+from jobs.projects import own
 
 from .lifecycle import WorkerState
 from .models import Answer, Directive, Worker
@@ -69,6 +71,22 @@ class Selector:
             if texts:
                 found = found.filter(**{f"{column}__in": texts})
         return found.order_by("pk")
+
+
+def find(worker_id: str, *, project: str = "") -> Worker:
+    """
+    Raises:
+        NotFound: nobody knows this worker, or it is not of this project.
+    """
+    worker: Worker | None = own(Worker.objects.filter(pk=worker_id), project).first()
+    if worker is None:
+        raise NotFound(
+            f"Worker '{worker_id}' not found.",
+            hint="Workers that left are forgotten when their retention has passed.",
+            resource_type="worker",
+            resource_id=worker_id,
+        )
+    return worker
 
 
 @dataclass(frozen=True)

@@ -305,9 +305,9 @@ STANDING = """
                  WHERE reserved_by = me.id AND reserved_until IS NOT NULL) END,
            EXISTS (SELECT 1
                      FROM ojs_jobs_queue
-                    WHERE concurrency IS NOT NULL AND name IN ({queues})),
-           coalesce(cast(worker.labels AS text), '[]'),
-           coalesce(cast(worker.capabilities AS text), '[]')
+                    WHERE (concurrency IS NOT NULL OR has_limits) AND name IN ({queues})),
+            coalesce(cast(worker.labels AS text), '[]'),
+            coalesce(cast(worker.capabilities AS text), '[]')
       FROM (SELECT cast(%s AS varchar(255)) AS id) AS me
  LEFT JOIN ojs_workers_worker AS worker ON worker.worker_id = me.id
 """

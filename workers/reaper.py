@@ -134,6 +134,7 @@ SWEEPS = (
     Chore("queue-samples", rollup.sample, "queues sampled", timedelta(seconds=30)),
     Chore("fleet-samples", fleet_sample.sample, "workers sampled", timedelta(seconds=30)),
     Chore("workflows", engine.repair, "workflows set going again", timedelta(minutes=1)),
+    Chore("pressure", engine.relieve, "queues have room again", timedelta(seconds=5)),
     Chore("finished-jobs", engine.prune_jobs, "finished jobs deleted", timedelta(minutes=1)),
     Chore("old-results", engine.prune_results, "results deleted", timedelta(minutes=1)),
     Chore("old-workflows", engine.prune_workflows, "workflows deleted", timedelta(minutes=1)),

@@ -5,6 +5,7 @@ from django.urls import re_path
 from jobs.api import urls as producers
 from jobs.api.base import not_found
 
+from .api import urls as operators
 from .bindings.flare import urls as flare
 from .bindings.ojs import urls as ojs
 
@@ -15,6 +16,7 @@ app_name = "ojs"
 urlpatterns = [
     *ojs.urlpatterns,
     *producers.urlpatterns,
+    *operators.urlpatterns,
     re_path(r"^ojs(?:/|\Z)", not_found),
     *flare.urlpatterns,
 ]

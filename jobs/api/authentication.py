@@ -34,12 +34,15 @@ class Caller:
     """The only project it sees; empty means all of them."""
     is_authenticated: bool = True
 
-    def require(self, scope: str) -> None:
+    def may(self, scope: str, *, reads: bool = False) -> bool:
+        return scope in self.scopes or Scope(scope).is_opened_by(self.scopes, reads=reads)
+
+    def require(self, scope: str, *, reads: bool = False) -> None:
         """
         Raises:
             PermissionDenied: the key was not made for this.
         """
-        if scope not in self.scopes:
+        if not self.may(scope, reads=reads):
             raise PermissionDenied(
                 f"This API key may not do that: it needs the scope '{scope}'.", scope=scope
             )

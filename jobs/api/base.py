@@ -26,6 +26,7 @@ from rest_framework.viewsets import ViewSet
 
 from .. import projects
 from ..errors import (
+    BatchTooLarge,
     BodyTooLarge,
     Conflict,
     DuplicateJob,
@@ -33,11 +34,14 @@ from ..errors import (
     InvalidPayload,
     InvalidRequest,
     InvalidRetryPolicyRequest,
+    JobTypeNotAllowed,
     NotAuthenticated,
     NotFound,
     NotInstalled,
     OJSError,
     PermissionDenied,
+    QueueClosed,
+    QueueFull,
     ResultPruned,
     ResultTooLarge,
     Unsupported,
@@ -54,6 +58,7 @@ logger = logging.getLogger("jobs.api")
 SPEC_VERSION = "1.0"
 OUR_VERSION = re.compile(r"1(\.0(\.\d+)?(-rc\.\d+)?)?")
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+READS = ("GET", "HEAD")
 DOCUMENTATION = "https://openjobspec.org/errors/"
 
 STATUS: dict[type[OJSError], int] = {
@@ -61,6 +66,10 @@ STATUS: dict[type[OJSError], int] = {
     InvalidRetryPolicyRequest: 422,
     InvalidRequest: 400,
     BodyTooLarge: 413,
+    BatchTooLarge: 413,
+    QueueFull: 429,
+    QueueClosed: 422,
+    JobTypeNotAllowed: 422,
     NotInstalled: 501,
     Unsupported: 422,
     NotFound: 404,
@@ -114,6 +123,8 @@ class OJSViewSet(ViewSet):
     renderer_classes: Any = [OJSRenderer]
     content_negotiation_class: Any = PinnedNegotiation
     versioning_class: Any = None
+    # No part of a host site's OpenAPI document; ours is in `workers.openapi`.
+    schema: Any = None
     # No OPTIONS: DRF would describe its classes to anybody.
     http_method_names: Any = ["get", "head", "post", "put", "patch", "delete"]
 
@@ -132,11 +143,16 @@ class OJSViewSet(ViewSet):
         request.version, request.versioning_scheme = None, None
         check_version(request.META)
         check_url(request._request)
-        scope = self.scopes.get(self.action or "")
+        scope = self.scope
         if scope:
-            self.caller.require(scope)
+            self.caller.require(scope, reads=request.method in READS)
         if "job_id" in kwargs and self.caller.project:
             self.require_own(kwargs["job_id"])
+
+    @property
+    def scope(self) -> str:
+        """What the key of this request must be made for; empty where anybody may."""
+        return self.scopes.get(self.action or "", "")
 
     def require_own(self, job_id: str) -> None:
         """
@@ -288,6 +304,12 @@ def error_response(
         retryable=problem.retryable if retryable is None else retryable,
     )
     response = Response({"error": document}, status=status or status_of(problem))
+    if isinstance(problem, QueueFull):
+        response["Retry-After"] = str(problem.RETRY_AFTER)
+        response["X-OJS-Queue-Depth"] = str(problem.details["depth"])
+        response["X-OJS-Queue-Bound"] = str(problem.details["bound"])
+    elif isinstance(problem, BatchTooLarge):
+        response["X-OJS-Max-Batch-Size"] = str(problem.details["max_batch_size"])
     if response.status_code == 401:
         response["WWW-Authenticate"] = 'Bearer realm="ojs"'
     return response

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -12,12 +13,12 @@ from .. import engine
 from ..conf import ojs_settings
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope
 from ..errors import JobNotFound
-from ..fields import missing, refuse, wrong_type
+from ..fields import integer, missing, refuse, wrong_type
 from ..identifiers import parse_uuid
 from ..models import Job, Scope
 from ..projects import give
 from ..timestamps import format_timestamp
-from ..validation import NewJob, new_job, new_jobs
+from ..validation import PRIORITIES, NewJob, new_job, new_jobs
 from .base import OJSViewSet
 from .dialects import job_reply
 
@@ -44,6 +45,39 @@ def full_envelope(job: Job) -> dict[str, Any]:
     return envelope(job, errors_of(job))
 
 
+def read_priority(body: dict[str, Any]) -> int:
+    """
+    Raises:
+        InvalidRequest: there is none, or it is out of range.
+    """
+    least, most = PRIORITIES
+    value = integer(body, "priority", least=least, most=most)
+    if value is None:
+        raise missing("priority")
+    return value
+
+
+def under_pressure(response: Response, jobs: Sequence[NewJob]) -> None:
+    """Warn a producer whose queue is nearly full (OJS backpressure §7.3)."""
+    pressed = [job.pressure for job in jobs if job.pressure is not None]
+    if pressed:
+        depth, bound = max(pressed, key=lambda pair: pair[0] / pair[1])
+        response["X-OJS-Queue-Depth"] = str(depth)
+        response["X-OJS-Queue-Bound"] = str(bound)
+        response["X-OJS-Queue-Pressure"] = f"{depth / bound:.2f}"
+
+
+def show_rate(response: Response, job: NewJob) -> None:
+    """Say what the job's own rate limit allows (OJS rate limiting §10.4)."""
+    rate = (job.rate_limit or {}).get("rate")
+    if rate is None:
+        return
+    remaining, reset = engine.limits.remaining(job.rate_key, rate)
+    response["X-RateLimit-Limit"] = str(rate["limit"])
+    response["X-RateLimit-Remaining"] = str(remaining)
+    response["X-RateLimit-Reset"] = str(int(reset.timestamp()) + 1)
+
+
 def enqueued(job: NewJob) -> dict[str, Any]:
     """A job as a batch answers it: the one there was, where a unique policy ignored it."""
     if job.existing is None:
@@ -54,9 +88,11 @@ def enqueued(job: NewJob) -> dict[str, Any]:
 class JobViewSet(OJSViewSet):
     """`/ojs/v1/jobs`"""
 
-    scopes: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("create", "batch", "retrieve", "cancel", "activate"), Scope.PRODUCE
-    )
+    scopes: ClassVar[dict[str, str]] = {
+        **dict.fromkeys(
+            ("create", "batch", "retrieve", "cancel", "activate", "prioritize"), Scope.PRODUCE
+        ),
+    }
 
     def create(self, request: Any) -> Response:
         """PUSH: enqueue one job (OJS HTTP §9.1)."""
@@ -67,6 +103,8 @@ class JobViewSet(OJSViewSet):
             known = job_reply(request.META, envelope(job.existing))
             return Response(known | {"deduplicated": True})
         response = self._answer(envelope(job), status=201)
+        under_pressure(response, [job])
+        show_rate(response, job)
         response["Location"] = f"{request.path.rstrip('/')}/{job.id}"
         return response
 
@@ -87,7 +125,7 @@ class JobViewSet(OJSViewSet):
         asked = new_jobs(documents, timezone.now())
         jobs = engine.enqueue(give(asked, self.caller.project))
         count = len(jobs)
-        return Response(
+        response = Response(
             {
                 "jobs": [enqueued(job) for job in jobs],
                 "count": count,
@@ -96,6 +134,16 @@ class JobViewSet(OJSViewSet):
             },
             status=201,
         )
+        under_pressure(response, jobs)
+        return response
+
+    def prioritize(self, request: Any, job_id: str) -> Response:
+        """Change the priority of a job that waits (OJS priority §8.1)."""
+        change = engine.prioritize(parse_id(job_id), read_priority(self.read(required=True)))
+        document = full_envelope(change.job)
+        extra = {"id": document["id"], "priority": document["priority"]}
+        extra["previous_priority"] = change.previous_priority
+        return Response(job_reply(request.META, document) | extra)
 
     def retrieve(self, request: Any, job_id: str) -> Response:
         """INFO: everything about a job (OJS HTTP §9.3)."""

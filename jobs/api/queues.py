@@ -8,7 +8,7 @@ from uuid import UUID
 from django.db.models import Q
 from rest_framework.response import Response
 
-from .. import engine, events
+from .. import engine, events, fields, queue_config
 from ..audit import of_caller, record_action
 from ..database import atomic
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope
@@ -16,6 +16,7 @@ from ..identifiers import parse_uuid
 from ..models import DeadJob, Job, JobError, Queue, Scope
 from ..projects import own
 from ..timestamps import format_timestamp, parse_timestamp
+from ..validation import QUEUE_LENGTH, QUEUE_PATTERN
 from .base import OJSViewSet
 from .dialects import job_reply
 from .jobs import full_envelope, parse_id
@@ -31,7 +32,23 @@ LOOKED_AT = 2000
 class QueueViewSet(OJSViewSet):
     """`/ojs/v1/queues`"""
 
-    scopes: ClassVar[dict[str, str]] = {"list": Scope.PRODUCE}
+    scopes: ClassVar[dict[str, str]] = {"list": Scope.PRODUCE, "create": Scope.OPERATE}
+
+    def create(self, request: Any) -> Response:
+        """Make a queue before its first job (queue configuration §9.2)."""
+        body = self.read(required=True)
+        name = fields.required_text(body, "name", pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH)
+        config = queue_config.parse(fields.mapping(body, "config") or {})
+        with atomic():
+            queue = engine.queues.create(name, config)
+            record_action(
+                of_caller(self.caller, request),
+                "add_queue",
+                kind="queue",
+                count=1,
+                selection={"ids": [name], "config": config},
+            )
+        return Response(full_document(queue), status=201)
 
     def list(self, request: Any) -> Response:
         """Every queue that has been used (OJS HTTP §11.1)."""
@@ -50,13 +67,24 @@ class QueueViewSet(OJSViewSet):
 def queue_document(queue: Queue) -> dict[str, Any]:
     document = {
         "name": queue.name,
-        "status": "paused" if queue.is_paused else "active",
+        "status": queue.status,
         "paused": queue.is_paused,
         "created_at": format_timestamp(queue.created_at),
     }
     if queue.is_paused and queue.paused_at is not None:
         document["paused_at"] = format_timestamp(queue.paused_at)
     return document
+
+
+def full_document(queue: Queue) -> dict[str, Any]:
+    """A queue and what it was told (queue configuration §9.3)."""
+    config = queue_config.public(queue.config)
+    if queue.concurrency is not None:
+        config["concurrency"] = queue.concurrency
+    document = queue_document(queue) | {"state": queue.status, "config": config}
+    if queue.updated_at is not None:
+        document["updated_at"] = format_timestamp(queue.updated_at)
+    return document | {"configuration": config}
 
 
 class DeadLetterViewSet(OJSViewSet):
@@ -81,7 +109,7 @@ class DeadLetterViewSet(OJSViewSet):
             parts=2,
             most=MAX_DEAD,
         )
-        history = _history([job.pk for job in jobs])
+        history = errors_by_job([job.pk for job in jobs])
         return Response(
             {
                 "jobs": [envelope(job, history.get(job.pk, ())) for job in jobs],
@@ -128,7 +156,8 @@ def _older_than(rows: Any, keys: list[str]) -> Any:
     return rows.filter(Q(finished_at__lt=finished) | Q(finished_at=finished, pk__lt=job_id))
 
 
-def _history(ids: list[UUID]) -> dict[UUID, list[dict[str, Any]]]:
+def errors_by_job(ids: list[UUID]) -> dict[UUID, list[dict[str, Any]]]:
+    """The failed attempts of each, oldest first; the newest of a long history."""
     history: dict[UUID, list[dict[str, Any]]] = {}
     for error in JobError.objects.filter(job__in=ids).values("job_id", *ERROR_FIELDS):
         history.setdefault(error["job_id"], []).append(error)

@@ -16,6 +16,7 @@ from ..database import connection
 from ..endpoints import announced
 from ..errors import NotFound
 from ..models import (
+    BulkRequest,
     Checkpoint,
     CronJob,
     CronRun,
@@ -24,9 +25,11 @@ from ..models import (
     Job,
     JobCounter,
     JobError,
+    Maintenance,
     ProgressReport,
     Queue,
     QueueFlow,
+    RateLimit,
     RefusedFinish,
     Workflow,
 )
@@ -42,11 +45,11 @@ CAPABILITIES = {
     "delayed_jobs": True,
     "job_ttl": True,
     "priority_queues": True,
-    "rate_limiting": False,
+    "rate_limiting": True,
     "schema_validation": False,
     "unique_jobs": True,
     "workflows": True,
-    "pause_resume": False,
+    "pause_resume": True,
     "events": True,
 }
 EXTENSIONS = ["x-batch-ack", "x-fetch-with-acks", "x-fetch-wait", "x-jobs-lost", "x-autoscaling"]
@@ -138,8 +141,11 @@ class ConformanceViewSet(OJSViewSet):
             Event,
             RefusedFinish,
             Queue,
+            RateLimit,
+            BulkRequest,
             JobCounter,
             QueueFlow,
+            Maintenance,
         ):
             model._default_manager.all().delete()
         engine.forget_queues()

@@ -2,9 +2,13 @@
 
 from django.urls import path
 
+from .admin import urls as admin
+from .bulk import BulkViewSet
 from .cron import CronViewSet
 from .jobs import JobViewSet
+from .queue_ops import QueueOperationsViewSet as Queues
 from .queues import DeadLetterViewSet, EventViewSet, QueueViewSet
+from .rate_limits import RateLimitViewSet
 from .results import ResultViewSet
 from .specs import SpecViewSet
 from .system import ConformanceViewSet, ManifestViewSet
@@ -15,9 +19,17 @@ urlpatterns = [
     path("ojs/v1/jobs", JobViewSet.as_view({"post": "create"}), name="jobs"),
     path("ojs/v1/jobs/batch", JobViewSet.as_view({"post": "batch"}), name="jobs-batch"),
     path("ojs/v1/jobs/results", ResultViewSet.as_view({"post": "bulk"}), name="job-results"),
+    path("ojs/v1/jobs/bulk", BulkViewSet.as_view({"post": "enqueue"}), name="jobs-bulk"),
+    path("ojs/v1/jobs/bulk/cancel", BulkViewSet.as_view({"post": "cancel"}), name="bulk-cancel"),
+    path("ojs/v1/jobs/bulk/retry", BulkViewSet.as_view({"post": "retry"}), name="bulk-retry"),
+    path(
+        "ojs/v1/jobs/bulk/delete",
+        BulkViewSet.as_view({"post": "delete_finished"}),
+        name="bulk-delete",
+    ),
     path(
         "ojs/v1/jobs/<str:job_id>",
-        JobViewSet.as_view({"get": "retrieve", "delete": "cancel"}),
+        JobViewSet.as_view({"get": "retrieve", "delete": "cancel", "patch": "prioritize"}),
         name="job",
     ),
     path(
@@ -53,7 +65,27 @@ urlpatterns = [
         WorkflowViewSet.as_view({"get": "progress"}),
         name="workflow-progress",
     ),
-    path("ojs/v1/queues", QueueViewSet.as_view({"get": "list"}), name="queues"),
+    path("ojs/v1/queues", QueueViewSet.as_view({"get": "list", "post": "create"}), name="queues"),
+    *(
+        path(f"ojs/v1/{prefix}queues/<str:name>{suffix}", Queues.as_view(actions))
+        for prefix in ("", "admin/")
+        for suffix, actions in (
+            ("", {"get": "retrieve", "delete": "destroy"}),
+            ("/stats", {"get": "stats"}),
+            ("/priority-stats", {"get": "priorities"}),
+            ("/pause", {"post": "pause"}),
+            ("/resume", {"post": "resume"}),
+            ("/config", {"get": "configuration", "put": "configure"}),
+            ("/jobs", {"delete": "purge"}),
+        )
+    ),
+    path("ojs/v1/admin/queues/<str:name>/rate-limit", Queues.as_view({"put": "limit"})),
+    path("ojs/v1/rate-limits", RateLimitViewSet.as_view({"get": "list"}), name="rate-limits"),
+    path(
+        "ojs/v1/rate-limits/<str:key>",
+        RateLimitViewSet.as_view({"get": "retrieve", "put": "override"}),
+        name="rate-limit",
+    ),
     path("ojs/v1/dead-letter", DeadLetterViewSet.as_view({"get": "list"}), name="dead-letter"),
     path(
         "ojs/v1/dead-letter/<str:job_id>",
@@ -95,4 +127,5 @@ urlpatterns = [
     ),
     path("ojs/v1/events", EventViewSet.as_view({"get": "list"}), name="events"),
     path("ojs/v1/admin/reset", ConformanceViewSet.as_view({"post": "reset"}), name="reset"),
+    *admin.urlpatterns,
 ]

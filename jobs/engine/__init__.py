@@ -1,5 +1,7 @@
 """Every way a job may change: `from jobs import engine; engine.claim(...)`."""
 
+from . import bulk, limits, queues
+from .bounds import relieve
 from .checkpoints import Saved, clear_checkpoint, find_checkpoint, save_checkpoint
 from .claim import ClaimedJob, claim
 from .control import (
@@ -10,8 +12,10 @@ from .control import (
     delete_dead,
     not_dead,
     pause,
+    prioritize,
     resume,
     retry,
+    retry_finished,
     retry_one,
     run_now,
 )
@@ -52,6 +56,7 @@ __all__ = [
     "Saved",
     "Standing",
     "activate",
+    "bulk",
     "cancel",
     "cancel_jobs",
     "cancel_workflow",
@@ -75,23 +80,28 @@ __all__ = [
     "freed_by",
     "keep_alive",
     "last_reservation",
+    "limits",
     "matching_types",
     "not_dead",
     "pause",
+    "prioritize",
     "progress_of",
     "promote_due",
     "prune_events",
     "prune_jobs",
     "prune_results",
     "prune_workflows",
+    "queues",
     "reclaim",
     "register_specs",
+    "relieve",
     "repair",
     "report_progress",
     "reserve",
     "results_of_workflow",
     "resume",
     "retry",
+    "retry_finished",
     "retry_one",
     "run_cron_now",
     "run_now",

@@ -14,16 +14,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import cache
-from typing import Any
 
 import orjson
 
 from ..conf import ojs_settings
-from ..database import atomic, is_postgresql, run
+from ..database import is_postgresql, run
 from ..envelope import ERRORS_SHOWN
 from ..models import Job, Queue
 from ..signals import jobs_claimed, send_on_commit
-from . import claim_portable
+from . import claim_portable, limits
 from .claimed import ClaimedJob, from_row
 from .workflows import mark_started
 
@@ -52,7 +51,8 @@ CLAIM = """
             SELECT id
               FROM ojs_jobs_job
              WHERE state = 'available'
-               AND queue = wanted.name{types}{able}{project}
+               AND queue = wanted.name
+               AND rate_key = ''{types}{able}{project}
                AND (expires_at IS NULL OR expires_at > statement_timestamp())
           ORDER BY priority DESC, enqueued_at, id
              LIMIT {limit}
@@ -66,7 +66,8 @@ CLAIM = """
             SELECT id
               FROM ojs_jobs_job
              WHERE state IN ('scheduled', 'retryable')
-               AND queue = wanted.name{types}{able}{project}
+               AND queue = wanted.name
+               AND rate_key = ''{types}{able}{project}
                AND scheduled_at <= statement_timestamp()
                AND (expires_at IS NULL OR expires_at > statement_timestamp())
           ORDER BY scheduled_at
@@ -172,7 +173,7 @@ def claim(
     period = visibility_timeout or ojs_settings.VISIBILITY_TIMEOUT
     take = _claim_postgresql if is_postgresql() else claim_portable.take
     if limited and Queue.objects.limited().filter(pk__in=queues).exists():
-        claimed = _claim_within_limits(take, queues, worker_id, count, types, period, able, project)
+        claimed = limits.claim_within(take, queues, worker_id, count, types, period, able, project)
     else:
         claimed = take(queues, worker_id, count, types, period, able, project)
     belonging = {job.workflow_id for job in claimed if job.workflow_id is not None}
@@ -180,40 +181,6 @@ def claim(
         mark_started(belonging)
     if claimed and jobs_claimed.has_listeners():
         send_on_commit(jobs_claimed, Job, jobs=claimed, worker_id=worker_id)
-    return claimed
-
-
-def _claim_within_limits(
-    take: Any,
-    queues: Sequence[str],
-    worker_id: str,
-    count: int,
-    types: Sequence[str] | None,
-    period: timedelta,
-    able: Sequence[str],
-    project: str,
-) -> list[ClaimedJob]:
-    """Claim queue by queue, never over a queue's concurrency limit (§8.3).
-
-    Claimers of a limited queue take turns at its row: counting alone would let two of them see
-    the same free place.
-    """
-    claimed: list[ClaimedJob] = []
-    with atomic():
-        limits = dict(
-            Queue.objects.limited()
-            .filter(pk__in=queues)
-            .order_by("pk")
-            .select_for_update()
-            .values_list("pk", "concurrency")
-        )
-        for queue in queues:
-            room = count - len(claimed)
-            if queue in limits:
-                active = Job.objects.active().filter(queue=queue, reserved_until__isnull=False)
-                room = min(room, (limits[queue] or 0) - active.count())
-            if room > 0:
-                claimed += take([queue], worker_id, room, types, period, able, project)
     return claimed
 
 

@@ -6,20 +6,19 @@ The same tests run against both; this is what lets a site try the app without Po
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import orjson
 from django.db import models
-from django.db.models import Case, F, Q, Value, When
+from django.db.models import Case, F, Value, When
 from django.db.models.functions import Cast, Coalesce, Now
 from django.utils import timezone
 
 from ..database import atomic, connection
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN
 from ..events import job_event, record
-from ..expressions import JSONArrayWithin
 from ..lifecycle import Event, State
 from ..models import Checkpoint, Job, JobError, Maintenance, Queue
 from ..projects import own
@@ -64,15 +63,10 @@ def take(
 ) -> list[ClaimedJob]:
     """The tidy version, for databases where one statement cannot do it all."""
     with atomic():
-        if Maintenance.objects.on().exists():
-            return []
         ids: list[UUID] = []
-        paused = set(Queue.objects.paused().filter(pk__in=queues).values_list("pk", flat=True))
-        open_queues = [queue for queue in queues if queue not in paused]
-        fetchable = Job.objects.unexpired().filter(**({"type__in": types} if types else {}))
-        unable = Q(needs__isnull=True)
-        fetchable = fetchable.filter(unable | Q(JSONArrayWithin("needs", able)) if able else unable)
-        fetchable = own(fetchable, project)
+        wanted = open_queues(queues)
+        # Those with a rate limit are claimed by `limits` alone.
+        fetchable = own(Job.objects.unexpired().suiting(types, able), project).filter(rate_key="")
         fetchable = fetchable.select_for_update(
             skip_locked=connection().features.has_select_for_update_skip_locked
         )
@@ -80,31 +74,51 @@ def take(
             (("-priority", "enqueued_at", "id"), fetchable.filter(state=State.AVAILABLE)),
             (("scheduled_at",), fetchable.due()),
         ):
-            for queue in open_queues:
+            for queue in wanted:
                 room = count - len(ids)
                 if room > 0:
                     found = jobs.filter(queue=queue).order_by(*order)[:room]
                     ids += found.values_list("pk", flat=True)
-        if not ids:
-            return []
+        return claim_chosen(ids, worker_id, period)
+
+
+def open_queues(queues: Sequence[str]) -> list[str]:
+    """Those of the queues that hand out jobs now; none during maintenance."""
+    if Maintenance.objects.on().exists():
+        return []
+    paused = set(Queue.objects.paused().filter(pk__in=queues).values_list("pk", flat=True))
+    return [queue for queue in queues if queue not in paused]
+
+
+def claim_chosen(
+    ids: Sequence[UUID], worker_id: str, period: timedelta, at: datetime | None = None
+) -> list[ClaimedJob]:
+    """Claim exactly these jobs, which the caller has locked.
+
+    Args:
+        at: the moment they start; None means now.
+    """
+    if not ids:
+        return []
+    with atomic():
         chosen = Job.objects.filter(pk__in=ids)
         was_due = set(chosen.due().values_list("pk", flat=True))
         if was_due:
             chosen.filter(pk__in=was_due).transition(
                 Event.TIMER, State.AVAILABLE, enqueued_at=Now()
             )
-        chosen.transition(Event.FETCH, State.ACTIVE, **_reservation(worker_id, period))
+        chosen.transition(Event.FETCH, State.ACTIVE, **_reservation(worker_id, period, at))
         claimed = _read(chosen, ids)
         _tell(claimed, was_due, worker_id)
     return claimed
 
 
-def _reservation(worker_id: str, period: timedelta) -> dict[str, Any]:
+def _reservation(worker_id: str, period: timedelta, at: datetime | None) -> dict[str, Any]:
     length = Coalesce(F("visibility_timeout"), Value(period, output_field=models.DurationField()))
     return {
         "attempt": F("attempt") + Case(When(attempt_counted=True, then=0), default=1),
         "attempt_counted": False,
-        "started_at": Now(),
+        "started_at": at or Now(),
         "reserved_by": worker_id,
         "reserved_for": length,
         "reserved_until": models.ExpressionWrapper(

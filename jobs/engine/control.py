@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -28,6 +29,7 @@ class Change:
 
     job: Job
     previous_state: State
+    previous_priority: int = 0
 
 
 def _locked(job_id: UUID) -> Job:
@@ -95,15 +97,46 @@ def activate(job_id: UUID) -> Change:
     return Change(job, previous)
 
 
-def retry(job_ids: Collection[UUID]) -> int:
+def prioritize(job_id: UUID, priority: int) -> Change:
+    """Give a job that waits another priority; `previous_priority` says what it was (priority §8.1).
+
+    Raises:
+        JobNotFound: there is no such job.
+        InvalidTransition: it is neither available nor scheduled.
+    """
+    with atomic():
+        job = _locked(job_id)
+        if job.state not in (State.AVAILABLE, State.SCHEDULED):
+            raise InvalidTransition(
+                f"The priority of a job in state '{job.state}' cannot be changed.",
+                job_id=str(job_id),
+                current_state=str(job.state),
+            )
+        change = Change(job, State(job.state), previous_priority=job.priority)
+        if job.priority != priority:
+            Job.objects.filter(pk=job_id).update(priority=priority)
+            told = {"previous_priority": job.priority, "new_priority": priority}
+            record([job_event("priority.changed", job, time=timezone.now(), data=told)])
+        job.refresh_from_db()
+    return change
+
+
+def retry(job_ids: Collection[UUID], *, cancelled: bool = False) -> int:
     """Take jobs out of the dead letter for fresh attempts; return how many (OJS dead letter §6).
 
     The error history stays, so that a second failure can be compared with the first.
+
+    Args:
+        cancelled: cancelled ones, too (OJS admin API §7.4). Not those of a workflow: it may never
+            have come to them.
     """
     now = timezone.now()
+    wanted = Q(state=State.DISCARDED)
+    if cancelled:
+        wanted |= Q(state=State.CANCELLED, workflow__isnull=True)
     with atomic():
         jobs = list(
-            Job.objects.filter(pk__in=job_ids, state=State.DISCARDED)
+            Job.objects.filter(wanted, pk__in=job_ids)
             .select_for_update()
             .order_by("pk")
             .only("type", "queue", "attempt")
@@ -138,6 +171,28 @@ def retry_one(job_id: UUID) -> Job:
     if not retry([job_id]):
         raise not_dead(job_id)
     return Job.objects.get(pk=job_id)
+
+
+def retry_finished(job_id: UUID) -> Change:
+    """Retry one discarded or cancelled job (OJS admin API §7.4).
+
+    Raises:
+        JobNotFound: there is no such job.
+        InvalidTransition: it is in another state, or was cancelled with its workflow.
+    """
+    with atomic():
+        job = _locked(job_id)
+        if not retry([job_id], cancelled=True):
+            mine = " of a workflow" if job.state == State.CANCELLED else ""
+            raise InvalidTransition(
+                f"Cannot retry job{mine} in state '{job.state}'. "
+                "Only discarded and cancelled jobs can be retried.",
+                job_id=str(job_id),
+                current_state=str(job.state),
+            )
+        previous = State(job.state)
+        job.refresh_from_db()
+    return Change(job, previous)
 
 
 def delete_dead(job_ids: Collection[UUID]) -> int:

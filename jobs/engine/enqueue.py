@@ -18,6 +18,7 @@ from ..lifecycle import State
 from ..models import Job, Queue
 from ..signals import jobs_enqueued, send_on_commit
 from ..validation import NewJob
+from . import bounds, limits
 
 BATCH = 1000
 EVENT_OF = {State.AVAILABLE: "job.enqueued", State.SCHEDULED: "job.scheduled"}
@@ -37,14 +38,14 @@ INSERT = """
                expires_at timestamptz, tags jsonb, attributes jsonb, needs jsonb,
                result_ttl double precision,
                workflow_id uuid, workflow_index integer, followed boolean, parent_results jsonb,
-               unique_key text, project text)
+               unique_key text, rate_key text, project text)
     ), inserted AS (
         INSERT INTO ojs_jobs_job
                (id, type, queue, args, meta, priority, state, attempt, attempt_counted,
                 max_attempts, retry, timeout, visibility_timeout, reserved_by, finished_by,
                 unfenced, scheduled_at, expires_at, created_at, enqueued_at, tags, attributes,
                 needs, dead_letter, result_ttl, workflow_id, workflow_index, followed,
-                parent_results, unique_key, project)
+                parent_results, unique_key, rate_key, project)
         SELECT id, type, queue, args, meta, priority,
                CASE WHEN pending THEN 'pending'
                     WHEN scheduled_at > statement_timestamp() THEN 'scheduled'
@@ -54,12 +55,13 @@ INSERT = """
                expires_at, statement_timestamp(), statement_timestamp(), tags, attributes,
                needs, false,
                make_interval(secs => result_ttl), workflow_id, workflow_index,
-               coalesce(followed, false), parent_results, unique_key, coalesce(project, '')
+               coalesce(followed, false), parent_results, unique_key, rate_key,
+               coalesce(project, '')
           FROM given
          WHERE NOT EXISTS (SELECT 1
                              FROM ojs_jobs_maintenance
                             WHERE refuses_jobs
-                              AND coalesce(until > statement_timestamp(), true))
+                              AND coalesce(until > statement_timestamp(), true)){guard}
    ON CONFLICT (id) DO NOTHING
      RETURNING id, type, queue, priority, state, scheduled_at
     ), rung AS (
@@ -80,8 +82,19 @@ TOLD = """, told AS (
           FROM inserted
          WHERE state <> 'pending'
     )"""
-INSERT_TOLD = INSERT.format(told=TOLD)
-INSERT_UNTOLD = INSERT.format(told="")
+# A queue that is bounded, draining or particular decides about its jobs first; the batch comes
+# back untouched then. Answered once for the statement, from an index that is empty where no
+# queue is like that.
+GUARD = """
+           AND NOT EXISTS (SELECT 1
+                             FROM ojs_jobs_queue
+                            WHERE is_guarded
+                              AND name IN (SELECT queue FROM given))"""
+STATEMENTS = {
+    (told, guarded): INSERT.format(told=TOLD if told else "", guard=GUARD if guarded else "")
+    for told in (True, False)
+    for guarded in (True, False)
+}
 
 
 def enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
@@ -93,6 +106,7 @@ def enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
     Raises:
         DuplicateJob: a job with one of the ids exists, or the batch names an id twice; or a
             unique policy says reject.
+        QueueFull, QueueClosed, JobTypeNotAllowed: a queue among them does not take its jobs.
     """
     if not new:
         return new
@@ -105,6 +119,8 @@ def _enqueue_unique(new: Sequence[NewJob]) -> Sequence[NewJob]:
     # Late: what gives way is cancelled, and what waited for it may have to be enqueued.
     from .unique import Conflicts
 
+    # Before anything gives way, and before a duplicate is told of one that could not be made.
+    maintenance.refuse_jobs()
     with atomic():
         _stamp(new, timezone.now())
         conflicts = Conflicts(new)
@@ -116,7 +132,18 @@ def _enqueue_unique(new: Sequence[NewJob]) -> Sequence[NewJob]:
 def _enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
     if not new:
         return new
-    if len(new) > BATCH or any(job.client_id for job in new):
+    try:
+        _store_all(new)
+    except bounds.Guarded:
+        bounds.store(new, lambda: _store(new, admitted=True))
+    _know_queues({job.queue for job in new})
+    if jobs_enqueued.has_listeners():
+        send_on_commit(jobs_enqueued, Job, jobs=new)
+    return new
+
+
+def _store_all(new: Sequence[NewJob]) -> None:
+    if len(new) > BATCH or any(job.client_id or job.rate_limit for job in new):
         # Ids that somebody else chose may be taken, and a second statement may fail when the
         # first has succeeded; then all is undone.
         _refuse_repeated_ids(new)
@@ -124,19 +151,27 @@ def _enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
             _store(new)
     else:
         _store(new)
-    _know_queues({job.queue for job in new})
-    if jobs_enqueued.has_listeners():
-        send_on_commit(jobs_enqueued, Job, jobs=new)
-    return new
 
 
-def _store(new: Sequence[NewJob]) -> None:
+def _store(new: Sequence[NewJob], *, admitted: bool = False) -> None:
+    """
+    Args:
+        admitted: the guarded queues among them have agreed.
+
+    Raises:
+        InMaintenance: nothing is enqueued now.
+        Guarded: a queue has to be asked first; nothing was stored.
+    """
     insert = _insert_postgresql if is_postgresql() else _insert_portable
     for start in range(0, len(new), BATCH):
         batch = new[start : start + BATCH]
-        stored = insert(batch)
+        stored = insert(batch, admitted)
         if stored < len(batch):
+            maintenance.refuse_jobs()
+            if not (admitted or stored) and bounds.guarded({job.queue for job in batch}):
+                raise bounds.Guarded
             raise _duplicate(batch)
+    limits.know([job for job in new if job.rate_limit])
 
 
 def _stamp(new: Sequence[NewJob], now: datetime) -> None:
@@ -150,9 +185,9 @@ def _stamp(new: Sequence[NewJob], now: datetime) -> None:
             job.state = State.AVAILABLE
 
 
-def _insert_postgresql(new: Sequence[NewJob]) -> int:
+def _insert_postgresql(new: Sequence[NewJob], admitted: bool) -> int:
     document = orjson.dumps([_record(job) for job in new]).decode()
-    statement = INSERT_TOLD if ojs_settings.RECORD_EVENTS else INSERT_UNTOLD
+    statement = STATEMENTS[ojs_settings.RECORD_EVENTS, not admitted]
     ((now, stored),) = run(statement, [document])
     _stamp(new, now)
     return stored
@@ -177,6 +212,7 @@ def _record(job: NewJob) -> dict[str, Any]:
         "expires_at": job.expires_at,
         "tags": job.tags,
         "attributes": job.attributes,
+        "rate_key": job.rate_key,
         "needs": job.needs,
         "unique_key": job.unique and job.unique.key,
     }
@@ -189,8 +225,10 @@ def _record(job: NewJob) -> dict[str, Any]:
     return document
 
 
-def _insert_portable(new: Sequence[NewJob]) -> int:
+def _insert_portable(new: Sequence[NewJob], admitted: bool) -> int:
     maintenance.refuse_jobs()
+    if not admitted and bounds.guarded({job.queue for job in new}):
+        return 0
     now = timezone.now()
     _stamp(new, now)
     rows = [
@@ -216,6 +254,7 @@ def _insert_portable(new: Sequence[NewJob]) -> int:
             project=job.project,
             result_ttl=job.result_ttl,
             **{name: getattr(job, name) for name in FOLLOWED},
+            rate_key=job.rate_key,
             unique_key=job.unique.key if job.unique else None,
         )
         for job in new
@@ -253,12 +292,7 @@ def _duplicate_of(job: NewJob) -> DuplicateJob:
 
 
 def _duplicate(batch: Sequence[NewJob]) -> DuplicateJob:
-    """Find out which id was taken. On PostgreSQL the others of the batch are there, ours.
-
-    Raises:
-        InMaintenance: it was none; nothing is enqueued now.
-    """
-    maintenance.refuse_jobs()
+    """Find out which id was taken. On PostgreSQL the others of the batch are there, ours."""
     ids = [job.id for job in batch if job.client_id]
     stamp = batch[0].created_at
     taken = Job.objects.filter(pk__in=ids).exclude(created_at=stamp).values_list("pk", flat=True)

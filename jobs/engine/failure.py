@@ -20,6 +20,7 @@ from ..lifecycle import Event, State
 from ..models import Job, JobError
 from ..retry import RetryPolicy
 from ..signals import jobs_failed, send_on_commit
+from . import limits
 from .following import follow
 from .outcomes import Failure, Outcome, explain
 
@@ -48,6 +49,9 @@ def fail(failures: Sequence[Failure]) -> list[Outcome]:
                 settled.append((job, item, outcomes[index]))
                 del locked[item.job_id]
         _settle_failed(settled)
+        for job, item, _ in settled:
+            if item.rate_limit_until is not None and job.rate_key:
+                limits.hold(job.rate_key, item.rate_limit_until, item.message)
     answers = [outcomes.get(index, Outcome(item.job_id)) for index, item in enumerate(failures)]
     explain(failures, answers, "fail")
     if settled and jobs_failed.has_listeners():

@@ -43,6 +43,8 @@ class Failure:
     """Give the job back unfinished: no error, no backoff, and the attempt does not count."""
     retry_in: timedelta | None = None
     """The delay the handler asks for, instead of the policy's backoff; with `release`, too."""
+    rate_limit_until: datetime | None = None
+    """The API it calls wants nothing before then: hold the job's rate limit (rate limiting §9)."""
 
 
 @dataclass(slots=True)

@@ -8,10 +8,12 @@ from uuid import UUID
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 
+from .. import queue_config
 from ..conf import ojs_settings
 from ..database import atomic
 from ..lifecycle import State
 from ..models import (
+    BulkRequest,
     Checkpoint,
     CronRun,
     Dependency,
@@ -21,36 +23,58 @@ from ..models import (
     JobLog,
     Listener,
     ProgressReport,
+    Queue,
     RefusedFinish,
     Workflow,
     WorkflowState,
 )
+from ..querysets import JobQuerySet
 
 BATCH_SIZE = 1000
 WORKFLOWS = 20
 HAS_RESULT = Q(state=State.COMPLETED, result_pruned=False)
+IDEMPOTENT = timedelta(hours=24)
+"""How long the answers to bulk requests are kept (OJS bulk operations §10.2)."""
 
 
 def prune_jobs() -> int:
     """Delete one batch of finished jobs past their keep; return how many."""
-    # Jobs of workflows go with their workflow; results are kept for those that wait for more.
-    awaited = Dependency.objects.filter(predecessor=OuterRef("pk"), waiter__state=State.PENDING)
-    finished = Job.objects.filter(finished_at__isnull=False, workflow__isnull=True).exclude(
-        Q(followed=True) & Exists(awaited)
-    )
-    for jobs, keep in (
-        (finished.filter(state=State.COMPLETED), ojs_settings.COMPLETED_RETENTION),
-        (finished.filter(state=State.CANCELLED), ojs_settings.CANCELLED_RETENTION),
-        (
-            finished.filter(state=State.DISCARDED, dead_letter=False),
-            ojs_settings.DISCARDED_RETENTION,
-        ),
-        (Job.objects.dead().filter(workflow__isnull=True), ojs_settings.DEAD_LETTER_RETENTION),
+    finished = unattached(Job.objects.filter(finished_at__isnull=False))
+    for state, keep in (
+        (State.COMPLETED, ojs_settings.COMPLETED_RETENTION),
+        (State.CANCELLED, ojs_settings.CANCELLED_RETENTION),
+        (State.DISCARDED, ojs_settings.DISCARDED_RETENTION),
     ):
-        deleted = _delete(_older(jobs, keep))
-        if deleted:
-            return deleted
+        jobs = finished.filter(state=state)
+        if state == State.DISCARDED:
+            jobs = jobs.filter(dead_letter=False)
+        own = _own_retention(state)
+        ids = _older(jobs.exclude(queue__in=own) if own else jobs, keep)
+        for queue, period in own.items():
+            ids = ids or _older(jobs.filter(queue=queue), period)
+        if ids:
+            return _delete(ids)
+    dead = Job.objects.dead().filter(workflow__isnull=True)
+    deleted = _delete(_older(dead, ojs_settings.DEAD_LETTER_RETENTION))
+    if deleted:
+        return deleted
     return _delete(_over_the_limit())
+
+
+def unattached(jobs: JobQuerySet) -> JobQuerySet:
+    """Those that nothing refers to.
+
+    Jobs of workflows go with their workflow; results are kept for those that wait for more.
+    """
+    awaited = Dependency.objects.filter(predecessor=OuterRef("pk"), waiter__state=State.PENDING)
+    return jobs.filter(workflow__isnull=True).exclude(Q(followed=True) & Exists(awaited))
+
+
+def _own_retention(state: State) -> dict[str, timedelta]:
+    """Queues that keep jobs of `state` longer or shorter (OJS queue configuration §6.3)."""
+    queues = Queue.objects.filter(config__has_key="retention").values_list("pk", "config")
+    kept = {queue: queue_config.retention(config, state) for queue, config in queues}
+    return {queue: keep for queue, keep in kept.items() if keep is not None}
 
 
 def _older(jobs: QuerySet[Job], keep: timedelta) -> list[UUID]:
@@ -77,13 +101,18 @@ def _delete(ids: list[UUID]) -> int:
         # A job retried by an operator in this very moment is no longer finished: it stays.
         finished = Job.objects.filter(pk__in=ids, finished_at__isnull=False)
         gone = list(finished.select_for_update().order_by("pk").values_list("pk", flat=True))
-        JobError.objects.filter(job__in=gone).delete()
-        JobLog.objects.filter(job__in=gone).delete()
-        ProgressReport.objects.filter(job__in=gone).delete()
-        Checkpoint.objects.filter(pk__in=gone).delete()
-        Dependency.objects.filter(Q(predecessor__in=gone) | Q(waiter__in=gone)).delete()
-        Job.objects.filter(pk__in=gone)._raw_delete(using=Job.objects.db)
+        erase(gone)
     return len(gone)
+
+
+def erase(ids: list[UUID]) -> None:
+    """Delete jobs the caller has locked, and what hangs on them."""
+    JobError.objects.filter(job__in=ids).delete()
+    JobLog.objects.filter(job__in=ids).delete()
+    ProgressReport.objects.filter(job__in=ids).delete()
+    Checkpoint.objects.filter(pk__in=ids).delete()
+    Dependency.objects.filter(Q(predecessor__in=ids) | Q(waiter__in=ids)).delete()
+    Job.objects.filter(pk__in=ids)._raw_delete(using=Job.objects.db)
 
 
 def prune_results() -> int:
@@ -147,6 +176,7 @@ def prune_events() -> int:
     deleted = horizon.delete()[0]
     # A listener that was killed could not take itself off the list.
     Listener.objects.filter(seen_at__lte=Now() - timedelta(minutes=5)).delete()
+    BulkRequest.objects.filter(created_at__lte=Now() - IDEMPOTENT).delete()
     # Open runs are known by their jobs (§6.3 of OJS cron), however old.
     runs = CronRun.objects.filter(decided_at__lte=Now() - keep, unfinished=False).order_by("pk")
     old = list(runs.values_list("pk", flat=True)[:BATCH_SIZE])

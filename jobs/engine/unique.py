@@ -7,8 +7,9 @@ held and in a statement of its own, the question sees all that others have commi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
+from uuid import UUID
 
 from django.db.models.functions import Now
 
@@ -29,7 +30,10 @@ LOCK = """
 
 
 class Conflicts:
-    """Decides, job by job, what of a batch is stored and which jobs give way to it."""
+    """Decides, job by job, what of a batch is stored and which jobs give way to it.
+
+    Where jobs are not in the database, `lock`, `stored` and `cancel` are another's.
+    """
 
     def __init__(self, new: Sequence[NewJob]) -> None:
         self.new = new
@@ -47,7 +51,7 @@ class Conflicts:
         Raises:
             DuplicateJob: a policy says reject (§5.1).
         """
-        _lock({job.unique.key for job in self.new if job.unique})
+        self.lock({job.unique.key for job in self.new if job.unique})
         for job in self.new:
             if job.unique is None or self._admit(job, job.unique):
                 self.kept.append(job)
@@ -57,7 +61,7 @@ class Conflicts:
         return self.kept
 
     def _admit(self, job: NewJob, policy: UniquePolicy) -> bool:
-        stored = _stored(policy)
+        stored = self.stored(policy)
         batched = [
             other
             for state in policy.states
@@ -81,11 +85,11 @@ class Conflicts:
         return True
 
     def _replace(
-        self, job: NewJob, policy: UniquePolicy, batched: list[NewJob], stored: list[Job]
+        self, job: NewJob, policy: UniquePolicy, batched: list[NewJob], stored: list[Any]
     ) -> None:
         """Cancel what is there (§5.2); finished jobs stay what they are."""
-        waiting = [other.pk for other in stored if other.state not in TERMINAL]
-        cancel_jobs(waiting, reason=f"replaced by {job.id}")
+        waiting = [other.id for other in stored if other.state not in TERMINAL]
+        self.cancel(waiting, reason=f"replaced by {job.id}")
         # Jobs of this batch are stored first, so that the record tells of them.
         self.replaced.setdefault(f"replaced by {job.id}", []).extend(o.id for o in batched)
         for other in batched:
@@ -94,7 +98,16 @@ class Conflicts:
     def cancel_replaced(self) -> None:
         """Cancel those of the batch that a later one of it replaced."""
         for reason, ids in self.replaced.items():
-            cancel_jobs(ids, reason=reason)
+            self.cancel(ids, reason=reason)
+
+    def lock(self, keys: Iterable[str]) -> None:
+        _lock(keys)
+
+    def stored(self, policy: UniquePolicy) -> list[Any]:
+        return _stored(policy)
+
+    def cancel(self, job_ids: Collection[UUID], *, reason: str) -> None:
+        cancel_jobs(job_ids, reason=reason)
 
 
 def _lock(keys: Iterable[str]) -> None:

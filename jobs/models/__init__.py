@@ -11,15 +11,17 @@ from .cron import CronJob, CronRun, OverlapPolicy
 from .endpoint import Endpoint
 from .event import Event
 from .job import DeadJob, Job, JobError, RefusedFinish
+from .limits import BulkRequest, RateLimit
 from .maintenance import Maintenance
 from .metrics import JobCounter, QueueFlow
 from .queue import Listener, Queue
-from .rollup import QueueSample, Rollup, RollupMark
+from .rollup import QueueRollup, QueueSample, Rollup, RollupMark
 from .spec import JobLog, JobSpec
 from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, WorkflowType
 
 __all__ = [
     "ApiKey",
+    "BulkRequest",
     "Checkpoint",
     "CronJob",
     "CronRun",
@@ -39,7 +41,9 @@ __all__ = [
     "ProgressReport",
     "Queue",
     "QueueFlow",
+    "QueueRollup",
     "QueueSample",
+    "RateLimit",
     "RefusedFinish",
     "Rollup",
     "RollupMark",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from django.db import models
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -12,8 +14,29 @@ class Scope(models.TextChoices):
 
     PRODUCE = "produce", _("Produce: enqueue, look at and cancel jobs")
     WORK = "work", _("Work: fetch, settle, heartbeat")
-    OPERATE = "operate", _("Operate: queues, dead letter, workers")
+    OPERATE = "operate", _("Operate: queues, dead letter, workers, the whole Admin API")
     OBSERVE = "observe", _("Observe: metrics and autoscaling figures, nothing else")
+    # The scopes of the Admin API §13.1, for keys that shall do less than the first three.
+    DATA_READ = "ojs:data:read", _("Read what producers and workers may read")
+    DATA_WRITE = "ojs:data:write", _("Send what producers and workers may send")
+    ADMIN_READ = "ojs:admin:read", _("Admin API: read")
+    ADMIN_WRITE = "ojs:admin:write", _("Admin API: change what can be changed back")
+    ADMIN_PURGE = "ojs:admin:purge", _("Admin API: delete jobs for good")
+    ADMIN_ARGS = "ojs:admin:args", _("Admin API: see arguments that are redacted for others")
+
+    def is_opened_by(self, scopes: Collection[str], *, reads: bool) -> bool:
+        """Whether a key with `scopes` may do what asks for this one.
+
+        Args:
+            reads: the request changes nothing.
+        """
+        if self in scopes:
+            return True
+        if self in (Scope.PRODUCE, Scope.WORK):
+            return (Scope.DATA_READ if reads else Scope.DATA_WRITE) in scopes
+        # Who operates does so through any door, but seeing secrets is asked for by its name.
+        administers = (Scope.ADMIN_READ, Scope.ADMIN_WRITE, Scope.ADMIN_PURGE)
+        return self in administers and Scope.OPERATE in scopes
 
 
 def all_scopes() -> list[str]:

@@ -28,6 +28,8 @@ class Job(models.Model):
     project = models.CharField(max_length=100, blank=True, default="", db_default="")
     """Whose it is, for good: that of the key it was enqueued with; empty means nobody's."""
     priority = models.SmallIntegerField(default=0)
+    rate_key = models.CharField(max_length=255, blank=True, default="", db_default="")
+    """The rate limit partition the job belongs to; empty for one without a limit of its own."""
     state = models.CharField(max_length=9, choices=State, default=State.AVAILABLE)
 
     attempt = models.PositiveIntegerField(default=0)
@@ -111,13 +113,15 @@ class Job(models.Model):
             ("view_job_args", _("Can see arguments that are redacted for others")),
         ]
         indexes = [
-            # FETCH: one range scan a queue, already in order.
+            # FETCH: one range scan a queue, already in order; and one for each key of rate-limited
+            # jobs, so that those that must wait are never read.
             models.Index(
                 "queue",
+                "rate_key",
                 F("priority").desc(),
                 "enqueued_at",
                 "id",
-                name="ojs_job_available",
+                name="ojs_job_fetchable",
                 condition=Q(state=State.AVAILABLE),
             ),
             # The same for a project's fetch, which must not walk through the jobs of others. One
@@ -147,6 +151,12 @@ class Job(models.Model):
             # this index, slower with every job in flight.
             models.Index(
                 "reserved_by", name="ojs_job_reserved", condition=Q(reserved_until__isnull=False)
+            ),
+            # How many jobs of a rate limit run. An ack does not imply the second condition.
+            models.Index(
+                "rate_key",
+                name="ojs_job_rate_active",
+                condition=Q(state=State.ACTIVE) & Q(rate_key__gt=""),
             ),
             models.Index(
                 "state",

@@ -21,6 +21,8 @@ class Maintenance(models.Model):
     since = models.DateTimeField()
     until = models.DateTimeField(null=True, blank=True)
     """When it ends by itself; null means when somebody ends it."""
+    estimated_until = models.DateTimeField(null=True, blank=True)
+    """When whoever began it expects it to be over; nothing happens then."""
     refuses_jobs = models.BooleanField(default=False)
     """Nothing is enqueued either."""
     reason = models.TextField(blank=True, default="")

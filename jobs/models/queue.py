@@ -17,8 +17,12 @@ class QueueQuerySet(models.QuerySet["Queue"]):
         )
 
     def limited(self) -> QueueQuerySet:
-        """Queues that cap their active jobs (OJS worker protocol §8.3)."""
-        return self.filter(concurrency__isnull=False)
+        """Queues whose fetches must look at limits (OJS worker protocol §8.3, rate limiting §8)."""
+        return self.filter(Q(concurrency__isnull=False) | Q(has_limits=True))
+
+    def guarded(self) -> QueueQuerySet:
+        """Queues that do not simply take every job: `jobs.engine.bounds` decides."""
+        return self.filter(is_guarded=True)
 
 
 class Queue(models.Model):
@@ -32,7 +36,21 @@ class Queue(models.Model):
     concurrency = models.PositiveIntegerField(
         null=True, blank=True, help_text=_("Most jobs of this queue that may be active at once.")
     )
+    has_limits = models.BooleanField(default=False, db_default=False)
+    """It has a rate limit, or has seen jobs that have one."""
+    is_guarded = models.BooleanField(default=False, db_default=False)
+    """Its configuration has something to say about new jobs; derived from `config`."""
+    max_depth = models.PositiveIntegerField(null=True, blank=True)
+    """Most jobs that may wait (OJS backpressure §6); null means unbounded."""
+    is_pressed = models.BooleanField(default=False, db_default=False)
+    """More jobs wait than the warning threshold, and that has been told."""
+    is_draining = models.BooleanField(default=False, db_default=False)
+    """It takes no new jobs (OJS queue configuration §5.1)."""
+    config = models.JSONField(default=dict, db_default={}, blank=True)
+    """The configuration as `jobs.queue_config` checked it (OJS queue configuration §6)."""
     created_at = models.DateTimeField(default=timezone.now)
+    updated_at = models.DateTimeField(null=True, blank=True)
+    """When the configuration last changed."""
 
     objects = QueueQuerySet.as_manager()
 
@@ -44,9 +62,18 @@ class Queue(models.Model):
             ("pause_queue", _("Can pause and resume queues")),
             ("purge_queue", _("Can delete the jobs of a queue")),
         ]
+        indexes = [
+            # Empty where no queue is like that: what every enqueue looks into.
+            models.Index("name", name="ojs_queue_guarded", condition=Q(is_guarded=True)),
+        ]
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def status(self) -> str:
+        """`paused`, `draining` or `active` (OJS queue configuration §5.1)."""
+        return "paused" if self.is_paused else "draining" if self.is_draining else "active"
 
     @property
     def is_paused(self) -> bool:

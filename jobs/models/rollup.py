@@ -12,12 +12,13 @@ class Rollup(models.Model):
     resolution = models.PositiveIntegerField()
     """Seconds: 60 or 3600."""
     start = models.DateTimeField()
+    enqueued = models.PositiveBigIntegerField(default=0, db_default=0)
     completed = models.PositiveBigIntegerField(default=0)
     failed = models.PositiveBigIntegerField(default=0)
     """Attempts that failed, whatever became of their jobs."""
     discarded = models.PositiveBigIntegerField(default=0)
     waits = models.JSONField(default=dict)
-    """Histogram of the completed jobs' waits: number of bucket → jobs (`jobs.rollup.BUCKETS`)."""
+    """Histogram of the completed jobs' waits: number of bucket → jobs (see `jobs.histogram`)."""
     runs = models.JSONField(default=dict)
     """Histogram of their run times."""
     available = models.PositiveBigIntegerField(null=True)
@@ -36,6 +37,34 @@ class Rollup(models.Model):
 
     def __str__(self) -> str:
         return f"{self.start:%Y-%m-%d %H:%M} ({self.resolution} s)"
+
+
+class QueueRollup(models.Model):
+    """What one queue did in a minute or hour in which anything happened."""
+
+    resolution = models.PositiveIntegerField()
+    """Seconds: 60 or 3600."""
+    start = models.DateTimeField()
+    queue = models.CharField(max_length=128)
+    enqueued = models.PositiveBigIntegerField(default=0)
+    completed = models.PositiveBigIntegerField(default=0)
+    failed = models.PositiveBigIntegerField(default=0)
+    discarded = models.PositiveBigIntegerField(default=0)
+    waits = models.JSONField(default=dict)
+    runs = models.JSONField(default=dict)
+    """All as in `Rollup`."""
+
+    class Meta:
+        verbose_name = _("roll-up of a queue")
+        verbose_name_plural = _("roll-ups of queues")
+        default_permissions = ()
+        constraints = [
+            models.UniqueConstraint("queue", "resolution", "start", name="ojs_queue_rollup_start"),
+        ]
+        indexes = [models.Index("resolution", "start", name="ojs_queue_rollup_time")]
+
+    def __str__(self) -> str:
+        return f"{self.queue} {self.start:%Y-%m-%d %H:%M} ({self.resolution} s)"
 
 
 class RollupMark(models.Model):

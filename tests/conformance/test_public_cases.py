@@ -21,8 +21,17 @@ LEVELS = {
     3: "level-3-workflows",
 }
 CAPABLE = {"progress": "ext-progress"}
-PARTS = ("ext-durable-execution", "level-4-advanced/unique")
-"""Suites of levels that are not claimed as a whole."""
+PARTS = (
+    "ext-durable-execution",
+    "level-4-advanced",
+    "ext-backpressure",
+    "ext-dead-letter",
+    "ext-graceful-shutdown",
+    "ext-middleware",
+    "ext-observability",
+    "ext-rate-limiting",
+)
+"""Suites of levels that are not claimed as a whole, and of extensions."""
 UNPASSABLE = {"L1-RTR-014"}
 """It wants error types that were never sent: passable in no reading (see the suite's README)."""
 

@@ -11,8 +11,9 @@ from django.utils import timezone
 import jobs
 from jobs import engine, maintenance
 from jobs.audit import of_shell
+from jobs.engine.cron import NewCronJob
 from jobs.errors import InMaintenance
-from jobs.models import Maintenance, OperatorAction
+from jobs.models import CronJob, Job, Maintenance, OperatorAction
 from tests.factories import JobFactory, ago
 from tests.operators import forms, list_of, operator, staff, viewer
 
@@ -68,6 +69,30 @@ def test_new_jobs_are_refused_if_asked_and_none_is_half_stored(api):
 
     maintenance.end(actor=of_shell())
     assert api.push().status_code == 201
+
+
+def test_schedules_wait_and_are_caught_up_by_one_run():
+    cron = NewCronJob("report", "* * * * *", {"type": "report.make", "args": []})
+    engine.upsert_cron(cron)
+    CronJob.objects.update(next_run_at=ago(600), anchored_at=ago(660))
+    begin()
+
+    assert engine.enqueue_due_schedules() == 0
+    maintenance.end(actor=of_shell())
+    assert engine.enqueue_due_schedules() == 1
+
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize("strategy", ["reject", "replace", "ignore"])
+def test_unique_jobs_are_refused_like_others_and_nothing_gives_way(api, strategy):
+    unique = {"keys": ["type"], "on_conflict": strategy}
+    api.pushed(type="a", unique=unique)
+    begin(refuses_jobs=True)
+
+    assert api.push(type="a", unique=unique).status_code == 503
+
+    assert Job.objects.get().state == "available"
 
 
 def test_a_worker_settles_what_it_holds(api):

@@ -113,7 +113,7 @@ def test_a_fetch_reads_available_and_due_jobs_in_order_from_their_indexes(big_ta
 
     # Which of the two indexes on due jobs depends on how many there are.
     due = {"ojs_job_due", "ojs_job_due_queue"}
-    assert indexes(found) - due == {"ojs_job_available", "ojs_jobs_job_pkey"}
+    assert indexes(found) - due == {"ojs_job_fetchable", "ojs_jobs_job_pkey"}
     assert indexes(found) & due
     # Rows come out of the index in their order: to sort them would mean to read a whole queue.
     available = found[found.index("CTE available") : found.index("CTE next")]

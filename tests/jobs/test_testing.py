@@ -8,6 +8,7 @@ import pytest
 
 import jobs
 from jobs import testing
+from jobs.errors import DuplicateJob
 from jobs.lifecycle import State
 from jobs.models import Job
 from workers.runtime import Discard, Retry, Snooze, handlers
@@ -190,3 +191,52 @@ def test_retry_waits_as_long_as_the_handler_asks(mails):
     job = Job.objects.get()
     assert job.retry_delay == timedelta(seconds=60)
     assert [(error.type, error.message) for error in job.errors.all()] == [("retry", "busy")]
+
+
+def report(on_conflict, **more):
+    return jobs.enqueue(
+        "tests.mail", ["a"], unique={"keys": ["type", "args"], "on_conflict": on_conflict, **more}
+    )
+
+
+def test_a_duplicate_is_rejected_until_the_first_is_done(place, mails):
+    report("reject")
+    with pytest.raises(DuplicateJob):
+        report("reject")
+    testing.assert_enqueued("tests.mail", count=1)
+
+    testing.run_jobs()
+    report("reject")
+
+    testing.assert_enqueued("tests.mail", count=2)
+
+
+def test_a_duplicate_that_is_ignored_is_the_job_there_was(place, mails):
+    first = report("ignore")
+
+    assert report("ignore").id == first.id
+    testing.assert_enqueued("tests.mail", count=1)
+
+
+def test_a_duplicate_that_replaces_cancels_the_job_there_was(place, mails):
+    first, second = report("replace"), report("replace")
+
+    testing.assert_job_state(first.id, "cancelled")
+    testing.assert_job_state(second.id, "available")
+
+
+def test_a_unique_period_ends(fake_jobs):
+    report("reject", period="PT1H")
+    testing.advance_time(minutes=61)
+    report("reject", period="PT1H")
+
+    testing.assert_enqueued("tests.mail", count=2)
+
+
+def test_of_several_rejected_jobs_none_is_kept(fake_jobs):
+    report("reject")
+    again = {"unique": {"keys": ["type", "args"]}, "args": ["a"]}
+    with pytest.raises(DuplicateJob):
+        jobs.enqueue_many([{"type": "tests.other"}, {"type": "tests.mail", **again}])
+
+    testing.refute_enqueued("tests.other")

@@ -103,6 +103,7 @@ def test_every_chore_of_the_documented_list_is_there():
         "queue-samples",
         "fleet-samples",
         "workflows",
+        "pressure",
         "finished-jobs",
         "old-results",
         "old-workflows",

@@ -225,6 +225,7 @@ def _read_error(found: Failure, error: Document) -> None:
     found.message = fields.text(error, "message", longest=2**20) or ""
     found.retryable = fields.boolean(error, "retryable") if "retryable" in error else None
     found.details = fields.mapping(error, "details")
+    found.rate_limit_until = fields.when(error, "rate_limit_until", timezone.now())
     named = fields.text(error, "type")
     if not (named or found.code or found.message):
         raise missing("code")

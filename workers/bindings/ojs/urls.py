@@ -3,6 +3,7 @@
 from django.urls import path
 
 from .checkpoints import CheckpointViewSet
+from .documentation import docs, openapi_json
 from .observing import AutoscalingViewSet, MetricsViewSet
 from .progress import ProgressViewSet
 from .views import HealthViewSet, WorkerViewSet
@@ -22,6 +23,8 @@ urlpatterns = [
     path("ojs/v1/health", HealthViewSet.as_view({"get": "retrieve"}), name="health"),
     path("ojs/v1/metrics", MetricsViewSet.as_view({"get": "retrieve"}), name="metrics"),
     path("ojs/v1/autoscaling", AutoscalingViewSet.as_view({"get": "retrieve"}), name="autoscaling"),
+    path("ojs/v1/openapi.json", openapi_json, name="openapi"),
+    path("ojs/v1/docs", docs, name="docs"),
     path("ojs/v1/workers/register", register, name="register"),
     path(
         "ojs/v1/workers/deregister",

@@ -1,0 +1,124 @@
+"""The dead letter for operators (OJS admin API §11; dead letter §9, §10)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.db.models import Count, Max, Min, OuterRef, Subquery
+from django.utils import timezone
+from rest_framework.response import Response
+
+from ... import engine, fields
+from ...conf import ojs_settings
+from ...database import atomic
+from ...durations import format_duration
+from ...models import DeadJob, JobError
+from ...timestamps import format_timestamp
+from ..jobs import parse_id
+from ..queues import errors_by_job
+from .base import AdminViewSet, confirmed, reason_of
+from .documents import COLUMNS, line, moment, reply
+from .paging import page
+from .search import filtered, ordered
+
+NEWEST = 10_000
+"""Jobs whose errors are told apart; `DEAD_LETTER_MAX` keeps no more by default."""
+TYPES = 100
+MOST = 10_000
+BATCH = 1000
+
+
+class AdminDeadLetterViewSet(AdminViewSet):
+    """`/ojs/v1/admin/dead-letter`"""
+
+    purges: ClassVar[frozenset[str]] = frozenset({"destroy", "purge"})
+
+    def list(self, request: Any) -> Response:
+        """Discarded jobs that an operator shall look at, with their last error (§11.1)."""
+        parameters = request.query_params
+        dead = filtered(self.own(DeadJob.objects.only(*COLUMNS)), parameters)
+        rows, by_id = ordered(dead, parameters)
+        jobs, pagination = page(parameters, rows, by_id=by_id)
+        errors = errors_by_job([job.pk for job in jobs])
+        items = [line(job, errors.get(job.pk, ())) for job in jobs]
+        return Response({"items": items, "pagination": pagination})
+
+    def retrieve(self, request: Any, job_id: str) -> Response:
+        job = DeadJob.objects.filter(pk=parse_id(job_id)).first()
+        if job is None:
+            raise engine.not_dead(job_id)
+        return Response(reply(job, self.caller))
+
+    def retry(self, request: Any, job_id: str) -> Response:
+        """Enqueue it again with fresh attempts (§11.2)."""
+        reason = reason_of(self.read())
+        with atomic():
+            job = engine.retry_one(parse_id(job_id))
+            self.audit("retry_job", [job], reason=reason)
+        return Response(reply(job, self.caller, re_enqueued_at=format_timestamp(job.enqueued_at)))
+
+    def destroy(self, request: Any, job_id: str) -> Response:
+        """Delete one job for good (dead letter §10)."""
+        wanted = parse_id(job_id)
+        with atomic():
+            if not engine.delete_dead([wanted]):
+                raise engine.not_dead(job_id)
+            self.audit("discard_job", kind="job", count=1, selection={"ids": [str(wanted)]})
+        return Response(status=204)
+
+    def purge(self, request: Any) -> Response:
+        """Delete all that is dead, or what a filter leaves of it (§11.3).
+
+        A bounded number in one request; `has_more` says that there is more to do.
+        """
+        body = self.read()
+        confirmed(body, "deleting the dead letter is final.")
+        chosen = {
+            name: value
+            for name in ("queue", "type", "error_type")
+            if (value := fields.text(body, name))
+        }
+        dead = filtered(self.own(DeadJob.objects.all()), chosen)
+        before = fields.when(body, "older_than", timezone.now())
+        if before is not None:
+            dead = dead.filter(finished_at__lt=before)
+            chosen["older_than"] = format_timestamp(before)
+        purged = 0
+        while purged < MOST:
+            with atomic():
+                ids = list(dead.order_by("pk").values_list("pk", flat=True)[:BATCH])
+                deleted = engine.delete_dead(ids)
+            purged += deleted
+            if not deleted:
+                break
+        self.audit(
+            "discard_job",
+            kind="job",
+            count=purged,
+            selection={"filter": chosen},
+            reason=reason_of(body),
+        )
+        return Response({"purged_count": purged, "has_more": dead.exists()})
+
+    def stats(self, request: Any) -> Response:
+        """How many there are, of which queue and with which error (dead letter §10.1)."""
+        dead = self.own(DeadJob.objects.order_by())
+        by_queue = dict(dead.values_list("queue").annotate(jobs=Count("pk")))
+        newest = dead.order_by("-finished_at").values("pk")[:NEWEST]
+        last = JobError.objects.filter(job=OuterRef("pk")).order_by("-id").values("type")[:1]
+        errors = dead.filter(pk__in=newest).annotate(error=Subquery(last)).values_list("error")
+        by_error = errors.annotate(jobs=Count("pk")).order_by("-jobs")[:TYPES]
+        span = dead.aggregate(oldest=Min("finished_at"), newest=Max("finished_at"))
+        return Response(
+            {
+                "total": sum(by_queue.values()),
+                "by_queue": by_queue,
+                "by_error_type": {error or "Unknown": jobs for error, jobs in by_error},
+                "oldest_at": moment(span["oldest"]),
+                "newest_at": moment(span["newest"]),
+                "retention": {
+                    "max_age": format_duration(ojs_settings.DEAD_LETTER_RETENTION),
+                    "max_count": ojs_settings.DEAD_LETTER_MAX,
+                },
+            }
+        )

@@ -1,0 +1,125 @@
+"""Jobs as operators see them: a line of a list, and everything (OJS admin API §7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from ...durations import format_duration
+from ...envelope import error_entry
+from ...lifecycle import State
+from ...models import Job, Scope
+from ...redaction import redact
+from ...retry import InvalidRetryPolicy, RetryPolicy
+from ...timestamps import format_timestamp
+from ..authentication import Caller
+from ..jobs import full_envelope
+
+COLUMNS = (
+    "type",
+    "queue",
+    "state",
+    "priority",
+    "attempt",
+    "max_attempts",
+    "created_at",
+    "enqueued_at",
+    "scheduled_at",
+    "started_at",
+    "finished_at",
+    "reserved_by",
+    "tags",
+    "dead_letter",
+)
+"""What a line shows: neither arguments nor results, which may be large and secret."""
+LONG = ("backtrace", "details")
+ENDED = {
+    State.COMPLETED: "completed_at",
+    State.CANCELLED: "cancelled_at",
+    State.DISCARDED: "discarded_at",
+}
+
+
+def moment(value: datetime | None) -> str | None:
+    return None if value is None else format_timestamp(value)
+
+
+def times(job: Job) -> dict[str, str | None]:
+    """When what happened to it; null for what has not (§7.2)."""
+    ended: dict[str, str | None] = dict.fromkeys(ENDED.values())
+    if job.finished_at is not None:
+        ended[ENDED[State(job.state)]] = moment(job.finished_at)
+    waits = job.state in (State.SCHEDULED, State.RETRYABLE)
+    return {
+        "created_at": moment(job.created_at),
+        "enqueued_at": moment(job.enqueued_at),
+        "started_at": moment(job.started_at),
+        "scheduled_at": moment(job.scheduled_at) if waits else None,
+        **ended,
+    }
+
+
+def line(job: Job, errors: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """One job of a list (§7.1); what has no value is left out, and what may be secret."""
+    document: dict[str, Any] = {
+        "id": str(job.pk),
+        "type": job.type,
+        "queue": job.queue,
+        "state": job.state,
+        "priority": job.priority,
+        "attempt": job.attempt,
+        "max_attempts": job.max_attempts,
+    }
+    document |= {name: when for name, when in times(job).items() if when is not None}
+    if job.state == State.ACTIVE and job.reserved_by:
+        document["worker_id"] = job.reserved_by
+    if job.tags:
+        document["tags"] = job.tags
+    if job.state == State.DISCARDED:
+        document["dead_letter"] = job.dead_letter
+    if errors:
+        shown = error_entry(errors[-1])
+        document["error"] = {name: shown[name] for name in shown if name not in LONG}
+    return document
+
+
+def policy(job: Job) -> dict[str, Any] | None:
+    """The retry policy in force: what the client left out is what it means."""
+    try:
+        found = RetryPolicy.parse(job.retry)
+    except InvalidRetryPolicy:  # stored before a rule was made stricter
+        return job.retry
+    return {
+        "max_attempts": job.max_attempts,
+        "initial_interval": format_duration(found.initial_interval),
+        "backoff_coefficient": found.backoff_coefficient,
+        "max_interval": format_duration(found.max_interval),
+        "jitter": found.jitter,
+        "non_retryable_errors": list(found.non_retryable_errors),
+        "on_exhaustion": found.on_exhaustion,
+    }
+
+
+def whole(job: Job, *, is_redacted: bool) -> dict[str, Any]:
+    """The full envelope, with history and errors (§7.2).
+
+    Args:
+        is_redacted: what `REDACT_KEYS` names is hidden, wherever a client or worker put it.
+    """
+    known = full_envelope(job)
+    if is_redacted:
+        known = redact(known) | {"redacted": True}
+    document = {"result": None, "errors": [], "meta": {}} | known
+    document |= {"retry_policy": policy(job), "metadata": times(job)}
+    if job.state == State.ACTIVE and job.reserved_by:
+        document["worker_id"] = job.reserved_by
+    elif job.finished_by:
+        document["worker_id"] = job.finished_by
+    return document
+
+
+def reply(job: Job, caller: Caller, **more: Any) -> dict[str, Any]:
+    """A job at the top level, where this document has it, and as `job`, where the others do."""
+    document = whole(job, is_redacted=not caller.may(Scope.ADMIN_ARGS))
+    return document | {"job": document} | more

@@ -1,0 +1,87 @@
+"""What happened when, for charts: read from the roll-ups (OJS admin API §10.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.utils import timezone
+from rest_framework.response import Response
+
+from ...errors import InvalidRequest
+from ...histogram import added, percentile
+from ...models import QueueRollup, Rollup
+from ...rollup import HOUR, MINUTE, floor
+from ...timestamps import format_timestamp
+from .base import AdminViewSet
+from .search import choice, moment_of
+
+PERIODS = {"1m": MINUTE, "5m": 5 * MINUTE, "1h": HOUR, "1d": 24 * HOUR}
+SINCE = HOUR
+MOST = 3000
+"""Points of one answer: two days by the minute, and more than is kept by the hour."""
+
+
+class HistoryViewSet(AdminViewSet):
+    """`/ojs/v1/admin/stats/history`"""
+
+    is_about_everything = True
+
+    def retrieve(self, request: Any) -> Response:
+        """One point a period, oldest first; the minute that is not over is left out."""
+        parameters = request.query_params
+        period = choice(parameters, "period", PERIODS, "5m")
+        width, now = PERIODS[period], timezone.now()
+        until = moment_of(parameters, "until", now) or now
+        since = moment_of(parameters, "since", now) or until - SINCE
+        start = floor(since, width)
+        if (until - start) / width > MOST:
+            raise InvalidRequest(
+                f"That is more than {MOST} points: ask for a longer period or a shorter range.",
+                field="since",
+            )
+        # A day is made of hours, an hour is one: the rest is made of minutes.
+        resolution = 3600 if width >= HOUR else 60
+        within = {
+            "resolution": resolution,
+            "start__gte": start,
+            "start__lt": min(until, floor(now, MINUTE)),
+        }
+        known: Any = Rollup.objects.filter(**within).order_by("start")
+        points: dict[datetime, list[Any]] = {}
+        queue = parameters.get("queue")
+        if queue:
+            # Where the server counted and the queue did nothing, nothing is what it did.
+            for moment in known.values_list("start", flat=True):
+                points.setdefault(floor(moment, width), [])
+            known = QueueRollup.objects.filter(queue=queue, **within).order_by("start")
+        for rollup in known:
+            points.setdefault(floor(rollup.start, width), []).append(rollup)
+        data = [point(moment, points[moment], width) for moment in sorted(points)]
+        return Response({"period": period, "queue": queue or None, "data": data})
+
+
+def point(moment: datetime, rollups: Iterable[Any], width: timedelta) -> dict[str, Any]:
+    sums = dict.fromkeys(("completed", "failed", "enqueued", "discarded"), 0)
+    waits: dict[str, int] = {}
+    runs: dict[str, int] = {}
+    for rollup in rollups:
+        for name in sums:
+            sums[name] += getattr(rollup, name)
+        waits, runs = added(waits, rollup.waits), added(runs, rollup.runs)
+    return {
+        "timestamp": format_timestamp(moment),
+        # Executions that came to an end, well or badly.
+        "processed": sums["completed"] + sums["failed"],
+        **sums,
+        "latency_p50_ms": _milliseconds(waits, 0.5),
+        "latency_p99_ms": _milliseconds(waits, 0.99),
+        "run_p50_ms": _milliseconds(runs, 0.5),
+        "run_p99_ms": _milliseconds(runs, 0.99),
+    }
+
+
+def _milliseconds(histogram: dict[str, int], share: float) -> int | None:
+    found = percentile(histogram, share)
+    return None if found is None else round(found / timedelta(milliseconds=1))

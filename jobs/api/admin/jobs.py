@@ -1,0 +1,57 @@
+"""Jobs for operators: search, look, cancel, retry (OJS admin API §7)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.response import Response
+
+from ... import engine
+from ...database import atomic
+from ...errors import JobNotFound
+from ...models import Job
+from ...timestamps import format_timestamp
+from ..jobs import parse_id
+from .base import AdminViewSet, reason_of
+from .documents import COLUMNS, line, reply
+from .paging import page
+from .search import filtered, ordered
+
+
+class AdminJobViewSet(AdminViewSet):
+    """`/ojs/v1/admin/jobs`"""
+
+    def list(self, request: Any) -> Response:
+        """Jobs that match, newest first unless asked otherwise (§7.1)."""
+        parameters = request.query_params
+        jobs = self.own(Job.objects.only(*COLUMNS))
+        rows, by_id = ordered(filtered(jobs, parameters), parameters)
+        found, pagination = page(parameters, rows, by_id=by_id)
+        return Response({"items": [line(job) for job in found], "pagination": pagination})
+
+    def retrieve(self, request: Any, job_id: str) -> Response:
+        """Everything about a job (§7.2)."""
+        job = Job.objects.filter(pk=parse_id(job_id)).first()
+        if job is None:
+            raise JobNotFound(job_id)
+        return Response(reply(job, self.caller))
+
+    def cancel(self, request: Any, job_id: str) -> Response:
+        """Cancel a job that has not finished, an active one too (§7.3)."""
+        reason = reason_of(self.read())
+        with atomic():
+            change = engine.cancel(parse_id(job_id), cancelled_by=self.caller.name, reason=reason)
+            self.audit("cancel_job", [change.job], reason=reason)
+        return Response(reply(change.job, self.caller, previous_state=str(change.previous_state)))
+
+    def retry(self, request: Any, job_id: str) -> Response:
+        """Give a discarded or cancelled job fresh attempts (§7.4)."""
+        reason = reason_of(self.read())
+        with atomic():
+            change = engine.retry_finished(parse_id(job_id))
+            self.audit("retry_job", [change.job], reason=reason)
+        extra = {
+            "previous_state": str(change.previous_state),
+            "re_enqueued_at": format_timestamp(change.job.enqueued_at),
+        }
+        return Response(reply(change.job, self.caller, **extra))

@@ -1,0 +1,87 @@
+"""Pages by number, as the Admin API wants them, and a cursor for whoever reads on and on.
+
+GET …?page=2&per_page=50            OJS admin API §7.1
+GET …?limit=50&cursor=…             OJS HTTP §17.1
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ...identifiers import parse_uuid
+from ..paging import bad_cursor, decode_cursor, encode_cursor, number
+
+PER_PAGE = 20
+MOST_PER_PAGE = 100
+LAST_PAGE = 10_000
+COUNTED = 100_000
+"""Rows that are counted; of more it is said that there are at least so many."""
+OFFSET = "offset"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a page begins."""
+
+    size: int
+    offset: int
+    after: str = ""
+    """Id of the row before it, where the rows are in the order of their ids."""
+
+
+def place(parameters: Any) -> Place:
+    """
+    Raises:
+        InvalidRequest: a number is out of range, or the cursor not one of ours.
+    """
+    size = number(parameters, "per_page", PER_PAGE, least=1, most=MOST_PER_PAGE)
+    size = number(parameters, "limit", size, least=1, most=MOST_PER_PAGE)
+    if not parameters.get("cursor"):
+        page = number(parameters, "page", 1, least=1, most=LAST_PAGE)
+        return Place(size, (page - 1) * size)
+    cursor = parameters["cursor"]
+    offset, after = decode_cursor(cursor, 2)
+    if not (offset.isascii() and offset.isdecimal() and len(offset) < 10):
+        raise bad_cursor(cursor)
+    if after != OFFSET and parse_uuid(after) is None:
+        raise bad_cursor(cursor)
+    return Place(size, int(offset), "" if after == OFFSET else after)
+
+
+def page(
+    parameters: Any, rows: Any, *, by_id: Literal["", "up", "down"] = ""
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return one page of the ordered queryset `rows`, and the reply's `pagination`.
+
+    Args:
+        by_id: which way `rows` are ordered by their ids, if that is their order: its cursors
+            cost the same on the last page as on the first.
+    """
+    here = place(parameters)
+    total = count(rows)
+    rest = rows
+    if here.after and by_id:
+        rest = rows.filter(**{f"pk__{'lt' if by_id == 'down' else 'gt'}": here.after})
+    elif here.offset:
+        rest = rows[here.offset :]
+    found = list(rest[: here.size + 1])
+    more, found = len(found) > here.size, found[: here.size]
+    pagination: dict[str, Any] = {
+        "total": min(total, COUNTED),
+        "page": here.offset // here.size + 1,
+        "per_page": here.size,
+        "has_more": more,
+    }
+    if total > COUNTED:
+        pagination["total_is_minimum"] = True
+    if more:
+        last = str(found[-1].pk) if by_id else OFFSET
+        pagination["next_cursor"] = encode_cursor(str(here.offset + here.size), last)
+    return found, pagination
+
+
+def count(rows: Any) -> int:
+    """How many there are, at most one more than `COUNTED`."""
+    total: int = rows.order_by().values("pk")[: COUNTED + 1].count()
+    return total

@@ -1,0 +1,97 @@
+"""Which jobs a list of the Admin API means, and in which order (§7.1)."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Any, Literal
+
+from django.db.models import F, OuterRef, Subquery
+from django.utils import timezone
+
+from ... import fields
+from ...errors import InvalidRequest
+from ...lifecycle import State
+from ...models import JobError
+
+SPACE_FOR_PLUS = re.compile(r" (?=\d\d:\d\d$)")
+"""What becomes of the `+` in `…T00:00:00+01:00` where a client does not encode it."""
+SORTS = {
+    # Ids are UUIDv7: their order is that of creation, and it is indexed.
+    "created_at": "pk",
+    "scheduled_at": "scheduled_at",
+    "priority": "priority",
+    "discarded_at": "finished_at",
+}
+
+
+def choice(parameters: Any, name: str, allowed: Any, default: str) -> str:
+    """
+    Raises:
+        InvalidRequest: the parameter is none of those.
+    """
+    value: str = parameters.get(name) or default
+    if value not in allowed:
+        raise InvalidRequest(
+            f"The '{name}' parameter must be one of {', '.join(allowed)}, not {value!r}.",
+            field=name,
+        )
+    return value
+
+
+def filtered(jobs: Any, parameters: Any) -> Any:
+    """Narrow `jobs` by `queue`, `state`, `type`, `since`, `until`, `worker_id`, `error_type`.
+
+    Raises:
+        InvalidRequest: one of them breaks its rule.
+    """
+    for name, column in (("queue", "queue"), ("worker_id", "reserved_by")):
+        if parameters.get(name):
+            jobs = jobs.filter(**{column: parameters[name]})
+    states = [state for state in (parameters.get("state") or "").split(",") if state]
+    for state in states:
+        choice({"state": state}, "state", State.values, "")
+    if states:
+        jobs = jobs.filter(state__in=states)
+    if parameters.get("type"):
+        jobs = of_type(jobs, parameters["type"])
+    now = timezone.now()
+    for name, lookup in (("since", "created_at__gte"), ("until", "created_at__lt")):
+        if (moment := moment_of(parameters, name, now)) is not None:
+            jobs = jobs.filter(**{lookup: moment})
+    if parameters.get("error_type"):
+        jobs = failed_with(jobs, parameters["error_type"])
+    return jobs
+
+
+def moment_of(parameters: Any, name: str, now: datetime) -> datetime | None:
+    """
+    Raises:
+        InvalidRequest: the parameter is no moment in time.
+    """
+    text = parameters.get(name)
+    return fields.when({name: SPACE_FOR_PLUS.sub("+", text)}, name, now) if text else None
+
+
+def of_type(jobs: Any, wanted: str) -> Any:
+    """Jobs of this type; `email.*` means all that begin so."""
+    if wanted.endswith("*"):
+        return jobs.filter(type__startswith=wanted[:-1])
+    return jobs.filter(type=wanted)
+
+
+def failed_with(jobs: Any, error_type: str) -> Any:
+    """Jobs whose latest error is of this type (OJS dead letter §9.1)."""
+    errors = JobError.objects.filter(job=OuterRef("pk")).order_by("-id")
+    return jobs.alias(last_error=Subquery(errors.values("type")[:1])).filter(last_error=error_type)
+
+
+def ordered(jobs: Any, parameters: Any) -> tuple[Any, Literal["", "up", "down"]]:
+    """Put `jobs` in the order asked for; also which way they are ordered by id, if they are."""
+    column = SORTS[choice(parameters, "sort", SORTS, "created_at")]
+    down = choice(parameters, "order", ("asc", "desc"), "desc") == "desc"
+    pk = "-pk" if down else "pk"
+    if column == "pk":
+        return jobs.order_by(pk), "down" if down else "up"
+    by = F(column).desc(nulls_last=True) if down else F(column).asc(nulls_last=True)
+    return jobs.order_by(by, pk), ""

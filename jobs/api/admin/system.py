@@ -1,0 +1,98 @@
+"""Maintenance mode and configuration (OJS admin API §12)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+from django.utils import timezone
+from rest_framework.response import Response
+
+from ... import __version__, conf, fields, maintenance
+from ...fields import missing
+from ...models import Maintenance
+from ...timestamps import format_timestamp
+from ..base import SPEC_VERSION
+from ..system import CAPABILITIES, EXTENSIONS, backend
+from .base import AdminViewSet, reason_of
+from .documents import moment
+
+SECRET = re.compile(r"SECRET|PASSWORD|TOKEN|PRIVATE")
+"""Options that are named so are no answer to anybody."""
+
+
+class SystemViewSet(AdminViewSet):
+    """`/ojs/v1/admin/system`"""
+
+    is_about_everything = True
+
+    def maintenance(self, request: Any) -> Response:
+        """Whether the server is in maintenance."""
+        return Response(maintenance_document(maintenance.current()))
+
+    def switch(self, request: Any) -> Response:
+        """Begin maintenance, or end it (§12.1).
+
+        It ends when somebody ends it: `estimated_duration` is for those who wait, and a migration
+        that takes longer must not find the workers running. Whoever wants an end by itself says
+        `until`.
+        """
+        body = self.read(required=True)
+        if body.get("enabled") is None:
+            raise missing("enabled")
+        enabled = fields.boolean(body, "enabled")
+        reason = reason_of(body)
+        if not enabled:
+            maintenance.end(actor=self.actor, reason=reason)
+            ended = {"disabled_at": format_timestamp(timezone.now())}
+            return Response(maintenance_document(None) | ended)
+        switch = maintenance.begin(
+            actor=self.actor,
+            reason=reason,
+            until=fields.when(body, "until", timezone.now()),
+            lasts=fields.period(body, "estimated_duration", least=timedelta(seconds=1)),
+            refuses_jobs=fields.boolean(body, "refuse_jobs"),
+        )
+        return Response(maintenance_document(switch))
+
+    def config(self, request: Any) -> Response:
+        """What the server is configured to, but for secrets (§12.2); durations in seconds."""
+        return Response(
+            {
+                "specversion": SPEC_VERSION,
+                "version": __version__,
+                "backend": backend(),
+                "capabilities": CAPABILITIES,
+                "extensions": EXTENSIONS,
+                "options": plain(asdict(conf.configured())),
+            }
+        )
+
+
+def maintenance_document(switch: Maintenance | None) -> dict[str, Any]:
+    if switch is None:
+        return {"maintenance": False, "reason": None, "enabled_at": None, "estimated_end": None}
+    return {
+        "maintenance": True,
+        "reason": switch.reason,
+        "enabled_at": moment(switch.since),
+        "estimated_end": moment(switch.estimated_until or switch.until),
+        "until": moment(switch.until),
+        "enabled_by": switch.started_by,
+        "refuse_jobs": switch.refuses_jobs,
+    }
+
+
+def plain(value: Any) -> Any:
+    """A value of the settings as JSON has it."""
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+        return int(seconds) if seconds.is_integer() else seconds
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items() if not SECRET.search(str(k).upper())}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

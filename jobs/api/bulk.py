@@ -1,0 +1,198 @@
+"""Many jobs in one request: enqueue, cancel, retry, delete (OJS bulk operations)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import orjson
+from django.utils import timezone
+from rest_framework.response import Response
+
+from .. import engine
+from ..audit import of_caller
+from ..conf import ojs_settings
+from ..database import atomic
+from ..errors import (
+    BatchTooLarge,
+    Conflict,
+    DuplicateJob,
+    JobTypeNotAllowed,
+    OJSError,
+    QueueClosed,
+    QueueFull,
+)
+from ..events import bulk_event, record
+from ..fields import boolean, missing, refuse, text, wrong_type
+from ..models import BulkRequest, Scope
+from ..projects import give
+from ..validation import NewJob, new_job
+from .base import OJSViewSet, error_document, request_id
+from .jobs import enqueued
+from .selection import Selection
+
+KEY_LENGTH = 256
+KEPT = timedelta(hours=24)
+ONE_BY_ONE = (DuplicateJob, QueueFull, QueueClosed, JobTypeNotAllowed)
+"""Refusals that concern single jobs of a batch."""
+
+
+class BulkViewSet(OJSViewSet):
+    """`/ojs/v1/jobs/bulk`"""
+
+    scopes: ClassVar[dict[str, str]] = {
+        "enqueue": Scope.PRODUCE,
+        "cancel": Scope.PRODUCE,
+        "retry": Scope.OPERATE,
+        "delete_finished": Scope.OPERATE,
+    }
+
+    def enqueue(self, request: Any) -> Response:
+        """Enqueue many: `atomic`, or each by itself and all that can be (§5)."""
+        body = self.read(required=True)
+        documents = body.get("jobs")
+        if documents is None:
+            raise missing("jobs")
+        if type(documents) is not list:
+            raise wrong_type("jobs", "array", documents)
+        if not documents:
+            raise refuse("jobs", "A bulk request must hold at least one job.", validation="size")
+        if len(documents) > ojs_settings.MAX_BULK:
+            raise BatchTooLarge(len(documents), ojs_settings.MAX_BULK)
+        whole = atomicity(body) == "atomic"
+        return self._answered("enqueue", body, lambda: self._enqueue(documents, whole))
+
+    def _enqueue(self, documents: list[Any], whole: bool) -> tuple[int, dict[str, Any]]:
+        now = timezone.now()
+        done: dict[int, NewJob | OJSError] = {}
+        for index, document in enumerate(documents):
+            try:
+                (done[index],) = give([new_job(document, now)], self.caller.project)
+            except OJSError as refusal:
+                done[index] = refusal
+        valid = {index: job for index, job in done.items() if isinstance(job, NewJob)}
+        if not whole or len(valid) == len(documents):
+            done |= _store(valid, split=not whole)
+        failed = sum(isinstance(result, OJSError) for result in done.values())
+        if whole and failed:
+            failed = len(documents)
+        items = [self._item(index, done[index], undone=whole and bool(failed)) for index in done]
+        total = len(documents)
+        report = {"total": total, "succeeded": total - failed, "failed": failed}
+        record([bulk_event("enqueue", **report, atomicity="atomic" if whole else "partial")])
+        status = 201 if not failed else 422 if failed == total else 207
+        return status, report | {"items": items}
+
+    def _item(self, index: int, result: NewJob | OJSError, *, undone: bool) -> dict[str, Any]:
+        if isinstance(result, OJSError):
+            error = error_document(
+                result, request_id(self.request._request), retryable=result.retryable
+            )
+            return {"index": index, "status": "failed", "error": error}
+        if undone:
+            problem = Conflict("Not enqueued: another job of the atomic batch failed.")
+            return self._item(index, problem, undone=False)
+        return {"index": index, "status": "created", "job": enqueued(result)}
+
+    def cancel(self, request: Any) -> Response:
+        """Cancel the jobs that wait, by ids or by a filter (§6)."""
+        return self._change("cancel")
+
+    def retry(self, request: Any) -> Response:
+        """Retry discarded and retryable jobs (§7)."""
+        return self._change("retry")
+
+    def delete_finished(self, request: Any) -> Response:
+        """Delete finished jobs for good (§8)."""
+        return self._change("delete")
+
+    def _change(self, operation: str) -> Response:
+        body = self.read(required=True)
+        actor = of_caller(self.caller, self.request)
+        selection = Selection.read(body, operation, actor, self.caller.project)
+        if boolean(body, "dry_run"):
+            return Response(selection.preview())
+        whole = atomicity(body) == "atomic"
+        return self._answered(operation, body, lambda: selection.carry_out(whole))
+
+    def _answered(
+        self, operation: str, body: dict[str, Any], act: Callable[[], tuple[int, dict[str, Any]]]
+    ) -> Response:
+        """Answer, or answer again what was answered before under the same key (§10)."""
+        given = self.request.META.get("HTTP_IDEMPOTENCY_KEY") or text(
+            body, "idempotency_key", longest=KEY_LENGTH
+        )
+        if given and len(given) > KEY_LENGTH:
+            raise refuse("Idempotency-Key", f"The key may have at most {KEY_LENGTH} characters.")
+        if given:
+            # Another project's requests are not there for this one.
+            given = f"{self.caller.project}\x00{given}" if self.caller.project else given
+            asked = {name: value for name, value in body.items() if name != "idempotency_key"}
+            status, document = once(operation, given, asked, act)
+        else:
+            status, document = act()
+        response = Response(document, status=status)
+        size = document.get("total", document.get("total_matched", 0))
+        response["X-OJS-Batch-Size"] = str(size)
+        return response
+
+
+def atomicity(body: dict[str, Any]) -> str:
+    value = text(body, "atomicity", "partial")
+    if value not in ("atomic", "partial"):
+        raise refuse("atomicity", f"'atomicity' must be 'atomic' or 'partial', not {value!r}.")
+    return value
+
+
+def _store(jobs: dict[int, NewJob], *, split: bool) -> dict[int, NewJob | OJSError]:
+    """Enqueue together what can be; where a batch is refused, its halves are tried."""
+    if not jobs:
+        return {}
+    try:
+        with atomic():
+            engine.enqueue(list(jobs.values()))
+    except ONE_BY_ONE as refusal:
+        if len(jobs) == 1 or not split:
+            # The refusal of an atomic batch names no single job: the first stands for it.
+            return {next(iter(jobs)): refusal}
+        indexes = list(jobs)
+        middle = len(indexes) // 2
+        done: dict[int, NewJob | OJSError] = {}
+        for half in (indexes[:middle], indexes[middle:]):
+            done |= _store({index: jobs[index] for index in half}, split=True)
+        return done
+    return dict(jobs)
+
+
+def once(
+    operation: str, key: str, asked: Any, act: Callable[[], tuple[int, dict[str, Any]]]
+) -> tuple[int, dict[str, Any]]:
+    """Do it the first time; later return what was answered then (§10.1).
+
+    The key's row is written first: a repetition that comes meanwhile waits for it.
+
+    Raises:
+        Conflict: the key was used for another request.
+    """
+    now = timezone.now()
+    key = hashlib.sha256(key.encode()).hexdigest()
+    fingerprint = hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    with atomic():
+        BulkRequest.objects.filter(
+            operation=operation, key=key, created_at__lte=now - KEPT
+        ).delete()
+        fresh = BulkRequest(operation=operation, key=key, fingerprint=fingerprint, created_at=now)
+        BulkRequest.objects.bulk_create([fresh], ignore_conflicts=True)
+        row = BulkRequest.objects.select_for_update().get(operation=operation, key=key)
+        if row.fingerprint != fingerprint:
+            raise Conflict(
+                "This idempotency key was used for another request.", operation=operation
+            )
+        if row.status is not None and row.response is not None:
+            return row.status, row.response
+        status, document = act()
+        document = orjson.loads(orjson.dumps(document))
+        BulkRequest.objects.filter(pk=row.pk).update(status=status, response=document)
+    return status, document

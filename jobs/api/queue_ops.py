@@ -1,0 +1,213 @@
+"""What operators do to queues over HTTP (OJS HTTP §11; admin API §6; queue configuration §9)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.db.models import Count
+from django.utils import timezone
+from rest_framework.response import Response
+
+from .. import dashboard, engine, fields, queue_config
+from ..audit import of_caller, record_action
+from ..database import atomic
+from ..errors import NotFound
+from ..fields import missing, refuse
+from ..lifecycle import State
+from ..models import Job, Queue, Scope
+from ..timestamps import format_timestamp
+from ..validation import QUEUE_LENGTH, QUEUE_PATTERN
+from .base import OJSViewSet
+from .queues import full_document, queue_document
+
+STRATEGIES = ("reject", "discard", "move")
+
+
+class QueueOperationsViewSet(OJSViewSet):
+    """`/ojs/v1/queues/{name}` and `/ojs/v1/admin/queues/{name}`"""
+
+    scopes: ClassVar[dict[str, str]] = {
+        "retrieve": Scope.PRODUCE,
+        "stats": Scope.PRODUCE,
+        "configuration": Scope.PRODUCE,
+        "priorities": Scope.PRODUCE,
+        "pause": Scope.OPERATE,
+        "resume": Scope.OPERATE,
+        "configure": Scope.OPERATE,
+        "limit": Scope.OPERATE,
+        "purge": Scope.OPERATE,
+        "destroy": Scope.OPERATE,
+    }
+
+    def retrieve(self, request: Any, name: str) -> Response:
+        """A queue, its configuration and how deep it is (queue configuration §9.3)."""
+        queue = found(name)
+        document = full_document(queue)
+        stats = statistics(queue)
+        counts = {state: stats[state] for state in State.values}
+        extra = {"queue": document, "stats": stats, "counts": counts}
+        return Response(document | extra)
+
+    def stats(self, request: Any, name: str) -> Response:
+        """How many jobs it has in which state (OJS HTTP §11.2)."""
+        queue = found(name)
+        stats = statistics(queue)
+        return Response(
+            {
+                "queue": queue_document(queue) | stats,
+                "status": queue.status,
+                "stats": {"queue": name} | stats,
+                "computed_at": format_timestamp(timezone.now()),
+            }
+        )
+
+    def priorities(self, request: Any, name: str) -> Response:
+        """How many available jobs there are of each priority (OJS priority §10.3)."""
+        found(name)
+        rows = Job.objects.filter(queue=name, state=State.AVAILABLE).order_by("priority")
+        counts = dict(rows.values_list("priority").annotate(jobs=Count("pk")))
+        return Response(
+            {
+                "queue": name,
+                "counts_by_priority": {str(level): jobs for level, jobs in counts.items()},
+                "total": sum(counts.values()),
+            }
+        )
+
+    def pause(self, request: Any, name: str) -> Response:
+        """Hand out none of its jobs; new ones are taken and wait (OJS HTTP §11.3)."""
+        body = self.read()
+        reason = fields.text(body, "reason", "", longest=1000) or ""
+        with atomic():
+            queue = engine.pause(checked(name), paused_by=self.caller.name, reason=reason)
+            self._trace("pause_queue", name, reason=reason)
+        assert queue.paused_at is not None
+        at = format_timestamp(queue.paused_at)
+        return Response(self._state(queue) | {"paused_at": at})
+
+    def resume(self, request: Any, name: str) -> Response:
+        """Hand them out again (OJS HTTP §11.4)."""
+        with atomic():
+            queue = engine.resume(checked(name), resumed_by=self.caller.name)
+            self._trace("resume_queue", name)
+        return Response(self._state(queue) | {"resumed_at": format_timestamp(timezone.now())})
+
+    def _trace(
+        self, verb: str, name: str, *, count: int = 1, reason: str = "", **chosen: Any
+    ) -> None:
+        record_action(
+            of_caller(self.caller, self.request),
+            verb,
+            kind="queue",
+            count=count,
+            selection={"ids": [name]} | chosen,
+            reason=reason,
+        )
+
+    def _state(self, queue: Queue) -> dict[str, Any]:
+        return {
+            "queue": queue_document(queue),
+            "name": queue.name,
+            "status": queue.status,
+            "paused": queue.is_paused,
+        }
+
+    def configuration(self, request: Any, name: str) -> Response:
+        queue = found(name)
+        return Response({"queue": name, "config": full_document(queue)["config"]})
+
+    def configure(self, request: Any, name: str) -> Response:
+        """Change what is named; null takes it away (§9.1; backpressure §6.2)."""
+        document = self._configured(name, self.read(required=True))
+        return Response(document | {"queue": document})
+
+    def _configured(self, name: str, wanted: dict[str, Any]) -> dict[str, Any]:
+        changes = queue_config.parse(wanted)
+        with atomic():
+            queue = engine.queues.configure(checked(name), changes)
+            self._trace("change_queue", name, config=changes)
+        return full_document(queue)
+
+    def limit(self, request: Any, name: str) -> Response:
+        """Set the rate limit of a whole queue (OJS rate limiting §7.2)."""
+        return Response(self._configured(name, {"rate_limit": self.read(required=True)}))
+
+    def destroy(self, request: Any, name: str) -> Response:
+        """Delete a queue, saying what becomes of its jobs (queue configuration §5.3)."""
+        body = self.read()
+        strategy = fields.text(body, "strategy", "reject") or ""
+        if strategy not in STRATEGIES:
+            raise refuse("strategy", f"'strategy' must be one of {', '.join(STRATEGIES)}.")
+        target = ""
+        if strategy == "move":
+            target = checked(fields.required_text(body, "target_queue", longest=QUEUE_LENGTH))
+            if target == name:
+                raise refuse("target_queue", "A queue cannot be moved to itself.")
+        touched, gone = engine.queues.delete(checked(name), strategy=strategy, target=target)
+        engine.forget_queues()
+        self._trace("delete_queue", name, count=touched, strategy=strategy, target=target)
+        state = "deleted" if gone else "draining"
+        document = {"queue": name, "strategy": strategy, "jobs_affected": touched, "state": state}
+        if target:
+            document["target_queue"] = target
+        return Response(document, status=200 if gone else 202)
+
+    def purge(self, request: Any, name: str) -> Response:
+        """Delete its jobs of some states; a bounded number in one request (admin API §6.5)."""
+        body = self.read()
+        if not fields.boolean(body, "confirm"):
+            raise refuse("confirm", "The 'confirm' field must be true: purging is final.")
+        names = fields.texts(body, "states")
+        if not names:
+            raise missing("states")
+        for state in names:
+            if state not in State.values or state == State.ACTIVE:
+                raise refuse("states", f"Jobs in state {state!r} cannot be purged.")
+        found(name)
+        jobs = Job.objects.filter(queue=name)
+        before = fields.when(body, "older_than", timezone.now())
+        if before is not None:
+            jobs = jobs.filter(finished_at__lt=before)
+        states = [State(state) for state in names]
+        purged = len(engine.bulk.purge(jobs, states))
+        _, more = engine.bulk.preview(jobs, states, most=0)
+        self._trace("purge_queue", name, count=purged, states=names)
+        return Response({"purged_count": purged, "states": names, "has_more": more})
+
+
+def checked(name: str) -> str:
+    """
+    Raises:
+        InvalidRequest: no queue can be called that.
+    """
+    fields.text({"queue": name}, "queue", pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH)
+    return name
+
+
+def found(name: str) -> Queue:
+    """
+    Raises:
+        NotFound: there is no such queue.
+    """
+    queue = Queue.objects.filter(pk=name).first()
+    if queue is None:
+        raise NotFound(f"Queue '{name}' not found.", resource_type="queue", resource_id=name)
+    return queue
+
+
+def statistics(queue: Queue) -> dict[str, Any]:
+    """Its jobs by state; `depth` is what a bound is about (OJS backpressure §3)."""
+    jobs = Job.objects.filter(queue=queue.pk).order_by()
+    counts = dict.fromkeys(State.values, 0)
+    for index in dashboard.INDEXED:
+        rows = jobs.filter(**index).values_list("state").annotate(jobs=Count("pk"))
+        counts |= dict(rows)
+    counts[State.PENDING] = dashboard.pending(queue.pk)
+    finished = jobs.filter(finished_at__isnull=False)
+    counts |= dict(finished.values_list("state").annotate(jobs=Count("pk")))
+    document: dict[str, Any] = {str(state): count for state, count in counts.items()}
+    waiting = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.PENDING)
+    document["depth"] = sum(counts[state] for state in waiting)
+    if queue.max_depth is not None:
+        document["max_depth"] = queue.max_depth
+    return document

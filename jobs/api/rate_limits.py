@@ -1,0 +1,123 @@
+"""Rate limit partitions over HTTP: look, and override for a while (OJS rate limiting §10)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.db.models import Count
+from django.utils import timezone
+from rest_framework.response import Response
+
+from .. import fields, rate_policy
+from ..audit import of_caller, record_action
+from ..database import atomic
+from ..errors import NotFound, PermissionDenied
+from ..fields import refuse
+from ..lifecycle import State
+from ..models import Job, Queue, RateLimit, Scope
+from ..timestamps import format_timestamp
+from .base import OJSViewSet
+from .paging import page
+
+
+class RateLimitViewSet(OJSViewSet):
+    """`/ojs/v1/rate-limits`"""
+
+    scopes: ClassVar[dict[str, str]] = {
+        "list": Scope.PRODUCE,
+        "retrieve": Scope.PRODUCE,
+        "override": Scope.OPERATE,
+    }
+
+    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        """
+        Raises:
+            PermissionDenied: the key is one project's; the limits are those of the whole server.
+        """
+        super().initial(request, *args, **kwargs)
+        if self.caller.project:
+            raise PermissionDenied(
+                "Rate limits are those of the whole server; this API key belongs to a project."
+            )
+
+    def list(self, request: Any) -> Response:
+        rows, pagination = page(
+            request.query_params,
+            RateLimit.objects.order_by("key"),
+            keys=lambda row: [row.key],
+            after=lambda found, keys: found.filter(key__gt=keys[0]),
+            parts=1,
+        )
+        return Response({"items": documents(rows), "pagination": pagination})
+
+    def retrieve(self, request: Any, key: str) -> Response:
+        return Response(documents([_found(key)])[0])
+
+    def override(self, request: Any, key: str) -> Response:
+        """Put other limits over a key's own, until `expires_at` or for good (§10.2)."""
+        body = self.read(required=True)
+        now = timezone.now()
+        until = fields.when(body, "expires_at", now)
+        if until is not None and until <= now:
+            raise refuse("expires_at", "The 'expires_at' field must lie ahead.")
+        limits = {name: value for name, value in body.items() if name != "expires_at"}
+        policy = rate_policy.queue_policy(limits, "rate_limit")
+        _found(key)
+        with atomic():
+            RateLimit.objects.filter(pk=key).update(
+                override=policy, override_until=until, closed_until=None, updated_at=now
+            )
+            record_action(
+                of_caller(self.caller, request),
+                "change_ratelimit",
+                kind="ratelimit",
+                count=1,
+                selection={"ids": [key], "override": policy},
+            )
+        return Response(documents([_found(key)])[0])
+
+
+def _found(key: str) -> RateLimit:
+    row = RateLimit.objects.filter(pk=key).first()
+    if row is None:
+        raise NotFound(
+            f"Rate limit '{key}' not found.", resource_type="rate_limit", resource_id=key
+        )
+    return row
+
+
+def documents(rows: Any) -> Any:
+    """Where the partitions stand (§10.1)."""
+    now = timezone.now()
+    keys = [row.key for row in rows]
+    jobs = Job.objects.filter(rate_key__in=keys, rate_key__gt="").order_by()
+    # With the queues, so that the index that a fetch reads finds those that wait.
+    queues = Queue.objects.filter(has_limits=True).values("pk")
+    active, waiting = (
+        dict(found.values_list("rate_key").annotate(jobs=Count("pk")))
+        for found in (
+            jobs.filter(state=State.ACTIVE),
+            jobs.filter(state=State.AVAILABLE, queue__in=queues),
+        )
+    )
+    return [_document(row, active.get(row.key, 0), waiting.get(row.key, 0), now) for row in rows]
+
+
+def _document(row: RateLimit, active: int, waiting: int, now: Any) -> dict[str, Any]:
+    policy = row.effective(now)
+    document: dict[str, Any] = {"key": row.key}
+    limit = policy.get("concurrency")
+    if limit is not None:
+        free = max(0, limit - active)
+        document["concurrency"] = {"limit": limit, "active": active, "available": free}
+    if rate := policy.get("rate"):
+        document["rate"] = rate | {
+            "current_count": rate_policy.started_within(rate, row.starts, now)
+        }
+    if throttle := policy.get("throttle"):
+        document["throttle"] = throttle | {"next_allowed_at": format_timestamp(row.next_at or now)}
+    if row.held_until is not None and row.held_until > now:
+        document["held_until"] = format_timestamp(row.held_until)
+    if row.override and policy is not row.policy and row.override_until is not None:
+        document["override_expires_at"] = format_timestamp(row.override_until)
+    return document | {"on_limit": policy.get("on_limit", "wait"), "waiting_count": waiting}

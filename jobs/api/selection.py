@@ -1,0 +1,256 @@
+"""Which jobs a bulk request means, and what it does to them (OJS bulk operations §6 to §8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+
+from .. import engine, fields
+from ..audit import SHOWN, Actor, record_action
+from ..conf import ojs_settings
+from ..database import alias, atomic
+from ..errors import BatchTooLarge
+from ..events import bulk_event, record
+from ..fields import Document, missing, refuse, wrong_type
+from ..identifiers import parse_uuid
+from ..lifecycle import State
+from ..models import Job
+from ..projects import own
+
+WAITING = frozenset({State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.PENDING})
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A verb of the document: its words, the states it takes, and those of a filter without any."""
+
+    did: str
+    states: frozenset[State]
+    default: frozenset[State]
+    act: Callable[..., list[UUID]]
+    permission: str
+
+
+OPERATIONS = {
+    # A worker runs the active ones: those are cancelled one by one, knowingly (§6.1).
+    "cancel": Operation(
+        "cancelled",
+        WAITING,
+        frozenset({State.AVAILABLE, State.SCHEDULED}),
+        engine.bulk.cancel,
+        "cancel_job",
+    ),
+    "retry": Operation(
+        "retried",
+        engine.bulk.RETRIABLE,
+        frozenset({State.DISCARDED}),
+        engine.bulk.retry,
+        "retry_job",
+    ),
+    "delete": Operation(
+        "deleted",
+        engine.bulk.DELETABLE,
+        engine.bulk.DELETABLE,
+        engine.bulk.delete,
+        "discard_job",
+    ),
+}
+FILTERS = frozenset(
+    {
+        "type",
+        "queue",
+        "state",
+        "enqueued_before",
+        "enqueued_after",
+        "since",
+        "until",
+        "priority",
+        "meta",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The jobs of a bulk request: by ids, answered one by one, or by a filter."""
+
+    operation: str
+    jobs: Any
+    ids: list[str] | None
+    actor: Actor
+    wanted: Document | None = None
+
+    @classmethod
+    def read(cls, body: Document, operation: str, actor: Actor, project: str) -> Selection:
+        """
+        Raises:
+            InvalidRequest: neither ids nor a filter, both, or one that breaks its rule.
+            BatchTooLarge: too many ids.
+        """
+        ids, wanted = body.get("job_ids"), fields.mapping(body, "filter")
+        if (ids is None) == (wanted is None):
+            raise refuse("job_ids", "Name the jobs by either 'job_ids' or 'filter'.")
+        if wanted is not None:
+            jobs = own(filtered(wanted, OPERATIONS[operation].default), project)
+            return cls(operation, jobs, None, actor, wanted)
+        ids = fields.texts(body, "job_ids", longest=64) or []
+        if not ids:
+            raise refuse("job_ids", "Name at least one job.", validation="size")
+        if len(ids) > ojs_settings.MAX_BULK:
+            raise BatchTooLarge(len(ids), ojs_settings.MAX_BULK)
+        known = [job_id for job_id in map(parse_uuid, ids) if job_id is not None]
+        return cls(operation, own(Job.objects.filter(pk__in=known), project), ids, actor)
+
+    @property
+    def verb(self) -> Operation:
+        return OPERATIONS[self.operation]
+
+    def preview(self) -> dict[str, Any]:
+        """How many jobs it would touch; nothing is done."""
+        matched, more = engine.bulk.preview(self.jobs, self.verb.states)
+        return {"dry_run": True, "total_matched": matched, "has_more": more}
+
+    def carry_out(self, whole: bool) -> tuple[int, dict[str, Any]]:
+        """Do it, and return the status and the reply.
+
+        Args:
+            whole: all of the jobs or none.
+        """
+        with atomic():
+            status, document = self._by_ids(whole) if self.ids is not None else self._by_filter()
+            if status == 422:
+                transaction.set_rollback(True, using=alias())
+        counts = {name: document[name] for name in (self.verb.did, "skipped")}
+        if counts[self.verb.did]:
+            self._trace(counts[self.verb.did])
+        record([bulk_event(self.operation, total=document["total_matched"], **counts)])
+        return status, document
+
+    def _trace(self, count: int) -> None:
+        chosen = {"filter": self.wanted} if self.ids is None else {"ids": self.ids[:SHOWN]}
+        record_action(self.actor, self.verb.permission, kind="job", count=count, selection=chosen)
+
+    def _act(self) -> list[UUID]:
+        extra = {"cancelled_by": self.actor.name} if self.operation == "cancel" else {}
+        return self.verb.act(self.jobs, **extra)
+
+    def _by_filter(self) -> tuple[int, dict[str, Any]]:
+        # Whatever else the filter matches is in a state the verb does not take.
+        done = self._act()
+        did = self.verb.did
+        _, more = engine.bulk.preview(self.jobs, self.verb.states, most=0)
+        return 200, {
+            "total_matched": len(done),
+            did: len(done),
+            "skipped": 0,
+            "has_more": more,
+            "items": [
+                {"index": index, "job_id": str(job_id), "status": did}
+                for index, job_id in enumerate(done)
+            ],
+        }
+
+    def _by_ids(self, whole: bool) -> tuple[int, dict[str, Any]]:
+        assert self.ids is not None
+        states = dict(self.jobs.values_list("pk", "state"))
+        done = set(self._allowed()._act())
+        did = self.verb.did
+        items: list[dict[str, Any]] = []
+        told: set[UUID] = set()
+        for index, name in enumerate(self.ids):
+            job_id = parse_uuid(name)
+            item: dict[str, Any] = {"index": index, "job_id": name}
+            if job_id is not None and job_id in done - told:
+                told.add(job_id)
+                items.append(item | {"status": did})
+                continue
+            state = None if job_id is None else states.get(job_id)
+            reason = "There is no such job" if state is None else f"Job is in {state} state"
+            if job_id in told:
+                reason = "The request names it twice"
+            items.append(item | {"status": "skipped", "reason": reason})
+        skipped = len(items) - len(told)
+        status = 200 if not skipped else 207
+        if not told or (whole and skipped):
+            status = 422
+        if status == 422 and whole:
+            told = set()
+            skipped = len(items)
+        return status, {
+            "total_matched": len(items),
+            did: len(told),
+            "skipped": skipped,
+            "items": items if told or not whole else [_undone(item, did) for item in items],
+        }
+
+    def _allowed(self) -> Selection:
+        """Only what the verb takes: `bulk.cancel` itself would cancel active jobs as well."""
+        jobs = self.jobs.filter(state__in=sorted(self.verb.states))
+        return Selection(self.operation, jobs, self.ids, self.actor)
+
+
+def _undone(item: dict[str, Any], did: str) -> dict[str, Any]:
+    if item["status"] != did:
+        return item
+    return item | {"status": "skipped", "reason": "Undone: another job was skipped"}
+
+
+def filtered(wanted: Document, default: frozenset[State]) -> Any:
+    """The jobs a filter means (OJS bulk §6.1; admin API §8.1).
+
+    Raises:
+        InvalidRequest: a member breaks its rule, or there is none: nobody means all jobs.
+    """
+    for name in wanted:
+        if name not in FILTERS:
+            raise refuse(f"filter.{name}", f"There is no filter '{name}'.")
+    if not any(value is not None for value in wanted.values()):
+        raise refuse("filter", "The 'filter' field must say which jobs.", validation="required")
+    states = _states(wanted, default)
+    jobs = Job.objects.filter(state__in=sorted(states))
+    for name in ("type", "queue"):
+        if (value := fields.text(wanted, name)) is not None:
+            jobs = jobs.filter(**{name: value})
+    now = timezone.now()
+    for name, lookup in (
+        ("enqueued_before", "enqueued_at__lt"),
+        ("until", "enqueued_at__lt"),
+        ("enqueued_after", "enqueued_at__gt"),
+        ("since", "enqueued_at__gte"),
+    ):
+        if (moment := fields.when(wanted, name, now)) is not None:
+            jobs = jobs.filter(**{lookup: moment})
+    priority = fields.integer(wanted, "priority", least=-(2**15), most=2**15 - 1)
+    if priority is not None:
+        jobs = jobs.filter(priority=priority)
+    return _with_meta(jobs, fields.mapping(wanted, "meta") or {})
+
+
+def _with_meta(jobs: Any, meta: Document) -> Any:
+    if len(meta) > 10:
+        raise refuse("filter.meta", "At most 10 members.")
+    for name, value in meta.items():
+        if type(value) not in (str, int, float, bool):
+            raise wrong_type(f"filter.meta.{name}", "string", value)
+        if not name or "__" in name:
+            raise refuse(f"filter.meta.{name}", "This member cannot be filtered by.")
+        jobs = jobs.filter(**{f"meta__{name}": value})
+    return jobs
+
+
+def _states(wanted: Document, default: frozenset[State]) -> frozenset[State]:
+    value = wanted.get("state")
+    if value is None:
+        return default
+    names = [value] if type(value) is str else fields.texts(wanted, "state") or []
+    if not names:
+        raise missing("filter.state")
+    for name in names:
+        if name not in State.values:
+            raise refuse("filter.state", f"There is no state {name!r}.")
+    return frozenset(State(name) for name in names)

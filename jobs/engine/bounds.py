@@ -1,0 +1,167 @@
+"""Queues that do not simply take every job: bounded, draining, or with rules (OJS backpressure).
+
+Producers of such a queue take turns at its row, so that two of them cannot both see the last free
+place. Queues without a configuration never come here: the statement that stores their jobs asks
+in passing whether there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from .. import queue_config
+from ..database import atomic
+from ..errors import JobTypeNotAllowed, QueueClosed, QueueFull
+from ..events import job_event, queue_event, record
+from ..lifecycle import Event, State
+from ..models import Job, JobError, Queue
+from ..retry import RetryPolicy
+from ..validation import NewJob
+
+
+class Guarded(Exception):
+    """One of the batch's queues has to be asked first; nothing was stored."""
+
+
+def guarded(queues: Collection[str]) -> bool:
+    return Queue.objects.guarded().filter(pk__in=queues).exists()
+
+
+def store(new: Sequence[NewJob], insert: Callable[[], None]) -> None:
+    """Store jobs of which some are for guarded queues, all or none (OJS backpressure §9.3).
+
+    Raises:
+        QueueFull: as many jobs wait in one of the queues as may.
+        QueueClosed: one of the queues is draining.
+        JobTypeNotAllowed: one of the queues does not take a job's type.
+    """
+    try:
+        with atomic():
+            rows = Queue.objects.guarded().filter(pk__in={job.queue for job in new})
+            for queue in rows.order_by("pk").select_for_update():
+                _admit(queue, [job for job in new if job.queue == queue.pk])
+            insert()
+    except QueueFull as refusal:
+        # What was undone was not recorded either; the refusal must be.
+        told = {name: refusal.details[name] for name in ("depth", "bound")}
+        name = refusal.details["queue"]
+        record([queue_event("queue.full", name, **told)])
+        told["job_type"] = refusal.job_type
+        record([queue_event("backpressure.rejected", name, **told)])
+        raise
+
+
+def depth(queue: str) -> int:
+    """How many jobs of the queue wait: what a bound is about (OJS backpressure §3)."""
+    waiting = Job.objects.filter(queue=queue)
+    # One query for each partial index; in one, the planner would read the whole table.
+    return sum(
+        waiting.filter(**index).count()
+        for index in (
+            {"state": State.AVAILABLE},
+            {"state__in": (State.SCHEDULED, State.RETRYABLE)},
+            {"state": State.PENDING},
+        )
+    )
+
+
+def _admit(queue: Queue, new: Sequence[NewJob]) -> None:
+    if queue.is_draining:
+        raise QueueClosed(f"Queue '{queue.pk}' is draining.", queue=queue.pk)
+    for job in new:
+        if not queue_config.allows(queue.config, job.type):
+            raise JobTypeNotAllowed(
+                f"Queue '{queue.pk}' does not take jobs of type '{job.type}'.",
+                queue=queue.pk,
+                job_type=job.type,
+                allowed_job_types=queue.config["allowed_job_types"],
+            )
+        _fill_in(job, queue.config)
+    if queue.max_depth is not None:
+        _make_room(queue, queue.max_depth, new)
+
+
+def _fill_in(job: NewJob, config: dict[str, Any]) -> None:
+    """Give the job what it does not say itself (OJS queue configuration §7.3)."""
+    if job.timeout is None and "default_timeout" in config:
+        job.timeout = timedelta(seconds=config["default_timeout"])
+    if job.visibility_timeout is None and "visibility_timeout" in config:
+        job.visibility_timeout = timedelta(seconds=config["visibility_timeout"])
+    if job.retry is None and "default_retry" in config:
+        job.retry = config["default_retry"]
+        job.max_attempts = RetryPolicy.parse(job.retry).max_attempts
+
+
+def _make_room(queue: Queue, bound: int, new: Sequence[NewJob]) -> None:
+    strategy = queue.config.get("strategy", "reject")
+    before = depth(queue.pk)
+    after = before + len(new)
+    if after > bound:
+        if strategy == "drop_oldest" and len(new) <= bound:
+            after -= _drop(queue.pk, after - bound)
+        if after > bound:
+            raise QueueFull(queue.pk, before, bound, strategy, new[0].type)
+    threshold = queue.config.get("warning_threshold", queue_config.WARNING_THRESHOLD)
+    pressed = after > threshold * bound
+    if pressed:
+        for job in new:
+            job.pressure = (after, bound)
+    if pressed != queue.is_pressed:
+        Queue.objects.filter(pk=queue.pk).update(is_pressed=pressed)
+        kind = "backpressure.warning" if pressed else "backpressure.cleared"
+        record([queue_event(kind, queue.pk, depth=after, bound=bound)])
+
+
+def _drop(queue: str, count: int) -> int:
+    """Discard the oldest available jobs to make room; return how many (OJS backpressure §5.3)."""
+    # Late, because following a job may enqueue others, which leads here.
+    from .following import follow
+
+    now = timezone.now()
+    oldest = list(
+        Job.objects.filter(queue=queue, state=State.AVAILABLE)
+        .order_by("enqueued_at", "pk")
+        .select_for_update()
+        .only("type", "queue", "attempt", "followed")[:count]
+    )
+    dropped = Job.objects.filter(pk__in=[job.pk for job in oldest]).transition(
+        Event.EXPIRE, State.DISCARDED
+    )
+    follow([job.pk for job in oldest if job.followed])
+    message = "Discarded to make room in a full queue."
+    JobError.objects.bulk_create(
+        JobError(job=job, attempt=job.attempt, type="overflow", message=message, occurred_at=now)
+        for job in oldest
+    )
+    error = {"code": "overflow", "message": message}
+    record(
+        event
+        for job in oldest
+        for event in (
+            job_event("job.discarded", job, time=now, data={"last_error": error}),
+            queue_event("backpressure.dropped", queue, job_id=str(job.pk), job_type=job.type),
+        )
+    )
+    if dropped:
+        record([queue_event("queue.overflow", queue, dropped=dropped)])
+    return dropped
+
+
+def relieve() -> int:
+    """Tell of queues that are no longer pressed (OJS backpressure §10.1); return how many."""
+    relieved = 0
+    for queue in Queue.objects.filter(is_pressed=True):
+        bound = queue.max_depth or 0
+        threshold = queue.config.get("warning_threshold", queue_config.WARNING_THRESHOLD)
+        left = depth(queue.pk)
+        if bound and left > threshold * bound:
+            continue
+        with atomic():
+            if Queue.objects.filter(pk=queue.pk, is_pressed=True).update(is_pressed=False):
+                record([queue_event("backpressure.cleared", queue.pk, depth=left, bound=bound)])
+                relieved += 1
+    return relieved

@@ -1,0 +1,114 @@
+"""Cancel, retry or delete many jobs: a filter, taken in bounded batches (OJS bulk operations).
+
+Each batch is one transaction with its events, so a request that is cut short has done whole
+batches and can be repeated; within an outer transaction all of them are one. Jobs whose state does
+not allow the verb are left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from uuid import UUID
+
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from .. import wakeup
+from ..database import atomic
+from ..events import job_event, record
+from ..lifecycle import TERMINAL, WAITING, Event, State
+from ..models import Job
+from ..querysets import JobQuerySet
+from .control import cancel_jobs
+from .control import retry as retry_dead
+from .retention import erase, unattached
+
+BATCH = 500
+MOST = 10_000
+"""Most jobs changed by one call; whoever wants more calls again."""
+CANCELLABLE = frozenset(WAITING | {State.ACTIVE})
+RETRIABLE = frozenset({State.DISCARDED, State.RETRYABLE})
+DELETABLE = TERMINAL
+
+
+def preview(jobs: JobQuerySet, states: Iterable[State], *, most: int = MOST) -> tuple[int, bool]:
+    """Return how many jobs a verb would change, and whether there are more than `most`."""
+    found = jobs.filter(state__in=sorted(states)).order_by()[: most + 1].count()
+    return min(found, most), found > most
+
+
+def cancel(
+    jobs: JobQuerySet, *, cancelled_by: str = "", reason: str = "", most: int = MOST
+) -> list[UUID]:
+    """Cancel the unfinished ones among `jobs`; return which (OJS core §7.6, bulk §6)."""
+
+    def move(batch: list[Job]) -> None:
+        cancel_jobs([job.pk for job in batch], cancelled_by=cancelled_by, reason=reason)
+
+    return _in_batches(jobs, CANCELLABLE, move, most)
+
+
+def retry(jobs: JobQuerySet, *, most: int = MOST) -> list[UUID]:
+    """Make discarded jobs available with fresh attempts, and end the backoff of retryable ones.
+
+    Returns which (OJS bulk operations §7).
+    """
+
+    def move(batch: list[Job]) -> None:
+        retry_dead([job.pk for job in batch if job.state == State.DISCARDED])
+        backing_off = [job for job in batch if job.state == State.RETRYABLE]
+        _these(backing_off).transition(Event.TIMER, State.AVAILABLE, enqueued_at=Now())
+        now = timezone.now()
+        record(
+            job_event("job.enqueued", job, time=now, data={"retried": True}) for job in backing_off
+        )
+        wakeup.notify({job.queue for job in backing_off})
+
+    return _in_batches(jobs, RETRIABLE, move, most)
+
+
+def delete(jobs: JobQuerySet, *, most: int = MOST) -> list[UUID]:
+    """Delete the finished ones among `jobs` for good; return which (OJS bulk operations §8).
+
+    Those of a workflow go with it.
+    """
+
+    def move(batch: list[Job]) -> None:
+        erase([job.pk for job in batch])
+
+    return _in_batches(unattached(jobs), DELETABLE, move, most)
+
+
+def purge(jobs: JobQuerySet, states: Iterable[State], *, most: int = MOST) -> list[UUID]:
+    """Delete jobs that nobody holds, waiting ones too; return which (OJS admin API §6.5)."""
+
+    def move(batch: list[Job]) -> None:
+        erase([job.pk for job in batch])
+
+    alone = jobs.filter(workflow__isnull=True, followed=False)
+    return _in_batches(alone, frozenset(states) - {State.ACTIVE}, move, most)
+
+
+def _these(batch: list[Job]) -> JobQuerySet:
+    return Job.objects.filter(pk__in=[job.pk for job in batch])
+
+
+def _in_batches(
+    jobs: JobQuerySet, states: Iterable[State], move: Callable[[list[Job]], None], most: int
+) -> list[UUID]:
+    """Lock batch after batch in the order of the ids, and move each; return the ids."""
+    eligible = jobs.filter(state__in=sorted(states)).order_by("pk")
+    columns = ("type", "queue", "attempt", "state", "reserved_by", "followed")
+    done: list[UUID] = []
+    while len(done) < most:
+        with atomic():
+            # What has been done is not read again, whether or not it still matches.
+            rest = eligible.filter(pk__gt=done[-1]) if done else eligible
+            size = min(BATCH, most - len(done))
+            batch = list(rest.select_for_update().only(*columns)[:size])
+            if batch:
+                move(batch)
+        if not batch:
+            break
+        done += [job.pk for job in batch]
+    return done

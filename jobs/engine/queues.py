@@ -1,0 +1,194 @@
+"""What operators decide about whole queues: configuration, draining, deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.db.models import Q
+from django.utils import timezone
+
+from .. import queue_config, wakeup
+from ..database import atomic
+from ..errors import Conflict, NotFound
+from ..events import job_event, queue_event, record
+from ..lifecycle import WAITING, Event, State
+from ..models import Job, JobError, Queue, RateLimit
+from . import bulk
+from .following import follow
+from .limits import QUEUE_KEY
+
+
+def configure(name: str, changes: dict[str, Any], *, create: bool = True) -> Queue:
+    """Change the queue's configuration by a checked one; null takes a member away (§9.1).
+
+    It takes effect with the next enqueue and the next fetch; jobs already there stay as they are
+    (OJS queue configuration §4).
+
+    Raises:
+        NotFound: there is no such queue, and none shall be made.
+    """
+    with atomic():
+        if create:
+            Queue.objects.bulk_create([Queue(name=name)], ignore_conflicts=True)
+        queue = locked(name)
+        known = queue.config
+        if queue.concurrency is not None:
+            known = known | {"concurrency": queue.concurrency}
+        config = queue_config.merged(known, changes)
+        concurrency = config.pop("concurrency", None)
+        Queue.objects.filter(pk=name).update(
+            config=config,
+            concurrency=concurrency,
+            max_depth=config.get("max_depth"),
+            has_limits=queue.has_limits or "rate_limit" in config,
+            is_guarded=queue.is_draining or queue_config.says_something_about_new_jobs(config),
+            is_pressed=queue.is_pressed and "max_depth" in config,
+            updated_at=timezone.now(),
+        )
+        _remember_rate(name, config.get("rate_limit"))
+        record([queue_event("queue.config_updated", name, changed=sorted(changes))])
+        wakeup.notify([name])
+    return Queue.objects.get(pk=name)
+
+
+def _remember_rate(queue: str, policy: dict[str, Any] | None) -> None:
+    key = QUEUE_KEY + queue
+    if policy is None:
+        RateLimit.objects.filter(pk=key).delete()
+        return
+    now = timezone.now()
+    RateLimit.objects.bulk_create([RateLimit(key=key, updated_at=now)], ignore_conflicts=True)
+    RateLimit.objects.filter(pk=key).update(policy=policy, closed_until=None, updated_at=now)
+
+
+def create(name: str, config: dict[str, Any]) -> Queue:
+    """Make a queue before its first job (OJS queue configuration §5.2).
+
+    Raises:
+        Conflict: there is one.
+    """
+    with atomic():
+        _, created = Queue.objects.get_or_create(name=name)
+        if not created:
+            raise Conflict(f"Queue '{name}' already exists.", queue=name)
+        record([queue_event("queue.created", name)])
+        return configure(name, config)
+
+
+def drain(name: str, *, draining: bool = True) -> Queue:
+    """Take no new jobs, and work off what is there; or take them again (§5.1)."""
+    with atomic():
+        queue = locked(name)
+        guarded = draining or queue_config.says_something_about_new_jobs(queue.config)
+        Queue.objects.filter(pk=name).update(is_draining=draining, is_guarded=guarded)
+        record([queue_event("queue.draining" if draining else "queue.resumed", name)])
+    return Queue.objects.get(pk=name)
+
+
+def delete(name: str, *, strategy: str, target: str = "") -> tuple[int, bool]:
+    """Delete a queue; return how many jobs that touched, and whether it is gone (§5.3).
+
+    `reject` refuses while jobs are unfinished; `discard` and `move` do a bounded number of them.
+    With more, or with active ones left, the queue stays, draining, and the caller asks again.
+
+    Raises:
+        NotFound: there is no such queue, or no target.
+        Conflict: it has unfinished jobs, and the strategy is `reject`.
+    """
+    with atomic():
+        locked(name)
+        if strategy == "reject":
+            _refuse_unfinished(name)
+        else:
+            drain(name)
+            if strategy == "move":
+                Queue.objects.bulk_create([Queue(name=target)], ignore_conflicts=True)
+    touched = 0
+    if strategy == "discard":
+        touched = _discard(name)
+    elif strategy == "move":
+        touched = _move(name, target)
+    with atomic():
+        locked(name)
+        if _unfinished(name).exists():
+            return touched, False
+        Queue.objects.filter(pk=name).delete()
+        RateLimit.objects.filter(pk=QUEUE_KEY + name).delete()
+        record([queue_event("queue.deleted", name, strategy=strategy)])
+    return touched, True
+
+
+def locked(name: str) -> Queue:
+    """
+    Raises:
+        NotFound: there is no such queue.
+    """
+    queue = Queue.objects.select_for_update().filter(pk=name).first()
+    if queue is None:
+        raise NotFound(f"Queue '{name}' not found.", resource_type="queue", resource_id=name)
+    return queue
+
+
+def _unfinished(name: str) -> Any:
+    waiting = Q(state__in=sorted(WAITING)) | Q(state=State.ACTIVE)
+    return Job.objects.filter(waiting, queue=name)
+
+
+def _refuse_unfinished(name: str) -> None:
+    if _unfinished(name).exists():
+        raise Conflict(
+            f"Queue '{name}' has unfinished jobs.",
+            queue=name,
+            hint="Use the strategy 'discard' or 'move', or let workers finish them.",
+        )
+
+
+def _each_batch(name: str, act: Callable[[list[Job]], int]) -> int:
+    """Do `act` with batches of the queue's waiting jobs, locked; a bounded number in one call."""
+    touched = 0
+    while touched < bulk.MOST:
+        with atomic():
+            waiting = Job.objects.filter(queue=name, state__in=sorted(WAITING)).order_by("pk")
+            columns = ("type", "queue", "attempt", "state", "rate_key", "followed")
+            batch = list(waiting.select_for_update().only(*columns)[: bulk.BATCH])
+            if not batch:
+                break
+            touched += act(batch)
+    return touched
+
+
+def _discard(name: str) -> int:
+    message = f"Its queue '{name}' was deleted."
+
+    def discard(batch: list[Job]) -> int:
+        now = timezone.now()
+        JobError.objects.bulk_create(
+            JobError(
+                job=job,
+                attempt=job.attempt,
+                type="queue_deleted",
+                message=message,
+                occurred_at=now,
+            )
+            for job in batch
+        )
+        error = {"last_error": {"code": "queue_deleted", "message": message}}
+        record(job_event("job.discarded", job, time=now, data=error) for job in batch)
+        these = Job.objects.filter(pk__in=[job.pk for job in batch])
+        moved = these.transition(Event.EXPIRE, State.DISCARDED)
+        follow([job.pk for job in batch if job.followed])
+        return moved
+
+    return _each_batch(name, discard)
+
+
+def _move(name: str, target: str) -> int:
+    def move(batch: list[Job]) -> int:
+        if any(job.rate_key for job in batch):
+            Queue.objects.filter(pk=target).update(has_limits=True)
+        return Job.objects.filter(pk__in=[job.pk for job in batch]).update(queue=target)
+
+    touched = _each_batch(name, move)
+    wakeup.notify([target])
+    return touched

@@ -1,0 +1,141 @@
+"""The jobs behind a rate limit: which keys wait, and what becomes of those that may not start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from .. import rate_policy
+from ..database import connection, run
+from ..errors import InvalidRequest
+from ..events import job_event, partition_event, record
+from ..lifecycle import Event, State
+from ..models import Job, JobError, RateLimit
+
+BATCH = 100
+MOST_KEYS = 5_000
+# One probe of the index for each key, however many jobs wait behind it.
+WAITING = """
+    WITH RECURSIVE waiting (key, number) AS (
+        SELECT (SELECT min(rate_key)
+                  FROM ojs_jobs_job
+                 WHERE state = 'available' AND queue = %s AND rate_key > ''), 1
+     UNION ALL
+        SELECT (SELECT min(rate_key)
+                  FROM ojs_jobs_job
+                 WHERE state = 'available' AND queue = %s AND rate_key > waiting.key),
+               number + 1
+          FROM waiting
+         WHERE key IS NOT NULL AND number < %s
+    )
+    SELECT key FROM waiting WHERE key IS NOT NULL
+"""
+
+
+def keys_waiting(queue: str) -> list[str]:
+    """The rate limit keys of which jobs are available in the queue; each has a partition."""
+    keys = [key for (key,) in run(WAITING, [queue, queue, MOST_KEYS])]
+    known = set(RateLimit.objects.filter(pk__in=keys).values_list("pk", flat=True))
+    lost = [key for key in keys if key not in known]
+    if lost:
+        # Restored from a backup, or pruned meanwhile: its jobs still know their policy.
+        jobs = Job.objects.filter(queue=queue, state=State.AVAILABLE)
+        make_known({key: _policy_of(jobs.filter(rate_key=key).first()) for key in lost})
+    return keys
+
+
+def _policy_of(job: Job | None) -> dict[str, Any]:
+    if job is None:
+        return {}
+    try:
+        return rate_policy.job_policy((job.attributes or {}).get("rate_limit"), job.queue)
+    except (InvalidRequest, AttributeError):
+        return {}
+
+
+def make_known(policies: Mapping[str, Mapping[str, Any]]) -> None:
+    """Store the policies that are new or have changed."""
+    wanted = {
+        key: {name: value for name, value in policy.items() if name != "key"}
+        for key, policy in policies.items()
+    }
+    known = dict(RateLimit.objects.filter(pk__in=wanted).values_list("pk", "policy"))
+    changed = [key for key in sorted(wanted) if known.get(key) != wanted[key]]
+    if not changed:
+        return
+    # Another policy may open what the old one had closed.
+    RateLimit.objects.bulk_create(
+        [RateLimit(key=key, policy=wanted[key], updated_at=timezone.now()) for key in changed],
+        update_conflicts=True,
+        unique_fields=["key"],
+        update_fields=["policy", "closed_until", "updated_at"],
+    )
+
+
+def promote_due(queue: str) -> None:
+    """Make a batch of the queue's due jobs available: a fetch does not depend on the reaper."""
+    skip = connection().features.has_select_for_update_skip_locked
+    due = list(
+        Job.objects.due()
+        .filter(queue=queue)
+        .order_by("scheduled_at")
+        .select_for_update(skip_locked=skip)
+        .only("type", "queue", "attempt")[:BATCH]
+    )
+    if due:
+        _batch(due).transition(Event.TIMER, State.AVAILABLE, enqueued_at=Now())
+        now = timezone.now()
+        record(job_event("job.enqueued", job, time=now) for job in due)
+
+
+def _batch(jobs: Sequence[Job]) -> Any:
+    return Job.objects.filter(pk__in=[job.pk for job in jobs])
+
+
+def _oldest(queue: str, key: str) -> list[Job]:
+    skip = connection().features.has_select_for_update_skip_locked
+    return list(
+        Job.objects.filter(queue=queue, rate_key=key, state=State.AVAILABLE)
+        .order_by("-priority", "enqueued_at", "id")
+        .select_for_update(skip_locked=skip)
+        .only("type", "queue", "attempt", "followed")[:BATCH]
+    )
+
+
+def drop(queue: str, key: str, now: datetime) -> list[Any]:
+    """Discard a batch of jobs that may not start; return what is to be told (§6.2 `drop`)."""
+    # Late, because following a job may enqueue others, which leads here.
+    from .following import follow
+
+    jobs = _oldest(queue, key)
+    _batch(jobs).transition(Event.EXPIRE, State.DISCARDED)
+    follow([job.pk for job in jobs if job.followed])
+    message = f"Dropped: the rate limit '{key}' was reached."
+    JobError.objects.bulk_create(
+        JobError(
+            job=job, attempt=job.attempt, type="rate_limited", message=message, occurred_at=now
+        )
+        for job in jobs
+    )
+    error = {"code": "rate_limited", "message": message}
+    return [
+        event
+        for job in jobs
+        for event in (
+            job_event("job.discarded", job, time=now, data={"last_error": error}),
+            partition_event("rate_limit.dropped", key, job_id=str(job.pk), job_type=job.type),
+        )
+    ]
+
+
+def reschedule(queue: str, key: str, until: datetime) -> list[Any]:
+    """Put a batch of jobs off until the limit may allow them (§6.2 `reschedule`)."""
+    jobs = _oldest(queue, key)
+    _batch(jobs).transition(Event.DEFER, State.SCHEDULED, scheduled_at=until)
+    told = {"scheduled_at": until.isoformat()}
+    now = timezone.now()
+    return [job_event("job.scheduled", job, time=now, data=told) for job in jobs]

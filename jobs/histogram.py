@@ -1,0 +1,66 @@
+"""Histograms of durations: small enough to be stored by the minute, exact to a fifth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from django.db.models import Func, IntegerField
+
+BUCKETS = 64
+"""Bucket n holds what took from √2ⁿ to √2ⁿ⁺¹ milliseconds: one millisecond to a month."""
+
+
+class Bucket(Func):
+    """The bucket of the time from one moment to another."""
+
+    output_field = IntegerField()
+
+    def __init__(self, earlier: Any, later: Any, **extra: Any) -> None:
+        super().__init__(later, earlier, **extra)
+
+    def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        template = (
+            "least(63, floor(2 / ln(2.0) * ln("
+            "greatest(1000 * extract(epoch from (%(expressions)s)), 1)))::int)"
+        )
+        return super().as_sql(compiler, connection, template=template, arg_joiner=" - ", **extra)
+
+    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        template = (
+            "min(63, CAST(2 / LN(2.0) * LN("
+            "max(86400000.0 * (julianday(%(expressions)s)), 1.0)) AS INTEGER))"
+        )
+        return super().as_sql(
+            compiler, connection, template=template, arg_joiner=") - julianday(", **extra
+        )
+
+
+def put(histogram: dict[str, int], bucket: int | None, jobs: int) -> None:
+    """Count `jobs` in a bucket; None is a duration that nobody knows."""
+    if bucket is not None:
+        histogram[str(bucket)] = histogram.get(str(bucket), 0) + jobs
+
+
+def added(one: Any, other: Any) -> Any:
+    """The sum of two numbers or of two histograms; None counts as nothing."""
+    if not isinstance(other, Mapping):
+        return (one or 0) + other
+    total = dict(one or {})
+    for bucket, jobs in other.items():
+        total[bucket] = total.get(bucket, 0) + jobs
+    return total
+
+
+def percentile(histogram: Mapping[str, int], share: float) -> timedelta | None:
+    """The time that `share` of the jobs stayed under, to a fifth; None if there are none."""
+    wanted = sum(histogram.values()) * share
+    seen = 0
+    for bucket in sorted(histogram, key=int):
+        seen += histogram[bucket]
+        if seen >= wanted:
+            number = int(bucket)
+            # The first bucket begins at nothing; the others have a middle.
+            return timedelta(milliseconds=2 ** ((number + 0.5) / 2) if number else 1)
+    return None

@@ -1,0 +1,181 @@
+"""Many jobs in one request (OJS bulk operations)."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs.lifecycle import State
+from jobs.models import Event, Job
+from tests.factories import JobFactory, many_jobs
+from tests.ojs_client import refusal
+
+JOB = {"type": "user.import", "args": []}
+
+
+def states() -> dict[str, str]:
+    return {str(pk): state for pk, state in Job.objects.values_list("pk", "state")}
+
+
+def test_a_partial_batch_stores_what_is_valid_and_says_what_is_not(api):
+    reply = api.send("jobs/bulk", {"jobs": [JOB, {"type": "", "args": []}, JOB]})
+
+    body = reply.json()
+    assert reply.status_code == 207
+    assert (body["total"], body["succeeded"], body["failed"]) == (3, 2, 1)
+    assert [item["status"] for item in body["items"]] == ["created", "failed", "created"]
+    assert body["items"][1]["error"]["details"]["field"] == "type"
+    assert Job.objects.count() == 2
+    event = Event.objects.get(type="bulk.enqueue.completed")
+    assert event.data == {"total": 3, "succeeded": 2, "failed": 1, "atomicity": "partial"}
+
+
+def test_an_atomic_batch_with_one_bad_job_stores_none(api):
+    reply = api.send("jobs/bulk", {"atomicity": "atomic", "jobs": [JOB, {"args": []}]})
+
+    assert reply.status_code == 422
+    assert [item["status"] for item in reply.json()["items"]] == ["failed", "failed"]
+    assert not Job.objects.exists()
+
+
+def test_ids_that_exist_fail_alone_in_a_partial_batch(api):
+    ids = [str(pk) for pk in many_jobs(2)]
+    new = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
+    jobs = [JOB | {"id": ids[0]}, JOB | {"id": new}, JOB | {"id": new}, JOB | {"id": ids[1]}, JOB]
+
+    reply = api.send("jobs/bulk", {"jobs": jobs})
+
+    outcome = [item["status"] for item in reply.json()["items"]]
+    assert outcome == ["failed", "created", "failed", "failed", "created"]
+    assert Job.objects.count() == 4
+
+
+def test_a_batch_beyond_the_limit_is_413(api, settings):
+    settings.OJS = {**settings.OJS, "MAX_BULK": 100}
+
+    reply = api.send("jobs/bulk", {"jobs": [JOB] * 101})
+
+    assert reply.status_code == 413
+    assert reply.headers["X-OJS-Max-Batch-Size"] == "100"
+    assert refusal(reply)["details"]["max_batch_size"] == 100
+
+
+@pytest.mark.parametrize("place", ["header", "body"])
+def test_a_repeated_request_is_answered_but_not_executed_again(api, place):
+    headers = {"Idempotency-Key": "import-42"} if place == "header" else {}
+    extra = {"idempotency_key": "import-42"} if place == "body" else {}
+    request = {"jobs": [JOB, JOB]} | extra
+
+    first, second = (api.send("jobs/bulk", request, headers=headers) for _ in range(2))
+
+    assert first.status_code == second.status_code == 201
+    assert first.json() == second.json()
+    assert Job.objects.count() == 2
+
+
+def test_the_same_key_with_another_request_is_a_conflict(api):
+    api.send("jobs/bulk", {"jobs": [JOB], "idempotency_key": "k"})
+
+    assert refusal(api.send("jobs/bulk", {"jobs": [JOB, JOB], "idempotency_key": "k"}))
+    assert Job.objects.count() == 1
+
+
+def test_bulk_cancel_by_ids_skips_active_and_finished_jobs_and_says_why(api):
+    waiting, active, done = JobFactory(), JobFactory(active=True), JobFactory(completed=True)
+    ids = [str(job.pk) for job in (waiting, active, done)]
+
+    reply = api.send("jobs/bulk/cancel", {"job_ids": [*ids, "nothing"]})
+
+    body = reply.json()
+    assert reply.status_code == 207
+    assert (body["cancelled"], body["skipped"]) == (1, 3)
+    assert [item["status"] for item in body["items"]] == ["cancelled", *["skipped"] * 3]
+    assert body["items"][1]["reason"] == "Job is in active state"
+    assert states() == dict(zip(ids, ["cancelled", "active", "completed"], strict=True))
+
+
+def test_an_atomic_cancel_that_cannot_do_all_does_none(api):
+    waiting, done = JobFactory(), JobFactory(completed=True)
+    ids = [str(waiting.pk), str(done.pk)]
+
+    reply = api.send("jobs/bulk/cancel", {"job_ids": ids, "atomicity": "atomic"})
+
+    assert reply.status_code == 422
+    assert reply.json()["cancelled"] == 0
+    assert states()[ids[0]] == "available"
+    assert not Event.objects.filter(type="job.cancelled").exists()
+
+
+def test_a_filter_is_previewed_and_then_carried_out_in_batches(api):
+    many_jobs(1200, queue="reports")
+    many_jobs(3, queue="other")
+    request = {"filter": {"queue": "reports"}}
+
+    preview = api.send("jobs/bulk/cancel", request | {"dry_run": True}).json()
+    assert (preview["total_matched"], preview["has_more"]) == (1200, False)
+    assert set(Job.objects.values_list("state", flat=True)) == {"available"}
+
+    done = api.send("jobs/bulk/cancel", request).json()
+    assert done["cancelled"] == 1200
+    assert Job.objects.filter(state=State.AVAILABLE).count() == 3
+    assert Event.objects.filter(type="job.cancelled").count() == 1200
+
+
+def test_bulk_retry_takes_discarded_and_retryable_jobs(api):
+    dead, backing_off = JobFactory(dead=True), JobFactory(retryable=True)
+    done = JobFactory(completed=True)
+    ids = [str(job.pk) for job in (dead, backing_off, done)]
+
+    reply = api.send("jobs/bulk/retry", {"job_ids": ids})
+
+    assert reply.json()["retried"] == 2
+    assert list(states().values()).count("available") == 2
+    assert len(api.fetch(count=3)) == 2
+
+
+def test_bulk_delete_takes_finished_jobs_only(api):
+    finished, waiting = JobFactory(dead=True), JobFactory()
+
+    reply = api.send("jobs/bulk/delete", {"job_ids": [str(finished.pk), str(waiting.pk)]})
+
+    assert reply.json()["deleted"] == 1
+    assert list(states()) == [str(waiting.pk)]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "job_ids"),
+        ({"job_ids": []}, "job_ids"),
+        ({"job_ids": ["x"], "filter": {"queue": "q"}}, "job_ids"),
+        ({"filter": {}}, "filter"),
+        ({"filter": {"colour": "red"}}, "filter.colour"),
+        ({"filter": {"state": "lost"}}, "filter.state"),
+        ({"filter": {"enqueued_before": "noon"}}, "enqueued_before"),
+        ({"filter": {"meta": {"a__b": 1}}}, "filter.meta.a__b"),
+        ({"filter": {"meta": {"a": [1]}}}, "filter.meta.a"),
+    ],
+)
+def test_a_selection_that_says_nothing_clear_is_refused(api, body, field):
+    job = JobFactory()
+
+    assert refusal(api.send("jobs/bulk/cancel", body))["details"]["field"] == field
+    assert states()[str(job.pk)] == "available"
+
+
+def test_the_priority_of_a_waiting_job_can_be_changed(api):
+    low, high = api.pushed(priority=1), api.pushed(priority=5)
+    reply = api.patch(
+        f"/ojs/v1/jobs/{low}", data=b'{"priority": 9}', content_type="application/json"
+    )
+
+    assert (reply.json()["priority"], reply.json()["previous_priority"]) == (9, 1)
+    assert api.see("queues/default/priority-stats").json()["counts_by_priority"] == {
+        "5": 1,
+        "9": 1,
+    }
+    assert [job["id"] for job in api.fetch(count=2)] == [low, high]
+    again = api.patch(
+        f"/ojs/v1/jobs/{low}", data=b'{"priority": 0}', content_type="application/json"
+    )
+    assert refusal(again)["details"]["current_state"] == "active"
+    assert Event.objects.get(type="priority.changed").data["new_priority"] == 9

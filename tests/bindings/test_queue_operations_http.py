@@ -1,0 +1,243 @@
+"""Queues told what to do: pause, configuration, bounds, purge, deletion (OJS HTTP §11)."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from jobs import engine
+from jobs.errors import QueueFull
+from jobs.models import Event, Job, Queue
+from jobs.producer import enqueue
+from tests.factories import JobFactory, QueueFactory, ago, many_jobs
+from tests.ojs_client import V1, refusal
+
+
+def put(api, path, body):
+    return api.put(f"{V1}/{path}", data=orjson.dumps(body), content_type="application/json")
+
+
+def delete(api, path, body):
+    return api.delete(f"{V1}/{path}", data=orjson.dumps(body), content_type="application/json")
+
+
+def bound(api, queue="mail", **backpressure):
+    reply = put(api, f"admin/queues/{queue}/config", {"backpressure": backpressure})
+    assert reply.status_code == 200, reply.content
+
+
+def kinds() -> list[str]:
+    return list(Event.objects.order_by("pk").values_list("type", flat=True))
+
+
+def test_a_full_queue_refuses_with_429_and_stores_nothing(api):
+    bound(api, max_depth=2)
+    api.pushed(queue="mail")
+    api.pushed(queue="mail", scheduled_at="+PT1H")
+
+    reply = api.push(queue="mail")
+
+    assert reply.status_code == 429
+    error = reply.json()["error"]
+    assert (error["code"], error["retryable"]) == ("QUEUE_FULL", True)
+    headers = reply.headers
+    assert int(headers["Retry-After"]) > 0
+    assert (headers["X-OJS-Queue-Depth"], headers["X-OJS-Queue-Bound"]) == ("2", "2")
+    assert Job.objects.count() == 2
+    assert Event.objects.filter(type="backpressure.rejected").count() == 1
+
+
+def test_a_fetched_job_makes_room_for_the_next(api):
+    bound(api, max_depth=1)
+    api.pushed(queue="mail")
+    assert api.push(queue="mail").status_code == 429
+
+    api.fetch("mail")
+
+    assert api.push(queue="mail").status_code == 201
+
+
+def test_a_batch_that_does_not_fit_is_refused_whole_and_other_queues_with_it(api):
+    bound(api, max_depth=2)
+    jobs = [{"type": "a", "args": [], "queue": queue} for queue in ("plain", *["mail"] * 3)]
+
+    assert api.send("jobs/batch", {"jobs": jobs}).status_code == 429
+    assert not Job.objects.exists()
+
+    partial = api.send("jobs/bulk", {"jobs": jobs}).json()
+    assert [item["status"] for item in partial["items"]] == [*["created"] * 3, "failed"]
+
+
+def test_near_the_bound_the_answer_warns_and_says_so_once(api):
+    bound(api, max_depth=4, warning_threshold=0.5)
+
+    replies = [api.push(queue="mail") for _ in range(4)]
+
+    pressures = [reply.headers.get("X-OJS-Queue-Pressure") for reply in replies]
+    assert pressures == [None, None, "0.75", "1.00"]
+    assert kinds().count("backpressure.warning") == 1
+    api.fetch("mail", count=3)
+    engine.relieve()
+    assert kinds().count("backpressure.cleared") == 1
+
+
+def test_a_queue_that_drops_the_oldest_takes_the_new_one(api):
+    bound(api, max_depth=2, strategy="drop_oldest")
+    first, *rest = [api.pushed(queue="mail") for _ in range(3)]
+
+    assert api.job(first)["state"] == "discarded"
+    assert {job["id"] for job in api.fetch("mail", count=5)} == set(rest)
+    assert {"backpressure.dropped", "job.discarded"} <= set(kinds())
+
+
+def test_the_bound_holds_in_python_too(api):
+    bound(api, max_depth=1)
+    enqueue("a", queue="mail")
+
+    with pytest.raises(QueueFull):
+        enqueue("a", queue="mail")
+
+
+@pytest.mark.postgres
+@pytest.mark.django_db(transaction=True)
+def test_a_plain_enqueue_is_one_statement_while_another_queue_is_bounded(
+    api, django_assert_num_queries
+):
+    bound(api, max_depth=1)
+    api.pushed(queue="plain")
+
+    with django_assert_num_queries(1):
+        api.pushed(queue="plain")
+
+
+def test_a_queue_gives_its_jobs_what_they_do_not_say_themselves(api):
+    config = {"default_timeout": 60, "default_retry": {"max_attempts": 7}}
+    put(api, "queues/mail/config", config)
+
+    plain, own = api.pushed(queue="mail"), api.pushed(queue="mail", timeout_ms=5000)
+
+    assert api.job(plain)["timeout_ms"] == 60_000
+    assert api.job(plain)["max_attempts"] == 7
+    assert api.job(own)["timeout_ms"] == 5000
+
+
+def test_a_queue_takes_only_the_types_it_is_for(api):
+    put(api, "queues/mail/config", {"allowed_job_types": ["email.*"]})
+
+    assert api.push(queue="mail", type="email.send").status_code == 201
+    assert refusal(api.push(queue="mail", type="sms.send"))["code"] == "job_type_not_allowed"
+
+
+@pytest.mark.parametrize(
+    ("config", "status"),
+    [
+        ({"colour": 1}, 400),
+        ({"max_size": -1}, 400),
+        ({"max_size": "many"}, 400),
+        ({"overflow_policy": "panic"}, 400),
+        ({"backpressure": {"max_depth": 1.5}}, 400),
+        ({"backpressure": {"warning_threshold": 2}}, 400),
+        ({"retention": {"active": "P1D"}}, 400),
+        ({"retention": {"completed": "soon"}}, 400),
+        ({"default_retry": {"max_attempts": -1}}, 400),
+        ({"rate_limit": {"limit": 1}}, 400),
+        ({"max_size_bytes": 5}, 422),
+        ({"dead_letter_queue": "x"}, 422),
+    ],
+)
+def test_a_configuration_that_cannot_be_kept_is_refused_and_nothing_changes(api, config, status):
+    reply = put(api, "queues/mail/config", config)
+
+    assert reply.status_code == status
+    assert refusal(reply)["details"]["field"]
+    assert not Queue.objects.exists()
+
+
+def test_a_member_not_named_stays_and_null_takes_it_away(api):
+    put(api, "queues/mail/config", {"max_size": 5, "concurrency": 3})
+    put(api, "queues/mail/config", {"retention": {"completed": "PT1H"}})
+    kept = put(api, "queues/mail/config", {"max_size": None}).json()["config"]
+
+    assert kept == {"concurrency": 3, "retention": {"completed": "PT1H"}}
+    assert api.push(queue="mail").status_code == 201
+    assert kinds().count("queue.config_updated") == 3
+
+
+def test_finished_jobs_go_by_the_retention_of_their_queue(api):
+    put(api, "queues/short/config", {"retention": {"completed": "PT1M"}})
+    put(api, "queues/long/config", {"retention": {"completed": "P30D"}})
+    for queue in ("short", "long", "plain"):
+        JobFactory(completed=True, queue=queue, finished_at=ago(3600))
+        JobFactory(completed=True, queue=queue, finished_at=ago(8 * 86_400))
+
+    while engine.prune_jobs():
+        pass
+
+    left = sorted(Job.objects.values_list("queue", flat=True))
+    assert left == ["long", "long", "plain"]
+
+
+def test_a_purge_must_be_confirmed_and_spares_active_jobs(api):
+    many_jobs(3, queue="mail")
+    JobFactory(queue="mail", active=True)
+    JobFactory(queue="other")
+    QueueFactory(name="mail")
+    path, states = "admin/queues/mail/jobs", {"states": ["available"]}
+
+    assert refusal(delete(api, path, states))["details"]["field"] == "confirm"
+    assert refusal(delete(api, path, {"states": ["active"], "confirm": True}))
+    reply = delete(api, path, states | {"confirm": True})
+
+    assert reply.json()["purged_count"] == 3
+    assert sorted(Job.objects.values_list("queue", "state")) == [
+        ("mail", "active"),
+        ("other", "available"),
+    ]
+
+
+def test_a_queue_with_unfinished_jobs_is_not_deleted_unless_told_what_becomes_of_them(api):
+    api.pushed(queue="old")
+    assert delete(api, "queues/old", {"strategy": "reject"}).status_code == 409
+
+    reply = delete(api, "queues/old", {"strategy": "move", "target_queue": "new"})
+
+    assert (reply.status_code, reply.json()["jobs_affected"]) == (200, 1)
+    assert [queue["name"] for queue in api.see("queues").json()["queues"]] == ["new"]
+    assert len(api.fetch("new")) == 1
+
+
+def test_a_discarding_deletion_drains_until_the_active_jobs_are_done(api):
+    job = api.pushed(queue="old")
+    api.fetch("old")
+    waiting = api.pushed(queue="old")
+
+    reply = delete(api, "queues/old", {"strategy": "discard"})
+    assert (reply.status_code, reply.json()["state"]) == (202, "draining")
+    assert api.job(waiting)["state"] == "discarded"
+    assert refusal_of_draining(api.push(queue="old"))
+
+    api.ack(job)
+    assert delete(api, "queues/old", {"strategy": "discard"}).status_code == 200
+    assert kinds()[-1] == "queue.deleted"
+
+
+def refusal_of_draining(reply) -> bool:
+    return reply.status_code == 422 and reply.json()["error"]["code"] == "queue_draining"
+
+
+def test_statistics_count_every_state(api):
+    QueueFactory(name="mail")
+    for trait in ("pending", "scheduled", "active", "retryable", "completed", "cancelled", "dead"):
+        JobFactory(queue="mail", **{trait: True})
+    many_jobs(2, queue="mail")
+    JobFactory(queue="other")
+
+    body = api.see("queues/mail/stats").json()
+
+    expected = dict.fromkeys(
+        ("pending", "scheduled", "active", "retryable", "completed", "cancelled", "discarded"), 1
+    )
+    assert {name: body["stats"][name] for name in expected} == expected
+    assert (body["stats"]["available"], body["stats"]["depth"]) == (2, 5)
+    assert body["queue"]["name"] == body["stats"]["queue"] == "mail"
+    assert api.see("queues/nowhere/stats").status_code == 404

@@ -1,0 +1,185 @@
+"""Rate limits at FETCH, and what operators see of them (OJS rate limiting)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import orjson
+import pytest
+from django.db.models import F
+
+from jobs.models import Event, Job, RateLimit
+from tests.factories import ago, ahead
+from tests.ojs_client import V1, refusal
+
+HOUR = {"limit": 2, "period": "PT1H"}
+
+
+def limited(api, key="stripe", **policy) -> str:
+    job = {name: policy.pop(name) for name in ("queue", "priority", "type") if name in policy}
+    return api.pushed(**job, rate_limit={"key": key} | policy)
+
+
+def given(api, *queues, count=10) -> list[str]:
+    return [job["id"] for job in api.fetch(*queues, count=count, worker_id="w")]
+
+
+def kinds(prefix: str) -> list[str]:
+    rows = Event.objects.filter(type__startswith=prefix).order_by("pk")
+    return list(rows.values_list("type", flat=True))
+
+
+def rewind(seconds: float) -> None:
+    """Let the starts a partition remembers be so much older."""
+    row = RateLimit.objects.get()
+    rate = row.policy.get("rate")
+    if rate:
+        from jobs.rate_policy import _width
+
+        slices = int(seconds * 1e6) // _width(rate)
+        starts = [[number - slices, count] for number, count in row.starts]
+        RateLimit.objects.update(starts=starts)
+    RateLimit.objects.filter(next_at__isnull=False).update(
+        next_at=F("next_at") - timedelta(seconds=seconds)
+    )
+    RateLimit.objects.update(closed_until=None)
+
+
+def test_no_more_jobs_of_a_key_run_than_its_concurrency_and_an_ack_frees_a_place(api):
+    first, second = (limited(api, concurrency=1) for _ in range(2))
+
+    assert given(api) == [first]
+    assert given(api) == []
+    assert api.job(second)["state"] == "available"
+    api.ack(first, worker_id="w")
+    assert given(api) == [second]
+    assert kinds("rate_limit.") == ["rate_limit.exceeded", "rate_limit.released"]
+
+
+def test_a_window_lets_so_many_start_and_no_more_until_they_have_left_it(api):
+    jobs = [limited(api, rate=HOUR) for _ in range(5)]
+
+    assert given(api) == jobs[:2]
+    assert given(api) == []
+    rewind(3500)
+    assert given(api) == []
+    rewind(200)
+    assert given(api) == jobs[2:4]
+
+
+def test_a_throttle_spaces_the_starts_and_a_burst_saves_them_up(api):
+    jobs = [limited(api, throttle={"limit": 60, "period": "PT1H"}) for _ in range(3)]
+    burst = {"limit": 60, "period": "PT1H", "burst": 2}
+    saved = [limited(api, key="bucket", throttle=burst, queue="saved") for _ in range(3)]
+
+    assert given(api, "saved") == saved[:2]
+    RateLimit.objects.filter(pk="bucket").delete()
+    assert given(api) == jobs[:1]
+    rewind(30)
+    assert given(api) == []
+    rewind(31)
+    assert given(api) == jobs[1:2]
+
+
+def test_jobs_behind_a_limited_one_are_given_by_priority_and_age(api):
+    running = limited(api, concurrency=1, priority=9)
+    blocked = limited(api, concurrency=1, priority=8)
+    free = api.pushed(priority=1)
+    other = limited(api, key="other", concurrency=5, priority=2)
+
+    assert given(api) == [running, other, free]
+    assert api.job(blocked)["state"] == "available"
+
+
+def test_a_limit_holds_across_queues_and_retries(api):
+    first = limited(api, queue="a", concurrency=1)
+    limited(api, queue="b", concurrency=1)
+
+    assert given(api, "a", "b") == [first]
+    api.nack(first, worker_id="w")
+    Job.objects.filter(pk=first).update(scheduled_at=ago(1))
+    assert given(api, "a", "b") == [first], "due again, and first in the order of the queues"
+
+
+def test_where_the_policy_says_so_a_job_is_put_off_or_dropped(api):
+    limited(api, key="later", rate=HOUR, on_limit="reschedule", queue="later")
+    put_off = [
+        limited(api, key="later", rate=HOUR, on_limit="reschedule", queue="later") for _ in range(2)
+    ][-1]
+    limited(api, key="never", rate=HOUR, on_limit="drop", queue="never")
+    dropped = [
+        limited(api, key="never", rate=HOUR, on_limit="drop", queue="never") for _ in range(2)
+    ][-1]
+
+    given(api, "later", "never")
+
+    assert api.job(put_off)["state"] == "scheduled"
+    assert api.job(dropped)["state"] == "discarded"
+    assert "rate_limit.dropped" in kinds("rate_limit.")
+
+
+def test_a_whole_queue_can_be_limited(api):
+    jobs = [api.pushed(queue="mail") for _ in range(3)]
+    reply = api.put(
+        f"{V1}/admin/queues/mail/rate-limit",
+        data=orjson.dumps({"rate": HOUR}),
+        content_type="application/json",
+    )
+    assert reply.status_code == 200
+
+    assert given(api, "mail") == jobs[:2]
+    assert given(api, "mail") == []
+
+
+def test_a_handler_that_met_its_apis_limit_holds_the_key(api):
+    first, second = (limited(api, concurrency=5) for _ in range(2))
+    assert given(api, count=1) == [first]
+    api.nack(first, worker_id="w", rate_limit_until=ahead(60).isoformat())
+
+    assert given(api) == []
+    assert kinds("rate_limit.dynamic") == ["rate_limit.dynamic_adjusted"]
+    RateLimit.objects.update(held_until=ago(1), closed_until=None)
+    assert given(api) == [second]
+
+
+def test_an_operator_sees_a_limit_and_overrides_it_for_a_while(api):
+    limited(api, concurrency=2, rate=HOUR)
+    limited(api, concurrency=2, rate=HOUR)
+    given(api, count=1)
+
+    seen = api.see("rate-limits/stripe").json()
+    assert seen["concurrency"] == {"limit": 2, "active": 1, "available": 1}
+    assert (seen["rate"]["current_count"], seen["waiting_count"]) == (1, 1)
+    assert [item["key"] for item in api.see("rate-limits").json()["items"]] == ["stripe"]
+
+    body = {"concurrency": 0, "expires_at": "+PT1H"}
+    api.put(f"{V1}/rate-limits/stripe", data=orjson.dumps(body), content_type="application/json")
+    assert given(api) == []
+    RateLimit.objects.update(override_until=ago(1))
+    assert len(given(api)) == 1
+    assert api.see("rate-limits/nothing").status_code == 404
+
+
+def test_the_answer_to_an_enqueue_says_what_the_window_allows(api):
+    reply = api.push(rate_limit={"key": "k", "rate": HOUR})
+
+    assert reply.headers["X-RateLimit-Limit"] == "2"
+    assert reply.headers["X-RateLimit-Remaining"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("policy", "field"),
+    [
+        ({}, "rate_limit.key"),
+        ({"key": "a b"}, "rate_limit.key"),
+        ({"key": "k", "concurrency": -1}, "rate_limit.concurrency"),
+        ({"key": "k", "rate": {"period": "PT1S"}}, "rate_limit.rate.limit"),
+        ({"key": "k", "rate": {"limit": 1}}, "rate_limit.rate.period"),
+        ({"key": "k", "rate": {"limit": 1, "period": "PT0S"}}, "rate_limit.rate.period"),
+        ({"key": "k", "throttle": {"limit": 1, "period": "x"}}, "rate_limit.throttle.period"),
+        ({"key": "k", "on_limit": "panic"}, "rate_limit.on_limit"),
+    ],
+)
+def test_a_policy_that_breaks_a_rule_is_refused(api, policy, field):
+    assert refusal(api.push(rate_limit=policy))["details"]["field"] == field
+    assert not Job.objects.exists()

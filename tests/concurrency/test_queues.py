@@ -1,0 +1,111 @@
+"""What is decided about queues holds while many producers and workers are at them."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from django.utils import timezone
+
+from jobs import engine
+from jobs.errors import QueueFull
+from jobs.lifecycle import State
+from jobs.models import Job
+from jobs.validation import new_jobs
+from workers import protocol
+
+from .threads import together
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+
+BOUND = 20
+
+
+def bounded(strategy: str) -> None:
+    engine.queues.configure("default", {"max_depth": BOUND, "strategy": strategy})
+
+
+def enqueue(count: int = 1, **fields) -> int:
+    """Enqueue jobs, all or none; return how many."""
+    document = {"type": "a", "args": []} | fields
+    try:
+        return len(engine.enqueue(new_jobs([document] * count, timezone.now())))
+    except QueueFull:
+        return 0
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_bounded_queue_is_never_over_its_bound_however_many_enqueue(size):
+    bounded("reject")
+
+    def produce() -> list[tuple[int, int]]:
+        return [(enqueue(size), engine.bounds.depth("default")) for _ in range(8)]
+
+    seen = [pair for pairs in together(*[produce] * 8) for pair in pairs]
+
+    assert max(depth for _, depth in seen) == BOUND - BOUND % size
+    assert sum(stored for stored, _ in seen) == Job.objects.count() == BOUND - BOUND % size
+
+
+def test_a_bounded_queue_is_never_over_while_workers_make_room():
+    bounded("reject")
+    enqueue(BOUND)
+
+    def produce() -> int:
+        stored = 0
+        for _ in range(8):
+            stored += enqueue()
+            assert engine.bounds.depth("default") <= BOUND
+        return stored
+
+    def work() -> int:
+        fetched = [job for _ in range(8) for job in protocol.fetch(["default"], worker_id="w")]
+        return -len(fetched)
+
+    balance = sum(together(*[produce] * 5, *[work] * 3))
+
+    assert engine.bounds.depth("default") == BOUND + balance
+
+
+def test_a_queue_that_drops_the_oldest_keeps_its_bound_and_takes_every_job():
+    bounded("drop_oldest")
+
+    def produce() -> int:
+        return sum(enqueue(2) for _ in range(8))
+
+    assert sum(together(*[produce] * 6)) == 96
+    assert Job.objects.filter(state=State.AVAILABLE).count() == BOUND
+    assert Job.objects.filter(state=State.DISCARDED).count() == 96 - BOUND
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"rate_limit": {"key": "api", "concurrency": 1000}}],
+    ids=["plain", "rate-limited"],
+)
+def test_no_fetch_that_begins_after_a_pause_is_given_a_job(fields):
+    enqueue(400, **fields)
+    at_work, paused = threading.Semaphore(0), threading.Event()
+
+    def fetch(name: str) -> list[int]:
+        """Fetch until some time after the pause; return what was given after it."""
+        late: list[int] = []
+        while len(late) < 3:
+            after = paused.is_set()
+            given = len(protocol.fetch(["default"], worker_id=name, count=2))
+            at_work.release()
+            if after:
+                late.append(given)
+        return late
+
+    def pause() -> list[int]:
+        for _ in range(12):
+            assert at_work.acquire(timeout=30)
+        engine.pause("default")
+        paused.set()
+        return []
+
+    given = together(*(lambda name=name: fetch(name) for name in "abcdef"), pause)
+
+    assert [late for late in given if late] == [[0, 0, 0]] * 6
+    assert Job.objects.filter(state=State.AVAILABLE).exists(), "they were fetched too fast"

@@ -1,0 +1,153 @@
+"""The OpenAPI document: whole, true to its examples, and what the code says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from django.core.management import CommandError, call_command
+
+from tests.ojs_client import OJSClient
+from workers.openapi import operations
+from workers.openapi.document import PATH, shipped, written
+from workers.openapi.generate import NotDescribed, document
+
+JSON_SCHEMA = "https://json-schema.org/draft/2020-12/schema"
+
+
+def check(instance: Any, schema: Any) -> None:
+    whole = {"$schema": JSON_SCHEMA, "components": shipped()["components"], "allOf": [schema]}
+    jsonschema.Draft202012Validator(
+        whole, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
+    ).validate(instance)
+
+
+def media() -> list[Any]:
+    """Every body and answer: where it stands, and its content."""
+    found = []
+    for path, methods in shipped()["paths"].items():
+        for method, operation in methods.items():
+            places = {"body": operation.get("requestBody", {})} | operation["responses"]
+            for place, holder in places.items():
+                for content in holder.get("content", {}).values():
+                    found.append(pytest.param(content, id=f"{method} {path} {place}"))
+    for name, response in shipped()["components"]["responses"].items():
+        for content in response["content"].values():
+            found.append(pytest.param(content, id=name))
+    return found
+
+
+# The committed document
+
+
+def test_the_committed_document_is_what_the_code_says():
+    """If it is not: `manage.py openapi`, and commit what it wrote."""
+    assert PATH.read_text() == written(document())
+
+
+def test_the_check_fails_where_it_is_not(tmp_path, monkeypatch):
+    outdated = tmp_path / "openapi.json"
+    outdated.write_text("{}")
+    monkeypatch.setattr("workers.management.commands.openapi.PATH", outdated)
+
+    with pytest.raises(CommandError, match="out of date"):
+        call_command("openapi", check=True)
+    call_command("openapi")
+    call_command("openapi", check=True)
+
+    assert outdated.read_text() == PATH.read_text()
+
+
+def test_an_endpoint_that_nobody_described_is_found_out(monkeypatch):
+    monkeypatch.delitem(operations.OPERATIONS, ("POST", "/ojs/v1/jobs"))
+
+    with pytest.raises(NotDescribed, match=r"POST /ojs/v1/jobs$"):
+        document()
+
+
+def test_nothing_is_described_that_is_not_there():
+    described = operations.OPERATIONS.keys() | operations.ALIASES.keys()
+    there = {
+        (method.upper(), path) for path, methods in shipped()["paths"].items() for method in methods
+    }
+
+    assert described == there
+    assert set(operations.ALIASES.values()) <= operations.OPERATIONS.keys()
+
+
+@pytest.mark.parametrize("content", media())
+def test_every_example_has_the_form_it_is_an_example_of(content):
+    if "example" in content:
+        check(content["example"], content["schema"])
+
+
+def test_every_body_and_every_refusal_has_an_example():
+    without = [
+        param.id
+        for param in media()
+        if "example" not in param.values[0]
+        and (str(param.id).endswith("body") or "Refused" in str(param.id))
+    ]
+
+    assert without == []
+
+
+@pytest.mark.parametrize("key", sorted(operations.OPERATIONS), ids=" ".join)
+def test_every_endpoint_says_what_it_may_refuse(key):
+    method, path = key
+    responses = shipped()["paths"][path][method.lower()]["responses"]
+
+    assert {"400", "503"} <= responses.keys()
+    if shipped()["paths"][path][method.lower()]["security"] != [{}]:
+        assert {"401", "403"} <= responses.keys()
+    assert any(status.startswith("2") for status in responses)
+
+
+# Served
+
+
+def test_the_document_is_there_for_everybody(db):
+    reply = OJSClient().get("/ojs/v1/openapi.json")
+
+    assert reply.status_code == 200
+    assert reply.headers["Content-Type"] == "application/json"
+    assert reply.headers["Access-Control-Allow-Origin"] == "*"
+    served = json.loads(reply.content)
+    assert served["servers"] == [{"url": "/"}]
+    assert served["paths"] == shipped()["paths"]
+
+
+def test_the_page_shows_every_endpoint_and_what_to_paste(db):
+    reply = OJSClient().get("/ojs/v1/docs")
+
+    page = reply.content.decode()
+    assert reply.status_code == 200
+    for path in shipped()["paths"]:
+        assert f"<code>{path}</code>" in page
+    assert "http://testserver/ojs/v1/jobs" in page
+    assert "<script" not in page
+    assert "style=" not in page
+
+
+def test_a_site_that_mounts_it_elsewhere_reads_its_own_addresses(rf):
+    from workers.bindings.ojs.documentation import docs, openapi_json
+
+    document = json.loads(openapi_json(rf.get("/queue/ojs/v1/openapi.json")).content)
+    page = docs(rf.get("/queue/ojs/v1/docs")).content.decode()
+
+    assert document["servers"] == [{"url": "/queue"}]
+    assert "http://testserver/queue/ojs/v1/jobs" in page
+
+
+def test_nobody_needs_the_generator_to_read_the_document(monkeypatch, db):
+    monkeypatch.setitem(__import__("sys").modules, "drf_spectacular", None)
+
+    assert OJSClient().get("/ojs/v1/openapi.json").status_code == 200
+    assert OJSClient().get("/ojs/v1/docs").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["openapi.json", "docs"])
+def test_it_may_be_read_and_nothing_else(db, path):
+    assert OJSClient().post(f"/ojs/v1/{path}").status_code == 405

@@ -1,0 +1,1 @@
+"""The Admin API of what only `workers` knows: workers and the statistics of everything."""

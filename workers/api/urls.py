@@ -1,0 +1,18 @@
+"""Workers and statistics of the Admin API. A worker's id may hold slashes: verbs come first."""
+
+from django.urls import path
+
+from .views import AdminWorkerViewSet as Workers
+from .views import StatisticsViewSet as Statistics
+
+BASE = "ojs/v1/admin"
+ONE = f"{BASE}/workers/<path:worker_id>"
+
+urlpatterns = [
+    path(f"{BASE}/stats", Statistics.as_view({"get": "retrieve"}), name="admin-stats"),
+    path(f"{BASE}/workers", Workers.as_view({"get": "list"}), name="admin-workers"),
+    path(f"{ONE}/quiet", Workers.as_view({"post": "quiet"}), name="admin-worker-quiet"),
+    path(f"{ONE}/resume", Workers.as_view({"post": "resume"}), name="admin-worker-resume"),
+    path(f"{ONE}/directive", Workers.as_view({"post": "direct"}), name="admin-worker-directive"),
+    path(ONE, Workers.as_view({"get": "retrieve", "delete": "destroy"}), name="admin-worker"),
+]

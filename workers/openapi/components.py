@@ -1,0 +1,243 @@
+"""The forms of what is answered; and all forms, by name."""
+
+from __future__ import annotations
+
+from .schema import (
+    COUNT,
+    TIME,
+    UUID,
+    Schema,
+    anything,
+    array,
+    boolean,
+    enum,
+    free,
+    integer,
+    nullable,
+    number,
+    obj,
+    ref,
+    text,
+)
+from .sent import NEW_CRON, NEW_JOB, NEW_WORKFLOW, STATE, STEP
+
+ERROR_ENTRY = obj(
+    "attempt type code message occurred_at timestamp",
+    attempt=integer(minimum=0),
+    type=text(),
+    code=text(),
+    message=text(),
+    occurred_at=TIME,
+    timestamp=TIME,
+    backtrace=array(text()),
+    details=free(),
+    retryable=boolean("What the worker said of it."),
+    worker_id=text(),
+)
+
+JOB = obj(
+    "specversion id type queue args meta priority state attempt max_attempts tags"
+    " created_at enqueued_at",
+    specversion=text(),
+    id=UUID,
+    type=text(),
+    queue=text(),
+    args=array(anything()),
+    meta=free(),
+    priority=integer(),
+    state=ref("JobState"),
+    attempt=integer(minimum=0),
+    max_attempts=integer(minimum=0),
+    tags=array(text()),
+    created_at=TIME,
+    enqueued_at=TIME,
+    started_at=TIME,
+    completed_at=TIME,
+    cancelled_at=TIME,
+    discarded_at=TIME,
+    scheduled_at=text("As the client wrote it."),
+    expires_at=text("As the client wrote it."),
+    next_attempt_at=TIME,
+    next_retry_at=TIME,
+    retry_delay_ms=COUNT,
+    timeout_ms=COUNT,
+    visibility_timeout_ms=COUNT,
+    retry=free("As the client wrote it."),
+    unique=free("As the client wrote it."),
+    result=anything("What the worker sent with its ACK."),
+    error=ref("JobError"),
+    errors=array(ref("JobError")),
+    workflow_id=UUID,
+    parent_results=array(anything()),
+) | {
+    "description": "The job envelope (OJS JSON format §3). Members that the client sent and this "
+    "server does not know are returned as they came."
+}
+
+CHANGED = {"previous_state": ref("JobState"), "activated_at": TIME, "re_enqueued_at": TIME}
+
+ERROR = obj(
+    "error",
+    error=obj(
+        "code message retryable details request_id",
+        code=text("What went wrong, for machines."),
+        message=text("What went wrong, for people."),
+        type=text(),
+        retryable=boolean("Whether the same request may succeed later."),
+        hint=text("What to do about it."),
+        details=free("`field` names the member of the body or query that is at fault."),
+        request_id=text("The request's `X-Request-Id`."),
+        docs_url=text(),
+        doc_url=text(),
+    ),
+) | {"description": "A refusal (OJS HTTP §16, errors §3)."}
+
+PAGINATION = obj(
+    "total limit offset has_more",
+    total=COUNT,
+    limit=integer(),
+    offset=COUNT,
+    has_more=boolean(),
+    next_cursor=text(),
+)
+
+CHECKPOINT = {"job_id": UUID, "sequence": integer(), "created_at": TIME, "state": anything()}
+
+ACKED = {
+    "acknowledged": boolean(),
+    "job_id": UUID,
+    "id": UUID,
+    "state": ref("JobState"),
+    "attempt": integer(),
+}
+
+NACKED = ACKED | {
+    "max_attempts": integer(),
+    "next_attempt_at": TIME,
+    "next_retry_at": TIME,
+    "retry_delay_ms": COUNT,
+    "discarded_at": TIME,
+    "completed_at": TIME,
+}
+
+ONE_OF_MANY = {
+    "status": integer("What this outcome would have been answered with alone."),
+    "error": ERROR["properties"]["error"],
+}
+
+WORKFLOW_NODE = obj(
+    type=text(),
+    state=text(),
+    index=integer(),
+    job_id=nullable(UUID),
+    workflow_id=UUID,
+    job_state=ref("JobState"),
+    id=text(),
+    depends_on=array(text()),
+    progress=nullable(number()),
+    started_at=TIME,
+    completed_at=TIME,
+    result=anything(),
+)
+
+WORKFLOW = obj(
+    "id type name state created_at metadata",
+    id=UUID,
+    type=enum("chain", "group", "batch", "dag"),
+    name=text(),
+    state=text(),
+    created_at=TIME,
+    started_at=TIME,
+    completed_at=TIME,
+    cancelled_at=TIME,
+    parent_id=UUID,
+    metadata=free(),
+    steps=array(ref("WorkflowNode")),
+    jobs=array(ref("WorkflowNode")),
+    steps_total=COUNT,
+    steps_completed=COUNT,
+    jobs_total=COUNT,
+    jobs_completed=COUNT,
+    progress=nullable(number()),
+    callbacks=free(),
+)
+
+CRON = obj(
+    "id name cron expression schedule timezone type args queue options job_template"
+    " overlap_policy enabled status run_count created_at",
+    id=text(),
+    name=text(),
+    cron=text(),
+    expression=text(),
+    schedule=text(),
+    timezone=text(),
+    type=text(),
+    args=array(anything()),
+    queue=text(),
+    options=free(),
+    job_template=free(),
+    meta=free(),
+    overlap_policy=enum("skip", "allow", "cancel_previous", "enqueue"),
+    enabled=boolean(),
+    status=enum("active", "paused"),
+    description=nullable(text()),
+    last_run_at=nullable(TIME),
+    next_run_at=nullable(TIME),
+    run_count=COUNT,
+    created_at=TIME,
+)
+
+CRON_RUN = obj(
+    "cron_name job_id outcome reason scheduled_at decided_at",
+    cron_name=text(),
+    job_id=nullable(UUID),
+    outcome=text(),
+    reason=text(),
+    scheduled_at=TIME,
+    decided_at=TIME,
+)
+
+EVENT = obj(
+    "specversion id type source time timestamp subject data",
+    specversion=text(),
+    id=text("Also the cursor that continues after it."),
+    type=text(examples=["job.completed"]),
+    source=text(),
+    time=TIME,
+    timestamp=TIME,
+    subject=text(),
+    data=free(),
+    job_id=text(),
+    job_type=text(),
+    queue=text(),
+    state=text(),
+)
+
+COMPONENTS: dict[str, Schema] = {
+    "Acknowledged": obj("acknowledged job_id id state attempt", **ACKED, completed_at=TIME),
+    "Checkpoint": obj(
+        "job_id sequence created_at checkpoint", **CHECKPOINT, checkpoint=obj(**CHECKPOINT)
+    ),
+    "CronJob": CRON,
+    "CronRun": CRON_RUN,
+    "Error": ERROR,
+    "Event": EVENT,
+    "Failed": obj("acknowledged job_id id state attempt max_attempts", **NACKED),
+    "Job": JOB,
+    "JobError": ERROR_ENTRY,
+    "JobReply": obj("job", job=ref("Job"), deduplicated=boolean("It was there before.")),
+    "ChangedJobReply": obj(
+        "job", job={"allOf": [ref("Job"), {"type": "object", "properties": CHANGED}]}
+    ),
+    "JobState": enum(*STATE),
+    "NewCronJob": NEW_CRON,
+    "NewJob": NEW_JOB,
+    "NewWorkflow": NEW_WORKFLOW,
+    "Outcome": obj("status acknowledged job_id id", **NACKED, **ONE_OF_MANY)
+    | {"description": "What became of one of several outcomes."},
+    "Pagination": PAGINATION,
+    "Step": STEP,
+    "Workflow": WORKFLOW,
+    "WorkflowNode": WORKFLOW_NODE,
+    "WorkflowReply": obj("workflow", workflow=ref("Workflow")),
+}

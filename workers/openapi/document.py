@@ -1,0 +1,136 @@
+"""The generated document as it is shipped, so that serving it needs nothing and costs nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from django.utils.html import escape
+from django.utils.safestring import SafeString, mark_safe
+
+PATH = Path(__file__).with_name("openapi.json")
+
+
+@cache
+def shipped() -> dict[str, Any]:
+    """Return the OpenAPI document of this version."""
+    document: dict[str, Any] = json.loads(PATH.read_text())
+    return document
+
+
+def written(document: dict[str, Any]) -> str:
+    """The document as it is committed: laid out, so that a change can be read."""
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A status, what it means, and an example."""
+
+    status: str
+    description: str
+    example: str
+    form: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """An endpoint as the page shows it."""
+
+    id: str
+    method: str
+    path: str
+    summary: str
+    description: str
+    parameters: list[dict[str, Any]]
+    body: str
+    form: str
+    curl: str
+    answers: list[Answer] = field(default_factory=list)
+
+
+def sections(document: dict[str, Any], base: str) -> dict[str, list[Section]]:
+    """Return the endpoints by tag, in the order of the tags.
+
+    Args:
+        base: URL of the server, for the commands that may be pasted.
+    """
+    found: dict[str, list[Section]] = defaultdict(list)
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            found[operation["tags"][0]].append(_section(document, path, method, operation, base))
+    return {tag["name"]: found[tag["name"]] for tag in document["tags"] if found[tag["name"]]}
+
+
+def forms(document: dict[str, Any]) -> dict[str, str]:
+    """Name → JSON Schema of everything that is sent or answered."""
+    return {name: pretty(schema) for name, schema in document["components"]["schemas"].items()}
+
+
+def marked(text: str) -> SafeString:
+    """The text as HTML, with what stands between backticks as code."""
+    return mark_safe(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text)))
+
+
+def pretty(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _section(
+    document: dict[str, Any], path: str, method: str, operation: dict[str, Any], base: str
+) -> Section:
+    media = _first(operation.get("requestBody", {}).get("content", {}))
+    example = media.get("example")
+    return Section(
+        id=operation["operationId"],
+        method=method.upper(),
+        path=path,
+        summary=operation["summary"],
+        description=marked(operation.get("description", "")),
+        parameters=operation.get("parameters", []),
+        body=pretty(example) if example is not None else "",
+        form=_form(media),
+        curl=_curl(method, path, example, base, is_open=operation["security"] == [{}]),
+        answers=[
+            _answer(document, status, response)
+            for status, response in operation["responses"].items()
+        ],
+    )
+
+
+def _answer(document: dict[str, Any], status: str, response: dict[str, Any]) -> Answer:
+    description = response["description"]
+    if "$ref" in response:
+        name = response["$ref"].rpartition("/")[2]
+        response = document["components"]["responses"][name]
+    media = _first(response.get("content", {}))
+    example = media.get("example")
+    shown = example if isinstance(example, str) else pretty(example) if example else ""
+    return Answer(status, marked(description), shown, _form(media))
+
+
+def _first(content: dict[str, Any]) -> dict[str, Any]:
+    media: dict[str, Any] = next(iter(content.values()), {})
+    return media
+
+
+def _form(media: dict[str, Any]) -> str:
+    reference: str = media.get("schema", {}).get("$ref", "")
+    return reference.rpartition("/")[2]
+
+
+def _curl(method: str, path: str, example: Any, base: str, *, is_open: bool) -> str:
+    verb = "" if method == ("get" if example is None else "post") else f" -X {method.upper()}"
+    words = [f"curl{verb} '{base}{path}'"]
+    if not is_open:
+        words.append('-H "Authorization: Bearer $OJS_KEY"')
+    if example is not None:
+        words.append("-H 'Content-Type: application/openjobspec+json'")
+        body = json.dumps(example, ensure_ascii=False).replace("'", "'\\''")
+        words.append(f"-d '{body}'")
+    return " \\\n  ".join(words)

@@ -1,0 +1,68 @@
+"""What an endpoint takes and answers: one row of the tables in `operations`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from jobs.api.dialects import MEDIA_TYPE
+
+from .schema import Schema, integer, text
+
+Json = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A parameter of the query string."""
+
+    name: str
+    schema: Schema
+    description: str = ""
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A success: what it means, its form, an example, and headers beside the standard ones."""
+
+    description: str
+    schema: Schema | None = None
+    example: Json = None
+    headers: tuple[str, ...] = ()
+    media_types: tuple[str, ...] = ()
+    """Where it is not JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An endpoint: what it does, what it takes, what it answers."""
+
+    tag: str
+    summary: str
+    replies: dict[int, Reply]
+    description: str = ""
+    body: Schema | None = None
+    example: Json = None
+    """Of the body."""
+    optional: bool = False
+    """The body may be left out."""
+    query: tuple[Query, ...] = ()
+    headers: tuple[Query, ...] = ()
+    """Of the request, beside the standard ones."""
+    media_type: str = MEDIA_TYPE
+    """Of all its answers."""
+    refusals: dict[int, str] = field(default_factory=dict)
+    """Status → what it means here, beside what every endpoint may refuse."""
+
+
+LIMIT = Query("limit", integer(minimum=1, maximum=200, default=50), "Most entries of a page.")
+OFFSET = Query("offset", integer(minimum=0, maximum=1_000_000, default=0), "For older clients.")
+CURSOR = Query("cursor", text(), "`pagination.next_cursor` of the page before.")
+PAGE = (LIMIT, OFFSET, CURSOR)
+
+NO_JOB = {404: "There is no such job."}
+NOT_IN_THAT_STATE = {409: "The job is not in a state that allows it."}
+TOO_LARGE = {413: 'The body exceeds `OJS["MAX_BODY_SIZE"]`.'}
+MAINTAINED = {503: "The server is in maintenance, or the database is away: try again."}
+FULL = {429: "The queue is full; `Retry-After` says when to try again."}

@@ -1,0 +1,38 @@
+"""The tables, one module for each part of the API, put together."""
+
+from __future__ import annotations
+
+from ..operation import Operation
+from . import bulk, flare, jobs, limits, queue_operations, queues, workers, workflows
+
+Key = tuple[str, str]
+"""Method and path: `("GET", "/ojs/v1/jobs/{job_id}")`."""
+
+TABLES = (jobs, bulk, workers, workflows, queues, queue_operations, limits, flare)
+
+OPERATIONS: dict[Key, Operation] = {
+    key: operation for table in TABLES for key, operation in table.OPERATIONS.items()
+}
+ALIASES: dict[Key, Key] = {key: same for table in TABLES for key, same in table.ALIASES.items()}
+"""Other ways to say the same, for other clients."""
+
+TAGS = {
+    "Jobs": "Enqueue, look, cancel.",
+    "Bulk": "Many jobs in one request.",
+    "Results": "What jobs led to.",
+    "Progress": "How far jobs are.",
+    "Workflows": "Chains, groups, batches and graphs of jobs.",
+    "Cron": "Jobs that come again and again.",
+    "Workers": "The worker protocol: fetch, settle, heartbeat.",
+    "Checkpoints": "What a job keeps for its next attempt.",
+    "Queues": "What waits, and where.",
+    "Rate limits": "How many jobs of a key may start.",
+    "Job specs": "What a deployment registers.",
+    "Dead letter": "Jobs that were given up.",
+    "Events": "What happened.",
+    "Server": "What it can do, and how it is.",
+    "Flare": "The Zeridion Flare Workers API, where it is switched on.",
+}
+
+NOT_YET = ("/ojs/v1/admin/",)
+"""Beginnings of paths that are still to be described."""

@@ -1,0 +1,158 @@
+"""Many jobs at once, and the priority of one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..operation import MAINTAINED, NO_JOB, TOO_LARGE, Operation, Query, Reply
+from ..schema import COUNT, Schema, array, boolean, enum, free, integer, obj, ref, text
+from ..sent import STATE, TYPE, WHEN
+from .jobs import JOB, NEW_JOB
+
+ID = JOB["id"]
+ATOMICITY = enum("atomic", "partial", description="All or none, or all that can be.")
+KEY = text("A repetition with the same key is answered what was answered before.", maxLength=256)
+KEY_HEADER = (Query("Idempotency-Key", KEY),)
+USED = {409: "The idempotency key was used for another request."}
+TOO_MANY = {413: 'More than `OJS["MAX_BULK"]` jobs, or too large a body.'}
+NONE = "Nothing was done: none of the jobs could be, or not all of an atomic request."
+
+FILTER = obj(
+    type=TYPE,
+    queue=text(maxLength=255),
+    state={
+        "description": "One state, or several.",
+        "oneOf": [enum(*STATE), array(enum(*STATE), minItems=1)],
+    },
+    enqueued_before=WHEN,
+    enqueued_after=WHEN,
+    since=WHEN,
+    until=WHEN,
+    priority=integer(minimum=-100, maximum=100),
+    meta={
+        "type": "object",
+        "maxProperties": 10,
+        "additionalProperties": {"type": ["string", "number", "boolean"]},
+    },
+) | {"additionalProperties": False, "minProperties": 1}
+SELECTION: dict[str, Schema] = {
+    "job_ids": array(text(maxLength=64), minItems=1),
+    "filter": FILTER,
+    "atomicity": ATOMICITY,
+    "dry_run": boolean("Count only."),
+    "idempotency_key": KEY,
+}
+ITEM = obj("index job_id status", index=COUNT, job_id=text(), status=text(), reason=text())
+
+
+def change(verb: str, did: str, states: str, description: str) -> Operation:
+    """The three verbs that take a selection of jobs."""
+    report = obj(
+        **{"total_matched": COUNT, did: COUNT, "skipped": COUNT},
+        items=array(ITEM),
+        has_more=boolean("There are more: ask again."),
+        dry_run=boolean(),
+    )
+    item = {"index": 0, "job_id": ID, "status": did}
+    example: dict[str, Any] = {"total_matched": 1, did: 1, "skipped": 0, "items": [item]}
+    skipped = {"index": 1, "job_id": ID, "status": "skipped", "reason": "There is no such job"}
+    return Operation(
+        "Bulk",
+        f"{verb} many jobs",
+        {
+            200: Reply("All of them; or what a dry run would touch.", report, example),
+            207: Reply(
+                "Some of them.",
+                report,
+                example | {"total_matched": 2, "skipped": 1, "items": [item, skipped]},
+            ),
+            422: Reply(NONE, {"anyOf": [report, ref("Error")]}),
+        },
+        f"{description} Jobs that are {states} are taken, others are skipped. By ids or by a "
+        "filter; one request changes a bounded number and says if there are more.",
+        body=obj(**SELECTION) | {"oneOf": [{"required": ["job_ids"]}, {"required": ["filter"]}]},
+        example={"filter": {"queue": "email", "type": "email.send"}, "dry_run": True},
+        headers=KEY_HEADER,
+        refusals=USED | TOO_MANY | MAINTAINED,
+    )
+
+
+ENQUEUED = obj(
+    "total succeeded failed items",
+    total=COUNT,
+    succeeded=COUNT,
+    failed=COUNT,
+    items=array(
+        obj(
+            "index status",
+            index=COUNT,
+            status=enum("created", "failed"),
+            job=ref("Job"),
+            error=free(),
+        )
+    ),
+)
+CREATED = {
+    "total": 1,
+    "succeeded": 1,
+    "failed": 0,
+    "items": [{"index": 0, "status": "created", "job": JOB}],
+}
+
+OPERATIONS = {
+    ("POST", "/ojs/v1/jobs/bulk"): Operation(
+        "Bulk",
+        "Enqueue many jobs",
+        {
+            201: Reply("All of them.", ENQUEUED, CREATED),
+            207: Reply("Some of them; each item says what became of it.", ENQUEUED),
+            422: Reply(NONE, {"anyOf": [ENQUEUED, ref("Error")]}),
+        },
+        "OJS bulk operations §5.",
+        body=obj(
+            "jobs",
+            jobs=array(ref("NewJob"), minItems=1),
+            atomicity=ATOMICITY,
+            idempotency_key=KEY,
+        ),
+        example={"jobs": [NEW_JOB], "atomicity": "partial"},
+        headers=KEY_HEADER,
+        refusals=USED | TOO_MANY | MAINTAINED,
+    ),
+    ("POST", "/ojs/v1/jobs/bulk/cancel"): change(
+        "Cancel", "cancelled", "waiting", "OJS bulk operations §6."
+    ),
+    ("POST", "/ojs/v1/jobs/bulk/retry"): change(
+        "Retry", "retried", "discarded or retryable", "OJS bulk operations §7."
+    ),
+    ("POST", "/ojs/v1/jobs/bulk/delete"): change(
+        "Delete", "deleted", "finished", "OJS bulk operations §8: for good."
+    ),
+    ("PATCH", "/ojs/v1/jobs/{job_id}"): Operation(
+        "Jobs",
+        "Change the priority of a job that waits",
+        {
+            200: Reply(
+                "The job with its new priority.",
+                obj(
+                    "job id priority previous_priority",
+                    job=ref("Job"),
+                    id=text(),
+                    priority=integer(),
+                    previous_priority=integer(),
+                ),
+                {
+                    "job": JOB | {"priority": 10},
+                    "id": ID,
+                    "priority": 10,
+                    "previous_priority": 0,
+                },
+            )
+        },
+        "OJS priority §8.1.",
+        body=obj("priority", priority=integer(minimum=-100, maximum=100)),
+        example={"priority": 10},
+        refusals=NO_JOB | {409: "It does not wait any more."} | TOO_LARGE,
+    ),
+}
+ALIASES: dict[tuple[str, str], tuple[str, str]] = {}

@@ -1,0 +1,225 @@
+"""The Zeridion Flare Workers API; there where `OJS["FLARE"]["ENABLED"]` says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..operation import FULL, MAINTAINED, TOO_LARGE, Operation, Reply
+from ..schema import (
+    TIME,
+    Schema,
+    array,
+    enum,
+    free,
+    integer,
+    nullable,
+    number,
+    obj,
+    ref,
+    text,
+)
+from ..sent import TYPE, WHEN
+
+MEDIA_TYPE = "application/json"
+CENTURY = 36_500 * 86_400
+ID = "job_01KGWTDD4D9ZQR00000G5HS4QY"
+WORKER = text(minLength=1, maxLength=100)
+QUEUE = text(pattern=r"^[a-z0-9][a-z0-9.-]*$", maxLength=128)
+NAME = text(minLength=1, maxLength=255)
+SECONDS = integer(minimum=1, maximum=CENTURY)
+JOB = {
+    "id": ID,
+    "job_type": "email.send",
+    "payload": {"to": "user@example.com"},
+    "queue": "email",
+    "status": "pending",
+    "priority": 0,
+    "attempt": 0,
+    "max_attempts": 3,
+    "timeout_seconds": 1800,
+    "progress": None,
+    "tags": [],
+    "error": None,
+    "created_at": "2026-02-12T10:30:00.000Z",
+    "enqueued_at": "2026-02-12T10:30:00.000Z",
+    "scheduled_at": None,
+    "started_at": None,
+    "finished_at": None,
+}
+POLLED = {
+    name: JOB[name]
+    for name in ("id", "job_type", "payload", "max_attempts", "timeout_seconds", "enqueued_at")
+} | {"attempt": 1}
+SCHEDULE = obj(
+    "job_type cron_expression",
+    job_type=TYPE | {"maxLength": 140},
+    cron_expression=text(maxLength=255),
+    timezone=text(maxLength=64),
+    queue=QUEUE,
+    max_attempts=integer(minimum=1, maximum=10_000),
+    timeout_seconds=SECONDS,
+)
+NO_JOB = {404: "There is no such job (`job_not_found`)."}
+STATE = {409: "The job is not in a state that allows it (`invalid_state`)."}
+
+COMPONENTS: dict[str, Schema] = {
+    "FlareJob": obj(
+        "id job_type payload queue status priority attempt max_attempts timeout_seconds progress"
+        " tags error created_at enqueued_at scheduled_at started_at finished_at",
+        id=text(),
+        job_type=text(),
+        payload=free(),
+        queue=text(),
+        status=enum(
+            "awaiting",
+            "scheduled",
+            "pending",
+            "processing",
+            "retrying",
+            "succeeded",
+            "cancelled",
+            "failed",
+            "dead_letter",
+        ),
+        priority=integer(),
+        attempt=integer(),
+        max_attempts=integer(),
+        timeout_seconds=integer(),
+        progress=nullable(number()),
+        tags=array(text()),
+        error=nullable(
+            obj("type message stack_trace", type=text(), message=text(), stack_trace=text())
+        ),
+        created_at=TIME,
+        enqueued_at=TIME,
+        scheduled_at=nullable(TIME),
+        started_at=nullable(TIME),
+        finished_at=nullable(TIME),
+    ),
+}
+
+
+def flare(summary: str, replies: dict[int, Reply], **more: Any) -> Operation:
+    return Operation("Flare", summary, replies, media_type=MEDIA_TYPE, **more)
+
+
+WHOLE = {200: Reply("The job.", ref("FlareJob"), JOB)}
+OPERATIONS = {
+    ("POST", "/flare/v1/workers/register"): flare(
+        "Register a worker and its schedules",
+        {200: Reply("It is known.", obj("status", status=text()), {"status": "registered"})},
+        body=obj(
+            "worker_id queues job_types",
+            worker_id=WORKER,
+            queues=array(NAME, minItems=1, maxItems=1000),
+            job_types=array(NAME, maxItems=1000),
+            hostname=text(maxLength=255),
+            sdk_version=text(maxLength=255),
+            recurring_schedules=array(SCHEDULE, maxItems=1000),
+        ),
+        example={"worker_id": "w-1", "queues": ["email"], "job_types": ["email.send"]},
+        refusals=TOO_LARGE,
+    ),
+    ("POST", "/flare/v1/workers/poll"): flare(
+        "Fetch jobs",
+        {
+            200: Reply(
+                "None is a normal answer.",
+                obj(
+                    "jobs",
+                    jobs=array(
+                        obj(
+                            "id job_type payload attempt max_attempts timeout_seconds enqueued_at",
+                            id=text(),
+                            job_type=text(),
+                            payload=free(),
+                            attempt=integer(),
+                            max_attempts=integer(),
+                            timeout_seconds=integer(),
+                            enqueued_at=TIME,
+                        )
+                    ),
+                ),
+                {"jobs": [POLLED]},
+            )
+        },
+        body=obj(
+            "worker_id queues",
+            worker_id=WORKER,
+            queues=array(NAME, minItems=1, maxItems=1000),
+            capacity=integer(minimum=1, maximum=50),
+            job_types=array(NAME, maxItems=1000),
+        ),
+        example={"worker_id": "w-1", "queues": ["email"], "capacity": 10},
+        refusals=TOO_LARGE,
+    ),
+    ("POST", "/flare/v1/workers/ack"): flare(
+        "Settle a job",
+        {
+            200: Reply(
+                "What follows.",
+                obj(
+                    "action retry_at children_activated",
+                    action=enum("succeeded", "retry", "failed", "dead_letter"),
+                    retry_at=nullable(TIME),
+                    children_activated=nullable(integer()),
+                ),
+                {"action": "succeeded", "retry_at": None, "children_activated": 0},
+            )
+        },
+        body=obj(
+            "worker_id job_id status",
+            worker_id=WORKER,
+            job_id=text(minLength=1, maxLength=255),
+            status=enum("succeeded", "failed"),
+            duration_ms=integer(minimum=0),
+            error=obj(type=text(), message=text(), stack_trace=text()),
+        ),
+        example={"worker_id": "w-1", "job_id": ID, "status": "succeeded", "duration_ms": 784},
+        refusals=NO_JOB | STATE | TOO_LARGE,
+    ),
+    ("POST", "/flare/v1/workers/heartbeat"): flare(
+        "Say that a job goes on",
+        {
+            200: Reply(
+                "`cancel`: it was cancelled meanwhile.",
+                obj("status", status=enum("ok", "cancel")),
+                {"status": "ok"},
+            )
+        },
+        body=obj(
+            "worker_id job_id",
+            worker_id=WORKER,
+            job_id=text(minLength=1, maxLength=255),
+            progress=number("0 to 1; anything else is ignored."),
+        ),
+        example={"worker_id": "w-1", "job_id": ID, "progress": 0.5},
+        refusals=NO_JOB | STATE | TOO_LARGE,
+    ),
+    ("POST", "/flare/v1/jobs"): flare(
+        "Enqueue a job",
+        {201: Reply("The job.", ref("FlareJob"), JOB, ("Location",))},
+        body=obj(
+            "job_type",
+            job_type=TYPE,
+            payload=free(),
+            queue=QUEUE,
+            priority=integer(minimum=-100, maximum=100),
+            max_attempts=integer(minimum=1, maximum=10_000),
+            timeout_seconds=SECONDS,
+            scheduled_at=WHEN,
+            parent_id=text("It waits until that job has succeeded.", maxLength=255),
+            tags=array(text(maxLength=255)),
+        ),
+        example={"job_type": "email.send", "payload": JOB["payload"], "queue": "email"},
+        refusals={404: "There is no such parent.", 422: "The queue takes no such jobs."}
+        | FULL
+        | TOO_LARGE
+        | MAINTAINED,
+    ),
+    ("GET", "/flare/v1/jobs/{job_id}"): flare("A job", WHOLE, refusals=NO_JOB),
+    ("POST", "/flare/v1/jobs/{job_id}/cancel"): flare(
+        "Cancel a job", WHOLE, refusals=NO_JOB | STATE
+    ),
+}
+ALIASES: dict[tuple[str, str], tuple[str, str]] = {}

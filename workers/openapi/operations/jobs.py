@@ -1,0 +1,245 @@
+"""Jobs, results and progress, for producers."""
+
+from __future__ import annotations
+
+from ..operation import (
+    FULL,
+    MAINTAINED,
+    NO_JOB,
+    NOT_IN_THAT_STATE,
+    TOO_LARGE,
+    Operation,
+    Query,
+    Reply,
+)
+from ..schema import (
+    COUNT,
+    TIME,
+    UUID,
+    anything,
+    array,
+    enum,
+    free,
+    integer,
+    nullable,
+    number,
+    obj,
+    ref,
+    text,
+)
+
+JOB = {
+    "specversion": "1.0",
+    "id": "019539a4-b68c-7def-8000-1a2b3c4d5e6f",
+    "type": "email.send",
+    "queue": "email",
+    "args": ["user@example.com", "welcome"],
+    "meta": {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},
+    "priority": 0,
+    "state": "available",
+    "attempt": 0,
+    "max_attempts": 3,
+    "tags": ["welcome"],
+    "created_at": "2026-02-12T10:30:00.000Z",
+    "enqueued_at": "2026-02-12T10:30:00.000Z",
+}
+NEW_JOB = {
+    "type": "email.send",
+    "args": ["user@example.com", "welcome"],
+    "meta": JOB["meta"],
+    "options": {"queue": "email", "retry": {"max_attempts": 3}, "tags": ["welcome"]},
+}
+DONE = JOB | {
+    "state": "completed",
+    "attempt": 1,
+    "started_at": "2026-02-12T10:30:01.120Z",
+    "completed_at": "2026-02-12T10:30:01.904Z",
+    "result": {"message_id": "m-17"},
+}
+CANCELLED = JOB | {
+    "state": "cancelled",
+    "cancelled_at": "2026-02-12T10:31:00.000Z",
+    "previous_state": "available",
+}
+TAKEN = {
+    409: "A job with this id exists, or a unique policy refuses the job.",
+    422: "The retry policy breaks a rule, the version of the envelope is not ours, or the queue "
+    "takes no such jobs.",
+} | FULL
+RESULT = obj(
+    "job_id state result",
+    job_id=UUID,
+    state=ref("JobState"),
+    result=anything(),
+    completed_at=TIME,
+    result_stored_at=TIME,
+    result_expires_at=TIME,
+    result_size_bytes=COUNT,
+    error=obj(type=text(), code=text(), message=text(), attempt=integer()),
+)
+PROGRESS = obj(
+    "job_id state progress data message updated_at",
+    job_id=UUID,
+    state=ref("JobState"),
+    progress=nullable(number(minimum=0, maximum=1)),
+    data=nullable(free()),
+    message=nullable(text()),
+    updated_at=nullable(TIME),
+)
+STANDING = {
+    "job_id": JOB["id"],
+    "state": "active",
+    "progress": 0.5,
+    "data": {"rows": 5000},
+    "message": "half way",
+    "updated_at": "2026-02-12T10:30:01.500Z",
+}
+REPORT = obj(
+    progress=number("0 to 1."),
+    percentage=number("0 to 100, for older clients."),
+    message=text(maxLength=10_000),
+    data=free("64 KB of JSON at most."),
+    worker_id=text(maxLength=255),
+    attempt=integer(minimum=1, maximum=2**31 - 1),
+)
+REPORTED = Operation(
+    "Progress",
+    "Report how far a job is",
+    {200: Reply("How far it is now: never less than it was.", PROGRESS, STANDING)},
+    body=REPORT,
+    example={"progress": 0.5, "message": "half way", "worker_id": "worker-1"},
+    refusals=NO_JOB | NOT_IN_THAT_STATE | TOO_LARGE,
+)
+
+OPERATIONS = {
+    ("POST", "/ojs/v1/jobs"): Operation(
+        "Jobs",
+        "Enqueue a job",
+        {
+            201: Reply("The job as it was stored.", ref("JobReply"), {"job": JOB}, ("Location",)),
+            200: Reply(
+                "A unique policy ignored the job; this one is there already.",
+                ref("JobReply"),
+                {"job": JOB, "deduplicated": True},
+            ),
+        },
+        "PUSH (OJS HTTP §9.1).",
+        body=ref("NewJob"),
+        example=NEW_JOB,
+        refusals=TAKEN | TOO_LARGE | MAINTAINED,
+    ),
+    ("POST", "/ojs/v1/jobs/batch"): Operation(
+        "Jobs",
+        "Enqueue many jobs, all or none",
+        {
+            201: Reply(
+                "All of them, in the order given.",
+                obj("jobs count enqueued failed", jobs=array(ref("Job")), count=COUNT)
+                | {"additionalProperties": True},
+                {"jobs": [JOB], "count": 1, "enqueued": 1, "failed": 0},
+            )
+        },
+        'At most `OJS["MAX_BATCH"]` (OJS HTTP §9.2).',
+        body=obj("jobs", jobs=array(ref("NewJob"), minItems=1)),
+        example={"jobs": [NEW_JOB]},
+        refusals=TAKEN | TOO_LARGE | MAINTAINED,
+    ),
+    ("GET", "/ojs/v1/jobs/{job_id}"): Operation(
+        "Jobs",
+        "Everything about a job",
+        {200: Reply("The job with its failed attempts.", ref("JobReply"), {"job": DONE})},
+        refusals=NO_JOB,
+    ),
+    ("POST", "/ojs/v1/jobs/{job_id}/cancel"): Operation(
+        "Jobs",
+        "Cancel a job",
+        {200: Reply("The cancelled job.", ref("ChangedJobReply"), {"job": CANCELLED})},
+        "An active one too: its worker hears of it with the next heartbeat (OJS core §7.6).",
+        refusals=NO_JOB | {409: "It has finished already."},
+    ),
+    ("POST", "/ojs/v1/jobs/{job_id}/activate"): Operation(
+        "Jobs",
+        "Release a pending job",
+        {
+            200: Reply(
+                "The job, available now.",
+                ref("ChangedJobReply"),
+                {"job": JOB | {"previous_state": "pending"}},
+            )
+        },
+        refusals=NO_JOB | {409: "It is not pending, or waits for other jobs."},
+    ),
+    ("GET", "/ojs/v1/jobs/{job_id}/result"): Operation(
+        "Results",
+        "The result of a job, now or when there is one",
+        {
+            200: Reply(
+                "The outcome; without one, `Retry-After` says when to ask again.",
+                RESULT,
+                {
+                    "job_id": JOB["id"],
+                    "state": "completed",
+                    "result": {"message_id": "m-17"},
+                    "completed_at": "2026-02-12T10:30:01.904Z",
+                },
+                ("Retry-After",),
+            )
+        },
+        query=(
+            Query("wait", enum("true", "false", "1", "0"), "Wait until the job has finished."),
+            Query(
+                "timeout",
+                integer(minimum=0, maximum=86_400, default=30),
+                'Seconds to wait, at most `OJS["MAX_WAIT"]`.',
+            ),
+        ),
+        refusals=NO_JOB
+        | {408: "It has not finished in time.", 410: "Its result's retention has passed."},
+    ),
+    ("POST", "/ojs/v1/jobs/results"): Operation(
+        "Results",
+        "The results of many jobs",
+        {
+            200: Reply(
+                "Id → state and result; null where there is no such job.",
+                obj(
+                    "results",
+                    results={
+                        "type": "object",
+                        "additionalProperties": {
+                            "anyOf": [
+                                obj("state result", state=ref("JobState"), result=anything()),
+                                {"type": "null"},
+                            ]
+                        },
+                    },
+                ),
+                {"results": {JOB["id"]: {"state": "completed", "result": {"message_id": "m-17"}}}},
+            )
+        },
+        body=obj("ids", ids=array(text(maxLength=64), minItems=1, maxItems=1000)),
+        example={"ids": [JOB["id"]]},
+        refusals=TOO_LARGE,
+    ),
+    ("GET", "/ojs/v1/jobs/{job_id}/progress"): Operation(
+        "Progress",
+        "How far a job is",
+        {200: Reply("null where nobody said.", PROGRESS, STANDING)},
+        refusals=NO_JOB,
+    ),
+    ("PUT", "/ojs/v1/jobs/{job_id}/progress"): REPORTED,
+    ("POST", "/ojs/v1/workers/progress"): Operation(
+        "Progress",
+        REPORTED.summary,
+        REPORTED.replies,
+        body=REPORT
+        | {"properties": REPORT["properties"] | {"job_id": UUID}}
+        | {"required": ["job_id"]},
+        example=REPORTED.example | {"job_id": JOB["id"]},
+        refusals=REPORTED.refusals,
+    ),
+}
+ALIASES = {
+    ("DELETE", "/ojs/v1/jobs/{job_id}"): ("POST", "/ojs/v1/jobs/{job_id}/cancel"),
+    ("POST", "/ojs/v1/jobs/{job_id}/progress"): ("PUT", "/ojs/v1/jobs/{job_id}/progress"),
+}

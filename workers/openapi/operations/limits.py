@@ -1,0 +1,132 @@
+"""Rate limits, and job specs."""
+
+from __future__ import annotations
+
+from ..operation import PAGE, TOO_LARGE, Operation, Reply
+from ..schema import COUNT, TIME, array, boolean, enum, free, obj, ref, text
+from ..sent import RATE, RATE_LIMITS, WHEN
+
+SPEC = {
+    "type": "email.send",
+    "checksum": "sha256:9f86d081",
+    "registered_at": "2026-02-12T10:30:00.000Z",
+}
+LIMIT = obj(
+    "key on_limit waiting_count",
+    key=text(),
+    concurrency=free(),
+    rate=free(),
+    throttle=free(),
+    held_until=TIME,
+    override_expires_at=TIME,
+    on_limit=enum("wait", "reschedule", "drop"),
+    waiting_count=COUNT,
+)
+LIMITED = {
+    "key": "api.example.com",
+    "rate": {"limit": 100, "period": "PT1M", "current_count": 17},
+    "on_limit": "wait",
+    "waiting_count": 3,
+}
+
+OPERATIONS = {
+    ("GET", "/ojs/v1/rate-limits"): Operation(
+        "Rate limits",
+        "Where the rate limits stand",
+        {
+            200: Reply(
+                "Each key that was used.",
+                obj("items pagination", items=array(LIMIT), pagination=ref("Pagination")),
+                {
+                    "items": [LIMITED],
+                    "pagination": {"total": 1, "limit": 50, "offset": 0, "has_more": False},
+                },
+            )
+        },
+        "OJS rate limiting §10.1.",
+        query=PAGE,
+    ),
+    ("GET", "/ojs/v1/rate-limits/{key}"): Operation(
+        "Rate limits",
+        "Where a rate limit stands",
+        {200: Reply("It.", LIMIT, LIMITED)},
+        refusals={404: "No job has used this key."},
+    ),
+    ("PUT", "/ojs/v1/rate-limits/{key}"): Operation(
+        "Rate limits",
+        "Put other limits over a key's own",
+        {200: Reply("It, as it is now.", LIMIT, LIMITED)},
+        "Until `expires_at`, or for good (OJS rate limiting §10.2).",
+        body={
+            "anyOf": [
+                obj("limit period", **RATE["properties"], expires_at=WHEN),
+                obj(**RATE_LIMITS["properties"], expires_at=WHEN),
+            ]
+        },
+        example={"rate": {"limit": 10, "period": "PT1M"}, "expires_at": "+PT1H"},
+        refusals={404: "No job has used this key."} | TOO_LARGE,
+    ),
+    ("GET", "/ojs/v1/job-specs"): Operation(
+        "Job specs",
+        "What is registered",
+        {
+            200: Reply(
+                "By type.",
+                obj(
+                    "specs pagination",
+                    specs=array(
+                        obj(
+                            "type checksum registered_at",
+                            type=text(),
+                            checksum=text(),
+                            registered_at=TIME,
+                        )
+                    ),
+                    pagination=ref("Pagination"),
+                ),
+                {
+                    "specs": [SPEC],
+                    "pagination": {"total": 1, "limit": 50, "offset": 0, "has_more": False},
+                },
+            )
+        },
+        query=PAGE,
+    ),
+    ("POST", "/ojs/v1/job-specs"): Operation(
+        "Job specs",
+        "Register what a deployment runs",
+        {
+            200: Reply(
+                "All of them.",
+                obj("registered unchanged", registered=COUNT, unchanged=COUNT),
+                {"registered": 1, "unchanged": 0},
+            )
+        },
+        "Only workers whose checksum of a type matches are given its jobs.",
+        body=obj(
+            "specs",
+            specs={
+                "type": "object",
+                "minProperties": 1,
+                "propertyNames": {"pattern": r"^[a-zA-Z][a-zA-Z0-9_-]*$", "maxLength": 255},
+                "additionalProperties": text(minLength=1, maxLength=255),
+                "description": "Type → checksum.",
+            },
+        ),
+        example={"specs": {"email": "sha256:9f86d081"}},
+        refusals=TOO_LARGE,
+    ),
+    ("DELETE", "/ojs/v1/job-specs/{name}"): Operation(
+        "Job specs",
+        "Withdraw one",
+        {
+            200: Reply(
+                "It is gone.",
+                obj("type deleted", type=text(), deleted=boolean()),
+                {"type": "email.send", "deleted": True},
+            )
+        },
+        refusals={404: "There is no spec of this type."},
+    ),
+}
+ALIASES: dict[tuple[str, str], tuple[str, str]] = {}

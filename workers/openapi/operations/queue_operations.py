@@ -1,0 +1,262 @@
+"""What operators tell queues."""
+
+from __future__ import annotations
+
+from ..operation import TOO_LARGE, Operation, Reply
+from ..schema import (
+    COUNT,
+    TIME,
+    Schema,
+    array,
+    boolean,
+    enum,
+    free,
+    integer,
+    number,
+    obj,
+    ref,
+    text,
+)
+from ..sent import QUEUE, RATE, RATE_LIMITS, RETRY, STATE, WHEN
+
+CENTURY = 100 * 365 * 86_400
+MOST = 2**31 - 1
+NO_QUEUE = {404: "There is no such queue."}
+NOT_OURS = {422: "A member of the documents that this server does not have."}
+PATTERNS = array(text(pattern=r"^[a-zA-Z*][a-zA-Z0-9_.*-]*$", maxLength=255), maxItems=1000)
+DEPTH = integer("0: unbounded.", minimum=0, maximum=MOST)
+STRATEGY = enum("reject", "block", "drop_oldest")
+CONFIG = obj(
+    max_size=DEPTH,
+    max_depth=DEPTH,
+    overflow_policy=STRATEGY,
+    strategy=STRATEGY,
+    warning_threshold=number(minimum=0, maximum=1),
+    backpressure=obj(
+        max_depth=DEPTH,
+        max_size=DEPTH,
+        strategy=STRATEGY,
+        warning_threshold=number(minimum=0, maximum=1),
+    )
+    | {"additionalProperties": False},
+    concurrency=integer("Jobs that may be active at once.", minimum=0, maximum=MOST),
+    rate_limit={"oneOf": [RATE, RATE_LIMITS]},
+    retention=obj(
+        completed=text(examples=["P7D"]),
+        discarded=text(examples=["P30D"]),
+        cancelled=text(examples=["P1D"]),
+    )
+    | {"additionalProperties": False},
+    visibility_timeout=integer("Seconds.", minimum=1, maximum=CENTURY),
+    default_timeout=integer("Seconds.", minimum=1, maximum=CENTURY),
+    default_retry=RETRY,
+    allowed_job_types=PATTERNS,
+) | {"additionalProperties": False, "description": "What is `null` is taken away."}
+ABOUT = {
+    "name": "email",
+    "status": "active",
+    "paused": False,
+    "created_at": "2026-02-12T10:30:00.000Z",
+}
+CONFIGURED = ABOUT | {
+    "state": "active",
+    "config": {"concurrency": 10},
+    "configuration": {"concurrency": 10},
+}
+STATS = dict.fromkeys(STATE, 0) | {"available": 42, "active": 8, "depth": 42}
+DOCUMENT: dict[str, Schema] = {
+    "name": text(),
+    "status": text(),
+    "paused": boolean(),
+    "created_at": TIME,
+    "paused_at": TIME,
+}
+FULL = DOCUMENT | {
+    "state": text(),
+    "config": free(),
+    "configuration": free(),
+    "updated_at": TIME,
+}
+COUNTS = obj(**dict.fromkeys(STATE, COUNT), depth=COUNT, max_depth=COUNT)
+QUEUE_NAME = {"name": QUEUE}
+
+
+def stopped(summary: str, word: str, *, body: Schema | None = None) -> Operation:
+    return Operation(
+        "Queues",
+        summary,
+        {
+            200: Reply(
+                "The queue.",
+                obj(
+                    f"queue name status paused {word}",
+                    queue=obj("name status paused", **DOCUMENT),
+                    name=text(),
+                    status=text(),
+                    paused=boolean(),
+                    **{word: TIME},
+                ),
+                {
+                    "queue": ABOUT,
+                    "name": "email",
+                    "status": "active",
+                    "paused": False,
+                    word: "2026-02-12T11:00:00.000Z",
+                },
+            )
+        },
+        body=body,
+        example={"reason": "the mail server is down"} if body else None,
+        optional=True,
+        refusals=NO_QUEUE | TOO_LARGE,
+    )
+
+
+OPERATIONS = {
+    ("POST", "/ojs/v1/queues"): Operation(
+        "Queues",
+        "Make a queue before its first job",
+        {201: Reply("The queue.", obj("name status config", **FULL), CONFIGURED)},
+        "Queue configuration §9.2.",
+        body=obj("name", name=QUEUE, config=ref("QueueConfig")),
+        example={"name": "email", "config": {"concurrency": 10}},
+        refusals={409: "It is there already."} | NOT_OURS | TOO_LARGE,
+    ),
+    ("GET", "/ojs/v1/queues/{name}"): Operation(
+        "Queues",
+        "A queue, its configuration and how deep it is",
+        {
+            200: Reply(
+                "Its members stand at the top level, too.",
+                obj("name status queue stats counts", **FULL, queue=free(), stats=COUNTS)
+                | {"additionalProperties": True},
+                CONFIGURED | {"queue": CONFIGURED, "stats": STATS, "counts": {}},
+            )
+        },
+        refusals=NO_QUEUE,
+    ),
+    ("DELETE", "/ojs/v1/queues/{name}"): Operation(
+        "Queues",
+        "Delete a queue",
+        {
+            status: Reply(
+                description,
+                obj(
+                    "queue strategy jobs_affected state",
+                    queue=text(),
+                    strategy=text(),
+                    jobs_affected=COUNT,
+                    state=enum("deleted", "draining"),
+                    target_queue=text(),
+                ),
+                {"queue": "email", "strategy": "reject", "jobs_affected": 0, "state": state},
+            )
+            for status, state, description in (
+                (200, "deleted", "It is gone."),
+                (202, "draining", "It goes when its active jobs have ended."),
+            )
+        },
+        "Queue configuration §5.3.",
+        body=obj(strategy=enum("reject", "discard", "move"), target_queue=QUEUE),
+        example={"strategy": "move", "target_queue": "default"},
+        optional=True,
+        refusals=NO_QUEUE | {409: "It has jobs, and the strategy is to refuse then."} | TOO_LARGE,
+    ),
+    ("GET", "/ojs/v1/queues/{name}/stats"): Operation(
+        "Queues",
+        "How many jobs it has in which state",
+        {
+            200: Reply(
+                "Counted now.",
+                obj(
+                    "queue status stats computed_at",
+                    queue=free(),
+                    status=text(),
+                    stats=COUNTS,
+                    computed_at=TIME,
+                ),
+                {
+                    "queue": ABOUT | STATS,
+                    "status": "active",
+                    "stats": STATS | {"queue": "email"},
+                    "computed_at": "2026-02-12T10:30:00.000Z",
+                },
+            )
+        },
+        refusals=NO_QUEUE,
+    ),
+    ("GET", "/ojs/v1/queues/{name}/priority-stats"): Operation(
+        "Queues",
+        "How many available jobs there are of each priority",
+        {
+            200: Reply(
+                "Priority → jobs.",
+                obj(
+                    "queue counts_by_priority total",
+                    queue=text(),
+                    counts_by_priority={"type": "object", "additionalProperties": COUNT},
+                    total=COUNT,
+                ),
+                {"queue": "email", "counts_by_priority": {"0": 40, "10": 2}, "total": 42},
+            )
+        },
+        refusals=NO_QUEUE,
+    ),
+    ("POST", "/ojs/v1/queues/{name}/pause"): stopped(
+        "Hand out none of its jobs", "paused_at", body=obj(reason=text(maxLength=1000))
+    ),
+    ("POST", "/ojs/v1/queues/{name}/resume"): stopped("Hand them out again", "resumed_at"),
+    ("GET", "/ojs/v1/queues/{name}/config"): Operation(
+        "Queues",
+        "What a queue was told",
+        {
+            200: Reply(
+                "Its configuration.",
+                obj("queue config", queue=text(), config=free()),
+                {"queue": "email", "config": {"concurrency": 10}},
+            )
+        },
+        refusals=NO_QUEUE,
+    ),
+    ("PUT", "/ojs/v1/queues/{name}/config"): Operation(
+        "Queues",
+        "Tell a queue something",
+        {
+            200: Reply(
+                "The queue as it is now.",
+                obj("name status config queue", **FULL, queue=free()),
+                CONFIGURED | {"queue": CONFIGURED},
+            )
+        },
+        "What is not named stays as it is (queue configuration §9.1, backpressure §6.2).",
+        body=ref("QueueConfig"),
+        example={"backpressure": {"max_depth": 1000, "strategy": "reject"}},
+        refusals=NOT_OURS | TOO_LARGE,
+    ),
+    ("DELETE", "/ojs/v1/queues/{name}/jobs"): Operation(
+        "Queues",
+        "Delete its jobs of some states for good",
+        {
+            200: Reply(
+                "A bounded number in one request.",
+                obj(
+                    "purged_count states has_more",
+                    purged_count=COUNT,
+                    states=array(text()),
+                    has_more=boolean("There are more: ask again."),
+                ),
+                {"purged_count": 17, "states": ["completed"], "has_more": False},
+            )
+        },
+        body=obj(
+            "states confirm",
+            states=array(enum(*(state for state in STATE if state != "active")), minItems=1),
+            confirm=boolean("Must be true.", enum=[True]),
+            older_than=WHEN,
+        ),
+        example={"states": ["completed"], "confirm": True},
+        refusals=NO_QUEUE | TOO_LARGE,
+    ),
+}
+COMPONENTS = {"QueueConfig": CONFIG}
+ALIASES: dict[tuple[str, str], tuple[str, str]] = {}

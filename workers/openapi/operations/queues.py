@@ -1,0 +1,262 @@
+"""Queues, dead letter, events, and what machines watch."""
+
+from __future__ import annotations
+
+from ..operation import CURSOR, OFFSET, PAGE, Operation, Query, Reply
+from ..schema import (
+    COUNT,
+    TIME,
+    array,
+    boolean,
+    enum,
+    free,
+    integer,
+    nullable,
+    number,
+    obj,
+    ref,
+    text,
+)
+from .jobs import JOB
+
+PAGE_OF_ONE = {"total": 1, "limit": 50, "offset": 0, "has_more": False}
+DEAD = JOB | {"state": "discarded", "attempt": 3, "discarded_at": "2026-02-12T11:00:00.000Z"}
+NOT_DEAD = {404: "There is no such job in the dead letter."}
+EVENT = {
+    "specversion": "1.0",
+    "id": "evt_00000000002a-00000000012c",
+    "type": "job.completed",
+    "source": "ojs://server/api",
+    "time": "2026-02-12T10:30:01.904Z",
+    "timestamp": "2026-02-12T10:30:01.904Z",
+    "subject": JOB["id"],
+    "job_id": JOB["id"],
+    "job_type": "email.send",
+    "queue": "email",
+    "state": "completed",
+    "data": {"job_id": JOB["id"], "job_type": "email.send", "queue": "email", "duration_ms": 784},
+}
+LISTED = text("Several, separated by commas; `job.*` matches what begins with `job.`")
+HEALTH = obj(
+    "status version uptime_seconds backend",
+    status=enum("ok", "degraded"),
+    version=text(),
+    uptime_seconds=COUNT,
+    backend=obj("type status", type=text(), status=text(), latency_ms=COUNT, error=text()),
+    reaper=obj("status", status=text(), last_seen_at=TIME, message=text()),
+)
+WELL = {
+    "status": "ok",
+    "version": "1.0",
+    "uptime_seconds": 86_400,
+    "backend": {"type": "postgres", "status": "healthy", "latency_ms": 1},
+    "reaper": {"status": "healthy", "last_seen_at": "2026-02-12T10:30:00.000Z"},
+}
+DEMAND = obj(
+    "queue wanted_workers wanted_concurrency worker_concurrency available active"
+    " arrivals_per_second run_seconds paused",
+    queue=text(),
+    wanted_workers=COUNT,
+    wanted_concurrency=number("Jobs that should run at once."),
+    worker_concurrency=number("Jobs that a worker of this queue runs at once, on average."),
+    available=COUNT,
+    active=COUNT,
+    arrivals_per_second=number(),
+    run_seconds=nullable(number()),
+    paused=boolean(),
+)
+
+OPERATIONS = {
+    ("GET", "/ojs/v1/queues"): Operation(
+        "Queues",
+        "List queues",
+        {
+            200: Reply(
+                "Every queue that has been used, by name.",
+                obj(
+                    "queues pagination",
+                    queues=array(
+                        obj(
+                            "name status paused created_at",
+                            name=text(),
+                            status=text(),
+                            paused=boolean(),
+                            created_at=TIME,
+                            paused_at=TIME,
+                        )
+                    ),
+                    pagination=ref("Pagination"),
+                ),
+                {
+                    "queues": [
+                        {
+                            "name": "email",
+                            "status": "active",
+                            "paused": False,
+                            "created_at": "2026-02-12T10:30:00.000Z",
+                        }
+                    ],
+                    "pagination": PAGE_OF_ONE,
+                },
+            )
+        },
+        query=PAGE,
+    ),
+    ("GET", "/ojs/v1/dead-letter"): Operation(
+        "Dead letter",
+        "List the dead letter",
+        {
+            200: Reply(
+                "Newest first.",
+                obj(
+                    "jobs pagination total",
+                    jobs=array(ref("Job")),
+                    pagination=ref("Pagination"),
+                    total=COUNT,
+                ),
+                {"jobs": [DEAD], "pagination": PAGE_OF_ONE, "total": 1},
+            )
+        },
+        query=(
+            Query("queue", text()),
+            Query("type", text()),
+            Query("limit", integer(minimum=1, maximum=100, default=50)),
+            OFFSET,
+            CURSOR,
+        ),
+    ),
+    ("GET", "/ojs/v1/dead-letter/{job_id}"): Operation(
+        "Dead letter",
+        "A job of the dead letter",
+        {200: Reply("It, with its failed attempts.", ref("JobReply"), {"job": DEAD})},
+        refusals=NOT_DEAD,
+    ),
+    ("DELETE", "/ojs/v1/dead-letter/{job_id}"): Operation(
+        "Dead letter",
+        "Delete a job of the dead letter for good",
+        {
+            200: Reply(
+                "It is gone.",
+                obj("deleted job_id", deleted=boolean(), job_id=text()),
+                {"deleted": True, "job_id": JOB["id"]},
+            )
+        },
+        refusals=NOT_DEAD,
+    ),
+    ("POST", "/ojs/v1/dead-letter/{job_id}/retry"): Operation(
+        "Dead letter",
+        "Enqueue it again with fresh attempts",
+        {200: Reply("The job, available again.", ref("ChangedJobReply"), {"job": JOB})},
+        refusals=NOT_DEAD,
+    ),
+    ("GET", "/ojs/v1/events"): Operation(
+        "Events",
+        "What happened, in order",
+        {
+            200: Reply(
+                "Read on with `after=<cursor>`; nothing is missed and nothing repeated.",
+                obj(
+                    "events cursor has_more",
+                    events=array(ref("Event")),
+                    cursor=nullable(text()),
+                    has_more=boolean(),
+                ),
+                {"events": [EVENT], "cursor": EVENT["id"], "has_more": False},
+            )
+        },
+        "OJS events §6.4.",
+        query=(
+            Query("after", text(), "The cursor of the last answer."),
+            CURSOR,
+            Query("limit", integer(minimum=1, maximum=1000, default=100)),
+            Query("types", LISTED),
+            Query("event_types", LISTED),
+            Query("queue", LISTED),
+            Query("queues", LISTED),
+            Query("job_types", LISTED),
+            Query("job_id", LISTED),
+            Query("subject", LISTED),
+            Query("worker_id", LISTED),
+        ),
+    ),
+    ("GET", "/ojs/v1/health"): Operation(
+        "Server",
+        "How the server is",
+        {200: Reply("`degraded`: no reaper runs.", HEALTH, WELL)},
+        refusals={},
+    ),
+    ("GET", "/ojs/manifest"): Operation(
+        "Server",
+        "What the server can do",
+        {
+            200: Reply(
+                "Conformance level, capabilities and extensions (OJS HTTP §21).",
+                obj(
+                    "ojs_version specversion implementation conformance_level protocols backend"
+                    " capabilities extensions endpoints",
+                    ojs_version=text(),
+                    specversion=text(),
+                    implementation=obj("name version", name=text(), version=text()),
+                    conformance_level=integer(minimum=0, maximum=4),
+                    protocols=array(text()),
+                    backend=text(),
+                    capabilities=free(),
+                    extensions={"description": "Names of extensions."},
+                    endpoints=free(),
+                ),
+            )
+        },
+    ),
+    ("GET", "/ojs/v1/metrics"): Operation(
+        "Server",
+        "Metrics for Prometheus",
+        {
+            200: Reply(
+                "In the text format, or in OpenMetrics for those who accept it "
+                "(OJS observability §8).",
+                text(),
+                'ojs_job_enqueued_total{queue="email",type="email.send"} 15234.0\n',
+                media_types=(
+                    "text/plain",
+                    "application/openmetrics-text; version=1.0.0; charset=utf-8",
+                ),
+            )
+        },
+        refusals={404: "Metrics are switched off.", 501: "The extra `metrics` is not installed."},
+    ),
+    ("GET", "/ojs/v1/autoscaling"): Operation(
+        "Server",
+        "How many workers queues want",
+        {
+            200: Reply(
+                "All named queues together, and each.",
+                obj("wanted_workers queues", wanted_workers=COUNT, queues=array(DEMAND)),
+                {
+                    "wanted_workers": 3,
+                    "queues": [
+                        {
+                            "queue": "email",
+                            "wanted_workers": 3,
+                            "wanted_concurrency": 26.4,
+                            "worker_concurrency": 10.0,
+                            "available": 120,
+                            "active": 22,
+                            "arrivals_per_second": 11.2,
+                            "run_seconds": 2.2,
+                            "paused": False,
+                        }
+                    ],
+                },
+            )
+        },
+        query=(Query("queues", text(), "Names, separated by commas; 100 at most.", required=True),),
+    ),
+    ("POST", "/ojs/v1/admin/reset"): Operation(
+        "Server",
+        "Delete everything",
+        {200: Reply("All is gone.", obj("reset", reset=boolean()), {"reset": True})},
+        'For the conformance suite; there is nothing here outside `OJS["CONFORMANCE_MODE"]`.',
+        refusals={404: "The server is not in that mode."},
+    ),
+}
+ALIASES: dict[tuple[str, str], tuple[str, str]] = {}

@@ -1,0 +1,293 @@
+"""The worker protocol: register, beat, fetch, ack, fail, deregister; checkpoints."""
+
+from __future__ import annotations
+
+from ..operation import NO_JOB, TOO_LARGE, Operation, Reply
+from ..schema import COUNT, TIME, anything, array, boolean, enum, integer, number, obj, ref, text
+from ..sent import ACK, ATTEMPT, MILLISECONDS, NACK, SECONDS, WHEN, WORKER_ID
+from .jobs import DONE, JOB
+
+ID = JOB["id"]
+ABOUT = {
+    "hostname": text(maxLength=255),
+    "pid": integer(minimum=0, maximum=2**32),
+    "queues": array(text(maxLength=255)),
+    "concurrency": integer("Jobs it runs at once.", minimum=1, maximum=1_000_000),
+    "labels": array(text(maxLength=255)),
+    "started_at": WHEN,
+}
+NAMED = text("Ids are the worker's own choice.", minLength=1, maxLength=255)
+LOST = {
+    404: "There is no such job.",
+    409: "The job is not active, or another worker or attempt holds it: drop the outcome.",
+}
+SETTLED = (
+    "A list in `acks` or `nacks` is answered with a list: each outcome by itself, with the status "
+    "that it would have had alone."
+)
+ACKED = {
+    "acknowledged": True,
+    "job_id": ID,
+    "id": ID,
+    "state": "completed",
+    "attempt": 1,
+    "completed_at": "2026-02-12T10:30:01.904Z",
+}
+NACKED = {
+    "acknowledged": True,
+    "job_id": ID,
+    "id": ID,
+    "state": "retryable",
+    "attempt": 1,
+    "max_attempts": 3,
+    "next_attempt_at": "2026-02-12T10:30:03.000Z",
+    "next_retry_at": "2026-02-12T10:30:03.000Z",
+    "retry_delay_ms": 1096,
+}
+MANY = {
+    "acks": array(obj("job_id", **ACK)),
+    "nacks": array(obj("job_id", **NACK)),
+}
+OUTCOMES = {"acks": array(ref("Outcome")), "nacks": array(ref("Outcome"))}
+BEAT = obj(
+    "state directive acknowledged jobs_extended jobs_lost server_time visibility_timeout",
+    state=enum("running", "quiet", "terminate", description="What to do now (§4.4)."),
+    directive=enum("running", "quiet", "terminate"),
+    acknowledged=boolean(),
+    jobs_extended=array(text()),
+    jobs_lost=array(text(), description="Reported, but not the worker's any more: stop them."),
+    server_time=TIME,
+    visibility_timeout=number(),
+    stale=boolean("A later heartbeat came first; this one changed nothing."),
+)
+CHECKPOINT = {
+    "job_id": ID,
+    "sequence": 3,
+    "created_at": "2026-02-12T10:30:01.500Z",
+}
+SAVED = Operation(
+    "Checkpoints",
+    "Keep a state for the job's next attempt",
+    {200: Reply("It is kept.", ref("Checkpoint"), CHECKPOINT | {"checkpoint": CHECKPOINT})},
+    "OJS durable execution §4.1.",
+    body=obj("state", state=anything("At most 1 MB."), worker_id=WORKER_ID, attempt=ATTEMPT),
+    example={"state": {"row": 4200}, "worker_id": "worker-1"},
+    refusals=LOST | TOO_LARGE,
+)
+LEFT = {
+    200: Reply(
+        "Leaving twice is no error.",
+        obj("ok worker_id deregistered", ok=boolean(), worker_id=text(), deregistered=boolean()),
+        {"ok": True, "worker_id": "worker-1", "deregistered": True},
+    )
+}
+
+OPERATIONS = {
+    ("POST", "/ojs/v1/workers/register"): Operation(
+        "Workers",
+        "Register a worker",
+        {
+            200: Reply(
+                "What is expected of it, in seconds.",
+                obj(
+                    "ok worker_id server_time heartbeat_interval heartbeat_timeout"
+                    " visibility_timeout_default",
+                    ok=boolean(),
+                    worker_id=text(),
+                    server_time=TIME,
+                    heartbeat_interval=number(),
+                    heartbeat_timeout=number(),
+                    visibility_timeout_default=number(),
+                ),
+                {
+                    "ok": True,
+                    "worker_id": "worker-1",
+                    "server_time": "2026-02-12T10:30:00.000Z",
+                    "heartbeat_interval": 5,
+                    "heartbeat_timeout": 30,
+                    "visibility_timeout_default": 1800,
+                },
+            )
+        },
+        "Worker protocol §3. Registering again is a restart. It may be left out: a worker is known "
+        "by its heartbeats and fetches as well.",
+        body=obj("worker_id hostname pid queues concurrency", worker_id=NAMED, **ABOUT)
+        | {
+            "properties": {
+                "worker_id": NAMED,
+                **ABOUT,
+                "queues": array(text(maxLength=255), minItems=1),
+            }
+        },
+        example={
+            "worker_id": "worker-1",
+            "hostname": "host-1",
+            "pid": 4711,
+            "queues": ["email", "default"],
+            "concurrency": 10,
+            "labels": ["eu"],
+        },
+        refusals=TOO_LARGE,
+    ),
+    ("POST", "/ojs/v1/workers/deregister"): Operation(
+        "Workers",
+        "Leave",
+        LEFT,
+        "Worker protocol §3.4.",
+        body=obj("worker_id", worker_id=NAMED),
+        example={"worker_id": "worker-1"},
+    ),
+    ("DELETE", "/ojs/v1/workers/{worker_id}"): Operation("Workers", "Leave", LEFT),
+    ("POST", "/ojs/v1/workers/heartbeat"): Operation(
+        "Workers",
+        "Send a heartbeat",
+        {
+            200: Reply(
+                "What the worker shall do, and what became of its jobs.",
+                BEAT,
+                {
+                    "state": "running",
+                    "directive": "running",
+                    "acknowledged": True,
+                    "jobs_extended": [ID],
+                    "jobs_lost": [],
+                    "server_time": "2026-02-12T10:30:05.000Z",
+                    "visibility_timeout": 1800,
+                },
+            )
+        },
+        "BEAT (worker protocol §4): extends the reservations of the jobs it names, and hears what "
+        "operators ask for.",
+        body=obj(
+            "worker_id",
+            worker_id=NAMED,
+            state=enum("running", "quiet", "terminate", "drain"),
+            active_job_ids=array(text(maxLength=255)),
+            active_jobs={
+                "description": "Their number, or the list itself.",
+                "oneOf": [COUNT | {"maximum": 2**31}, array(text(maxLength=255))],
+            },
+            job_id=text(maxLength=255),
+            visibility_timeout=SECONDS,
+            visibility_timeout_ms=MILLISECONDS | {"minimum": 1},
+            sequence=integer(minimum=0, maximum=2**53 - 1),
+            **ABOUT,
+        ),
+        example={"worker_id": "worker-1", "state": "running", "active_job_ids": [ID]},
+        refusals=TOO_LARGE,
+    ),
+    ("POST", "/ojs/v1/workers/fetch"): Operation(
+        "Workers",
+        "Fetch jobs",
+        {
+            200: Reply(
+                "Jobs reserved for the worker; none is a normal answer. `acks` and `nacks` are "
+                "there if some were sent.",
+                obj("jobs", jobs=array(ref("Job")), **OUTCOMES),
+                {"jobs": [JOB | {"state": "active", "attempt": 1}]},
+            )
+        },
+        "FETCH (worker protocol §6). Outcomes in `acks` and `nacks` are settled first: a busy "
+        "worker needs one round trip.",
+        body=obj(
+            "queues",
+            queues=array(text(minLength=1, maxLength=255), minItems=1),
+            worker_id=WORKER_ID,
+            count=integer(minimum=1, maximum=2**31, default=1),
+            types=array(text(maxLength=255)) | {"description": "Only jobs of these types."},
+            wait_ms=integer("Wait so long for a job.", minimum=0, maximum=2**53 - 1),
+            visibility_timeout=SECONDS,
+            visibility_timeout_ms=MILLISECONDS | {"minimum": 1},
+            **MANY,
+        ),
+        example={"queues": ["email", "default"], "worker_id": "worker-1", "count": 10},
+        refusals=TOO_LARGE,
+    ),
+    ("POST", "/ojs/v1/workers/ack"): Operation(
+        "Workers",
+        "A job is done",
+        {
+            200: Reply(
+                "It is completed.",
+                {"anyOf": [ref("Acknowledged"), obj("acks", acks=OUTCOMES["acks"])]},
+                ACKED,
+            )
+        },
+        f"ACK (worker protocol §5.6). {SETTLED}",
+        body=obj(**ACK, acks=MANY["acks"])
+        | {"anyOf": [{"required": ["job_id"]}, {"required": ["acks"]}]},
+        example={"job_id": ID, "worker_id": "worker-1", "result": DONE["result"]},
+        refusals=LOST | {413: "The result, or the body, is too large."},
+    ),
+    ("POST", "/ojs/v1/workers/nack"): Operation(
+        "Workers",
+        "A job has failed, or is given back",
+        {
+            200: Reply(
+                "Its retry policy decided what follows.",
+                {"anyOf": [ref("Failed"), obj("nacks", nacks=OUTCOMES["nacks"])]},
+                NACKED,
+            )
+        },
+        f"FAIL (worker protocol §5.6, OJS retry). {SETTLED}",
+        body=obj(**NACK, nacks=MANY["nacks"])
+        | {"anyOf": [{"required": ["job_id"]}, {"required": ["nacks"]}]},
+        example={
+            "job_id": ID,
+            "worker_id": "worker-1",
+            "error": {"type": "SMTPError", "message": "451 try later", "retryable": True},
+        },
+        refusals=LOST | TOO_LARGE,
+    ),
+    ("POST", "/ojs/v1/jobs/{job_id}/ack"): Operation(
+        "Workers",
+        "This job is done",
+        {200: Reply("It is completed.", ref("Acknowledged"), ACKED)},
+        body=obj(worker_id=WORKER_ID, attempt=ATTEMPT, result=anything()),
+        example={"worker_id": "worker-1", "result": DONE["result"]},
+        optional=True,
+        refusals=LOST | {413: "The result, or the body, is too large."},
+    ),
+    ("POST", "/ojs/v1/jobs/{job_id}/nack"): Operation(
+        "Workers",
+        "This job has failed",
+        {200: Reply("Its retry policy decided what follows.", ref("Failed"), NACKED)},
+        body=obj(**{name: schema for name, schema in NACK.items() if name != "job_id"}),
+        example={"worker_id": "worker-1", "error": {"message": "451 try later"}},
+        refusals=LOST | TOO_LARGE,
+    ),
+    ("POST", "/ojs/v1/jobs/{job_id}/checkpoint"): SAVED,
+    ("GET", "/ojs/v1/jobs/{job_id}/checkpoint"): Operation(
+        "Checkpoints",
+        "The job's last checkpoint",
+        {
+            200: Reply(
+                "It, with its state.",
+                ref("Checkpoint"),
+                CHECKPOINT
+                | {"state": {"row": 4200}, "checkpoint": CHECKPOINT | {"state": {"row": 4200}}},
+            )
+        },
+        refusals={404: "There is no such job, or it has no checkpoint."},
+    ),
+    ("DELETE", "/ojs/v1/jobs/{job_id}/checkpoint"): Operation(
+        "Checkpoints",
+        "Forget the checkpoint",
+        {
+            200: Reply(
+                "Twice is no error.",
+                obj("deleted job_id", deleted=boolean(), job_id=text(format="uuid")),
+                {"deleted": True, "job_id": ID},
+            )
+        },
+        refusals=NO_JOB,
+    ),
+}
+_FETCH, _NACK = ("POST", "/ojs/v1/workers/fetch"), ("POST", "/ojs/v1/workers/nack")
+ALIASES = {
+    ("POST", "/ojs/v1/jobs/fetch"): _FETCH,
+    ("POST", "/ojs/v1/workers/beat"): ("POST", "/ojs/v1/workers/heartbeat"),
+    ("POST", "/ojs/v1/workers/fail"): _NACK,
+    ("POST", "/ojs/v1/jobs/{job_id}/fail"): ("POST", "/ojs/v1/jobs/{job_id}/nack"),
+    ("PUT", "/ojs/v1/jobs/{job_id}/checkpoint"): ("POST", "/ojs/v1/jobs/{job_id}/checkpoint"),
+}

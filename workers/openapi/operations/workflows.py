@@ -1,0 +1,256 @@
+"""Workflows and cron jobs."""
+
+from __future__ import annotations
+
+from ..operation import FULL, MAINTAINED, PAGE, TOO_LARGE, Operation, Query, Reply
+from ..schema import COUNT, UUID, array, boolean, enum, integer, number, obj, ref, text
+
+WORKFLOW = {
+    "id": "019539a4-c000-7def-8000-1a2b3c4d5e6f",
+    "type": "chain",
+    "name": "report",
+    "state": "running",
+    "created_at": "2026-02-12T10:30:00.000Z",
+    "metadata": {"created_at": "2026-02-12T10:30:00.000Z", "job_count": 2},
+    "steps": [
+        {
+            "index": 0,
+            "type": "report.extract",
+            "state": "active",
+            "job_id": "019539a4-c001-7def-8000-1a2b3c4d5e6f",
+            "job_state": "active",
+        },
+        {"index": 1, "type": "report.send", "state": "waiting", "job_id": None},
+    ],
+    "steps_total": 2,
+    "steps_completed": 0,
+    "progress": 0.25,
+}
+NEW_WORKFLOW = {
+    "type": "chain",
+    "name": "report",
+    "options": {"queue": "reports"},
+    "steps": [{"type": "report.extract", "args": []}, {"type": "report.send", "args": ["ops"]}],
+}
+NO_WORKFLOW = {404: "There is no such workflow."}
+CRON = {
+    "id": "weekday-report",
+    "name": "weekday-report",
+    "cron": "0 9 * * MON-FRI",
+    "expression": "0 9 * * MON-FRI",
+    "schedule": "0 9 * * MON-FRI",
+    "timezone": "Europe/Berlin",
+    "type": "report.generate",
+    "args": [{"format": "pdf"}],
+    "queue": "reports",
+    "options": {"queue": "reports"},
+    "job_template": {
+        "type": "report.generate",
+        "args": [{"format": "pdf"}],
+        "options": {"queue": "reports"},
+    },
+    "overlap_policy": "skip",
+    "enabled": True,
+    "status": "active",
+    "description": None,
+    "last_run_at": None,
+    "next_run_at": "2026-02-13T08:00:00.000Z",
+    "run_count": 0,
+    "created_at": "2026-02-12T10:30:00.000Z",
+}
+CRON_REPLY = {
+    "allOf": [
+        obj(
+            "id name expression schedule timezone overlap_policy enabled status run_count cron_job",
+            cron_job=ref("CronJob"),
+            deleted=boolean(),
+        )
+    ],
+    "description": "The members of `cron_job` stand at the top level, too; `cron` is the same.",
+}
+NEW_CRON = {
+    "name": "weekday-report",
+    "cron": "0 9 * * MON-FRI",
+    "timezone": "Europe/Berlin",
+    "type": "report.generate",
+    "args": [{"format": "pdf"}],
+    "options": {"queue": "reports"},
+}
+RUN = {
+    "cron_name": "weekday-report",
+    "job_id": "019539a4-d000-7def-8000-1a2b3c4d5e6f",
+    "outcome": "enqueued",
+    "reason": "",
+    "scheduled_at": "2026-02-12T08:00:00.000Z",
+    "decided_at": "2026-02-12T08:00:00.310Z",
+}
+NO_CRON = {404: "There is no cron job of this name."}
+REPLIED = CRON | {"cron_job": CRON}
+
+
+def cron(summary: str) -> Operation:
+    return Operation(
+        "Cron",
+        summary,
+        {200: Reply("The cron job.", CRON_REPLY, REPLIED)},
+        refusals=NO_CRON,
+    )
+
+
+OPERATIONS = {
+    ("POST", "/ojs/v1/workflows"): Operation(
+        "Workflows",
+        "Create and begin a workflow",
+        {
+            201: Reply(
+                "The workflow with its steps.",
+                ref("WorkflowReply"),
+                {"workflow": WORKFLOW},
+                ("Location",),
+            )
+        },
+        "Chain, group, batch, or a graph of `depends_on`, nested up to ten levels "
+        "(OJS workflows §11.1).",
+        body=ref("NewWorkflow"),
+        example=NEW_WORKFLOW,
+        refusals={
+            409: "A unique policy refuses a step.",
+            422: "A retry policy breaks a rule, or a queue takes no such jobs.",
+        }
+        | FULL
+        | TOO_LARGE
+        | MAINTAINED,
+    ),
+    ("GET", "/ojs/v1/workflows"): Operation(
+        "Workflows",
+        "List workflows",
+        {
+            200: Reply(
+                "Newest first; those inside others are left out.",
+                obj(
+                    "workflows items pagination total",
+                    workflows=array(ref("Workflow")),
+                    items=array(ref("Workflow")),
+                    pagination=ref("Pagination"),
+                    total=COUNT,
+                ),
+            )
+        },
+        query=(
+            Query("state", enum("pending", "running", "completed", "failed", "cancelled")),
+            Query("type", enum("chain", "group", "batch", "dag")),
+            Query("name", text()),
+            *PAGE,
+        ),
+    ),
+    ("GET", "/ojs/v1/workflows/{workflow_id}"): Operation(
+        "Workflows",
+        "A workflow with all its steps",
+        {200: Reply("It.", ref("WorkflowReply"), {"workflow": WORKFLOW})},
+        refusals=NO_WORKFLOW,
+    ),
+    ("POST", "/ojs/v1/workflows/{workflow_id}/cancel"): Operation(
+        "Workflows",
+        "Cancel a workflow",
+        {200: Reply("It; active jobs may finish.", ref("WorkflowReply"))},
+        refusals=NO_WORKFLOW | {409: "It has ended already."},
+    ),
+    ("GET", "/ojs/v1/workflows/{workflow_id}/progress"): Operation(
+        "Workflows",
+        "How far a workflow is",
+        {
+            200: Reply(
+                "The whole, and each step.",
+                obj(
+                    "workflow_id type state progress steps",
+                    workflow_id=UUID,
+                    type=text(),
+                    state=text(),
+                    progress=number(minimum=0, maximum=1),
+                    steps=array(ref("WorkflowNode")),
+                ),
+            )
+        },
+        refusals=NO_WORKFLOW,
+    ),
+    ("GET", "/ojs/v1/cron"): Operation(
+        "Cron",
+        "List cron jobs",
+        {
+            200: Reply(
+                "By name; `crons`, `entries` and `items` are the same list.",
+                obj(
+                    "cron_jobs count pagination",
+                    cron_jobs=array(ref("CronJob")),
+                    count=COUNT,
+                    pagination=ref("Pagination"),
+                ),
+                {
+                    "cron_jobs": [CRON],
+                    "count": 1,
+                    "pagination": {"total": 1, "limit": 50, "offset": 0, "has_more": False},
+                },
+            )
+        },
+        query=(Query("enabled", enum("true", "false")), *PAGE),
+    ),
+    ("POST", "/ojs/v1/cron"): Operation(
+        "Cron",
+        "Register a cron job, or update the one of this name",
+        {
+            201: Reply("It is new.", CRON_REPLY, REPLIED, ("Location",)),
+            200: Reply("It was there, and is as you say now.", CRON_REPLY, REPLIED),
+        },
+        "OJS cron §8.1.",
+        body=ref("NewCronJob"),
+        example=NEW_CRON,
+        refusals={422: "The template's retry policy breaks a rule."} | TOO_LARGE,
+    ),
+    ("GET", "/ojs/v1/cron/{name}"): cron("A cron job"),
+    ("DELETE", "/ojs/v1/cron/{name}"): cron("Remove a cron job"),
+    ("PATCH", "/ojs/v1/cron/{name}"): Operation(
+        "Cron",
+        "Enable or disable a cron job",
+        {200: Reply("The cron job.", CRON_REPLY, REPLIED)},
+        body=obj("enabled", enabled=boolean()),
+        example={"enabled": False},
+        refusals=NO_CRON,
+    ),
+    ("POST", "/ojs/v1/cron/{name}/pause"): cron("Disable a cron job"),
+    ("POST", "/ojs/v1/cron/{name}/resume"): cron("Enable a cron job"),
+    ("POST", "/ojs/v1/cron/{name}/trigger"): Operation(
+        "Cron",
+        "Run a cron job once, now",
+        {
+            201: Reply("A job was enqueued.", ref("CronRun"), RUN),
+            200: Reply(
+                "The overlap policy left it out.",
+                ref("CronRun"),
+                RUN | {"job_id": None, "outcome": "skipped", "reason": "overlap"},
+            ),
+        },
+        refusals=NO_CRON
+        | {409: "What it enqueues is refused by a unique policy."}
+        | FULL
+        | MAINTAINED,
+    ),
+    ("GET", "/ojs/v1/cron/{name}/history"): Operation(
+        "Cron",
+        "What became of its occurrences",
+        {
+            200: Reply(
+                "Newest first.",
+                obj("name runs", name=text(), runs=array(ref("CronRun"))),
+                {"name": "weekday-report", "runs": [RUN]},
+            )
+        },
+        query=(Query("limit", integer(minimum=1, maximum=200, default=50)),),
+        refusals=NO_CRON,
+    ),
+}
+ALIASES = {
+    ("DELETE", "/ojs/v1/workflows/{workflow_id}"): (
+        "POST",
+        "/ojs/v1/workflows/{workflow_id}/cancel",
+    ),
+}
