@@ -77,13 +77,12 @@ def _columns(workers: list[tuple[str, dict[str, str]]]) -> list[Column]:
 
 def _row(name: str, checksum: str | None, columns: list[Column]) -> Row:
     mismatches = sum(column.specs.get(name, checksum) != checksum for column in columns)
-    return Row(
-        name, checksum, [_cell(name, checksum, one) for one in columns[:MOST_COLUMNS]], mismatches
-    )
+    cells = [cell(checksum, column.specs.get(name)) for column in columns[:MOST_COLUMNS]]
+    return Row(name, checksum, cells, mismatches)
 
 
-def _cell(name: str, checksum: str | None, column: Column) -> SafeString | str:
-    theirs = column.specs.get(name)
+def cell(checksum: str | None, theirs: str | None) -> SafeString | str:
+    """What a worker implements (None: nothing), beside what is registered."""
     if theirs is None:
         return display.NOTHING
     shown = theirs if len(theirs) <= SHOWN else f"{theirs[:SHOWN]}…"

@@ -109,7 +109,15 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
         ),
         (
             _("What it can do"),
-            {"fields": (("capability_list", "type_list"), "hears", "measured", "flagged")},
+            {
+                "fields": (
+                    ("capability_list", "type_list"),
+                    "spec_list",
+                    "hears",
+                    "measured",
+                    "flagged",
+                )
+            },
         ),
         (
             _("Signs of life"),
