@@ -52,29 +52,20 @@ def run(statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[t
     prepared statement would not be found again.
     """
     database = connection()
-    if (
-        database.vendor == "postgresql"
-        and not database.settings_dict["DISABLE_SERVER_SIDE_CURSORS"]
-    ):
-        cursor = _preparing_cursor(database)
-    else:
+    if database.vendor != "postgresql" or database.settings_dict["DISABLE_SERVER_SIDE_CURSORS"]:
         cursor = database.cursor()
+    else:
+        from . import prepared
+
+        database.close_if_health_check_failed()
+        database.ensure_connection()
+        if prepared.possible(database):
+            return prepared.execute(database, statement, parameters)
+        cursor = prepared.watched_cursor(database)
     with cursor:
         cursor.execute(statement, parameters)
         rows: list[tuple[Any, ...]] = cursor.fetchall()
         return rows
-
-
-def _preparing_cursor(database: Any) -> Any:
-    from django.db.backends.postgresql.base import ServerBindingCursor
-
-    database.close_if_health_check_failed()
-    database.ensure_connection()
-    # Django leaves it at None: never. Only cursors that bind on the server heed it.
-    database.connection.prepare_threshold = 1
-    # Through Django's wrapper, so that query counts, logging and execute wrappers see it.
-    cursor: Any = ServerBindingCursor
-    return database._prepare_cursor(cursor(database.connection))
 
 
 def run_by_index(statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
