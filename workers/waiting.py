@@ -99,15 +99,16 @@ class Hub:
     def __init__(self) -> None:
         self._groups: dict[Any, Group] = {}
         self._bell = contextlib.ExitStack()
-        self._listens = False
+        self.listens = False
+        """Whether it hears of work; else `listen()` first."""
         self._loop = asyncio.get_running_loop()
         self._heard: Counter[str] = Counter()
         """Rings for each queue: work that came while somebody looked is not missed."""
 
     def listen(self) -> None:
         """Hear of work from now on; called in a thread, for it may have to connect."""
-        if not self._listens:
-            self._listens = True
+        if not self.listens:
+            self.listens = True
             self._bell.enter_context(wakeup.watching(self._rung))
 
     def _rung(self, queues: Collection[str]) -> None:
@@ -175,9 +176,9 @@ class Hub:
         while True:
             await asyncio.sleep(pause)
             self.ring()
-            if self._listens and not self._groups:
+            if self.listens and not self._groups:
                 self.close()
 
     def close(self) -> None:
-        self._listens = False
+        self.listens = False
         self._bell.close()

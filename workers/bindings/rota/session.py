@@ -160,7 +160,8 @@ class Session:
     async def _find(self, registration: messages.Registration) -> Look | None:
         """Wait for work; None if the worker wants more or fewer jobs meanwhile."""
         hub, queues = self._server.hub, registration.queues
-        await self._server.in_thread(hub.listen)
+        if not hub.listens:
+            await self._server.in_thread(hub.listen)
         since = hub.heard(queues)
         found = await self._look(registration)
         if found.jobs:
