@@ -101,6 +101,8 @@ class Hub:
         self._bell = contextlib.ExitStack()
         self.listens = False
         """Whether it hears of work; else `listen()` first."""
+        self._expects = False
+        """Somebody has begun to look, who will wait if that is in vain."""
         self._loop = asyncio.get_running_loop()
         self._heard: Counter[str] = Counter()
         """Rings for each queue: work that came while somebody looked is not missed."""
@@ -125,6 +127,7 @@ class Hub:
 
     def heard(self, queues: Sequence[str]) -> int:
         """A number that grows with each ring for one of `queues`."""
+        self._expects = True
         return sum(self._heard[queue] for queue in queues)
 
     async def ring_for(self, worker_id: str) -> None:
@@ -176,8 +179,9 @@ class Hub:
         while True:
             await asyncio.sleep(pause)
             self.ring()
-            if self.listens and not self._groups:
+            if self.listens and not self._groups and not self._expects:
                 self.close()
+            self._expects = False
 
     def close(self) -> None:
         self.listens = False
