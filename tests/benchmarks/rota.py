@@ -19,6 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from websockets.exceptions import ConnectionClosed
+
 from tests import postgres, processes
 
 SPEC = {"id": "bench.noop", "checksum": "v1"}
@@ -134,8 +136,9 @@ async def beat(sockets: list[Any]) -> None:
     """Say every two seconds that they live."""
 
     async def read(socket: Any) -> None:
-        async for _ in socket:
-            pass
+        with contextlib.suppress(ConnectionClosed):
+            async for _ in socket:
+                pass
 
     reading = [asyncio.create_task(read(socket)) for socket in sockets]
     with contextlib.suppress(asyncio.CancelledError):
