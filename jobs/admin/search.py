@@ -23,8 +23,8 @@ from ..models import JobError
 from ..redaction import is_sensitive
 
 HELP = _(
-    "A job id, the beginning of a type, or: id: type: queue: state: worker: tag: error: args.0: "
-    "meta.key: after:2026-01-31T12:00 before:"
+    "A job id, the beginning of a type, or: id: type: queue: state: worker: tag: project: error: "
+    "args.0: meta.key: after:2026-01-31T12:00 before:"
 )
 
 NOTHING = Q(pk__in=[])
@@ -46,6 +46,7 @@ TERMS: dict[str, Callable[[str], Any]] = {
     "queue": lambda text: Q(queue=text),
     "state": lambda text: Q(state=text),
     "worker": lambda text: Q(reserved_by=text) | Q(finished_by=text),
+    "project": lambda text: Q(project=text),
     "tag": lambda text: JSONArrayHas("tags", text),
     "error": lambda text: Exists(
         JobError.objects.filter(Q(type=text) | Q(code=text), job=OuterRef("pk"))
@@ -91,11 +92,14 @@ def _term(word: str, sees_all: bool) -> Any:
     key, colon, value = word.partition(":")
     if colon and key in TERMS:
         return TERMS[key](_unquoted(value))
+    value = _unquoted(value)
     document, dot, path = key.partition(".")
     if colon and dot and path and document in DOCUMENTS:
-        if not sees_all and any(is_sensitive(part) for part in path.split(".")):
-            return NOTHING
-        return _inside(key, _unquoted(value))
+        if not sees_all and (
+            any(is_sensitive(part) for part in path.split(".")) or value.lstrip()[:1] in ("{", "[")
+        ):
+            return NOTHING  # nor may a whole object be guessed
+        return _inside(key, value)
     return _bare(_unquoted(word))
 
 
