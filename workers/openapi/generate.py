@@ -20,7 +20,7 @@ from jobs.api.dialects import MEDIA_TYPE
 
 from .components import COMPONENTS
 from .operation import Operation, Reply
-from .operations import ALIASES, NOT_YET, OPERATIONS, TAGS, flare, queue_operations
+from .operations import ALIASES, OPERATIONS, TAGS, flare, queue_operations
 from .schema import Schema, ref
 
 URLS = "workers.urls"
@@ -99,8 +99,6 @@ class Endpoints(EndpointEnumerator):
     """Ours alone. The views have `schema = None`, to be no part of a host site's document."""
 
     def should_include_endpoint(self, path: str, callback: Any) -> bool:
-        if path.startswith(NOT_YET) and path != "/ojs/v1/admin/reset":
-            return False
         return issubclass(getattr(callback, "cls", object), OJSViewSet)
 
 
