@@ -22,7 +22,7 @@ CHECKS = (
     "response_headers_conformance",
     "response_schema_conformance",
 )
-EXAMPLES = 4
+EXAMPLES = 2
 """For each endpoint. By hand: `schemathesis run … --max-examples 200`, all phases."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -30,9 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 def test_no_request_is_answered_otherwise_than_described(database_url, tmp_path):
     with processes.own_database(database_url, tmp_path) as url:
-        environment = processes.environment(
-            url, ALLOW_ANONYMOUS=1, FLARE_ENABLED=1, MAX_WAIT=0.1
-        )
+        environment = processes.environment(url, ALLOW_ANONYMOUS=1, FLARE_ENABLED=1, MAX_WAIT=0.1)
         with processes.server(tmp_path, environment) as api:
             command = [str(Path(sys.executable).with_name("schemathesis")), "run", str(PATH)]
             command += ["--url", api.url, "--checks", ",".join(CHECKS)]

@@ -8,6 +8,7 @@ from ..operation import NO_JOB, TOO_LARGE, Operation, Query, Reply
 from ..schema import COUNT, TIME, array, boolean, enum, free, integer, nullable, obj, ref, text
 from ..sent import RATE, RATE_LIMITS, WHEN
 from .jobs import DONE, JOB
+from .queue_operations import CONFIGURED, FULL
 from .queue_operations import OPERATIONS as QUEUES
 from .queues import NOT_DEAD
 
@@ -295,7 +296,7 @@ OPERATIONS = {
     ("PUT", f"{BASE}/queues/{{name}}/rate-limit"): Operation(
         "Admin",
         "Set the rate limit of a whole queue",
-        QUEUES["PUT", "/ojs/v1/queues/{name}/config"].replies,
+        {200: Reply("The queue as it is now.", obj("name status config", **FULL), CONFIGURED)},
         "OJS rate limiting §7.2.",
         body={"anyOf": [RATE, RATE_LIMITS]},
         example={"limit": 100, "period": "PT1M"},
