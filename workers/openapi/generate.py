@@ -91,6 +91,22 @@ SECURITY = {
 }
 
 
+LINKS: dict[tuple[str, str], tuple[str, str, tuple[str, ...]]] = {
+    ("/ojs/v1/jobs", "201"): ("job_id", "/job/id", ("/ojs/v1/jobs/", "/ojs/v1/admin/jobs/")),
+    ("/flare/v1/jobs", "201"): ("job_id", "/id", ("/flare/v1/jobs/",)),
+    ("/ojs/v1/workflows", "201"): ("workflow_id", "/workflow/id", ("/ojs/v1/workflows/",)),
+    ("/ojs/v1/cron", "201"): ("name", "/name", ("/ojs/v1/cron/",)),
+    ("/ojs/v1/queues", "201"): ("name", "/name", ("/ojs/v1/queues/", "/ojs/v1/admin/queues/")),
+    ("/ojs/v1/workers/register", "200"): (
+        "worker_id",
+        "/worker_id",
+        ("/ojs/v1/workers/{", "/ojs/v1/admin/workers/"),
+    ),
+}
+"""What is made by POST, and its status → the parameter, where its value stands in the answer, and
+the beginnings of the paths that take it."""
+
+
 class NotDescribed(LookupError):
     """An endpoint of ours is in none of the tables."""
 
@@ -275,6 +291,20 @@ def _components() -> dict[str, Any]:
     }
 
 
+def _link(paths: dict[str, Any]) -> None:
+    """Say with which requests one may go on: tools that play through a session ask for it."""
+    for (made, status), (parameter, pointer, beginnings) in LINKS.items():
+        paths[made]["post"]["responses"][status]["links"] = {
+            operation["operationId"]: {
+                "operationId": operation["operationId"],
+                "parameters": {parameter: f"$response.body#{pointer}"},
+            }
+            for path, methods in paths.items()
+            if path.startswith(beginnings) and f"{{{parameter}}}" in path
+            for operation in methods.values()
+        }
+
+
 def _drop_unused(document: dict[str, Any], kind: str) -> None:
     paths = json.dumps(document["paths"])
     components = document["components"]
@@ -296,5 +326,6 @@ def document() -> dict[str, Any]:
     with patched_settings(SETTINGS | {"APPEND_COMPONENTS": components}):
         found: dict[str, Any] = generator.get_schema(public=True)
     _drop_unused(found, "responses")
+    _link(found["paths"])
     validate_schema(found)
     return found

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..operation import NO_JOB, TOO_LARGE, Operation, Query, Reply
 from ..schema import COUNT, TIME, array, boolean, enum, free, integer, nullable, obj, ref, text
-from ..sent import RATE, RATE_LIMITS, WHEN
+from ..sent import PERIOD, RATE, RATE_LIMITS, WHEN
 from .jobs import DONE, JOB
 from .queue_operations import CONFIGURED, FULL
 from .queue_operations import OPERATIONS as QUEUES
@@ -268,7 +268,7 @@ OPERATIONS = {
             "enabled",
             enabled=boolean(),
             until=WHEN,
-            estimated_duration=text("ISO 8601.", examples=["PT30M"]),
+            estimated_duration=PERIOD,
             refuse_jobs=boolean("Refuse new jobs as well."),
             **REASON,
         ),
