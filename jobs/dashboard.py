@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from django.db.models import Count
+from django.db.models import Count, Sum
 
 from .database import run_by_index
 from .lifecycle import State
@@ -15,7 +15,9 @@ from .models import Job, QueueSample
 from .querysets import JobQuerySet
 
 MOST_COUNTED = 500
-"""Jobs of one queue and state that are counted while somebody waits for the page."""
+"""Available jobs of one queue that are counted while somebody waits for the page."""
+MOST_DUE_COUNTED = 5_000
+"""The same for scheduled and retryable jobs, of all queues together."""
 
 
 @dataclass(slots=True)
@@ -26,17 +28,17 @@ class Depth:
     waiting_since: datetime | None = None
     """When the job that waits longest became available."""
     capped: set[str] = field(default_factory=set)
-    """States with more jobs than were counted; what is said of them is the last sample."""
+    """States with more jobs than were counted."""
+    sampled: set[str] = field(default_factory=set)
+    """Those of them that are told by the last sample, up to a minute old."""
 
     def of(self, state: State) -> int:
         return self.jobs.get(state, 0)
 
     def shown(self, state: State) -> str:
         """The number; after ≈ if it is the last sample, after ≥ if there is none."""
-        if state not in self.capped:
-            return f"{self.of(state):,}"
-        mark = "≈" if self.of(state) > MOST_COUNTED else "≥"
-        return f"{mark} {self.of(state):,}"
+        mark = "≈ " if state in self.sampled else "≥ " if state in self.capped else ""
+        return f"{mark}{self.of(state):,}"
 
 
 # One query for each partial index: asked for in one, the planner would read the whole table.
@@ -46,31 +48,35 @@ INDEXED: tuple[dict[str, Any], ...] = (
     {"state": State.ACTIVE, "reserved_until__isnull": False},
 )
 
-# Each count stops after MOST_COUNTED rows of a partial index: a queue with a million jobs costs
-# no more than one with a few thousand. The states are literals, for only they match an index.
+# Each count stops after MOST_COUNTED rows of the partial index: a queue with a million jobs costs
+# no more than one with a few thousand. The state is a literal, for only it matches the index.
 SOME = """
     (SELECT {what}
-       FROM (SELECT {column}
+       FROM (SELECT enqueued_at
                FROM ojs_jobs_job AS job
-              WHERE job.queue = queue.name AND {condition}
+              WHERE job.queue = queue.name AND job.state = 'available'
               LIMIT {most}) AS first)"""
-COUNTED = """
-    SELECT queue.name, {available}, {since}, {scheduled}, {retryable}
+AVAILABLE = """
+    SELECT queue.name, {count}, {since}
       FROM ojs_jobs_queue AS queue
      WHERE queue.name IN ({names})
 """
-DUE = "job.state IN ('scheduled', 'retryable') AND job.state = "
+# Their indexes do not tell scheduled from retryable, nor the one for due jobs one queue from
+# another: one bounded look at all of them beats a look for each queue.
+DUE = """
+    SELECT queue, state, count(*)
+      FROM (SELECT queue, state
+              FROM ojs_jobs_job
+             WHERE state IN ('scheduled', 'retryable')
+             LIMIT {most}) AS first
+  GROUP BY queue, state
+"""
 
 
-def _statement(names: int) -> str:
-    def some(condition: str, what: str = "count(*)", column: str = "1") -> str:
-        return SOME.format(what=what, column=column, condition=condition, most=MOST_COUNTED + 1)
-
-    return COUNTED.format(
-        available=some("job.state = 'available'"),
-        since=some("job.state = 'available'", "min(enqueued_at)", "enqueued_at"),
-        scheduled=some(f"{DUE} 'scheduled'"),
-        retryable=some(f"{DUE} 'retryable'"),
+def _available_statement(names: int) -> str:
+    return AVAILABLE.format(
+        count=SOME.format(what="count(*)", most=MOST_COUNTED + 1),
+        since=SOME.format(what="min(enqueued_at)", most=MOST_COUNTED + 1),
         names=", ".join(["%s"] * names),
     )
 
@@ -78,18 +84,27 @@ def _statement(names: int) -> str:
 def depths(queues: Collection[str]) -> dict[str, Depth]:
     """Return how deep each of `queues` is: available, scheduled, retryable and active jobs.
 
-    What has more than `MOST_COUNTED` jobs is told by its last sample, up to a minute old.
+    Where there are more than are counted, the last sample tells, up to a minute old.
     """
     found = {queue: Depth() for queue in queues}
     if not found:
         return found
-    rows = run_by_index(_statement(len(found)), list(found))
-    for name, available, since, scheduled, retryable in rows:
-        depth = found[name]
-        depth.waiting_since = _moment(since)
-        counts = {"available": available, "scheduled": scheduled, "retryable": retryable}
-        depth.jobs = {state: min(jobs, MOST_COUNTED) for state, jobs in counts.items() if jobs}
-        depth.capped = {state for state, jobs in counts.items() if jobs > MOST_COUNTED}
+    available, due = run_by_index(
+        (_available_statement(len(found)), list(found)),
+        (DUE.format(most=MOST_DUE_COUNTED + 1), ()),
+    )
+    for name, jobs, since in available:
+        found[name].waiting_since = _moment(since)
+        found[name].jobs[State.AVAILABLE] = min(jobs, MOST_COUNTED)
+        if jobs > MOST_COUNTED:
+            found[name].capped.add(State.AVAILABLE)
+    are_too_many = sum(jobs for _name, _state, jobs in due) > MOST_DUE_COUNTED
+    for name, state, jobs in due:
+        if name in found:
+            found[name].jobs[state] = jobs
+    if are_too_many:
+        for depth in found.values():
+            depth.capped |= {State.SCHEDULED, State.RETRYABLE}
     active = Job.objects.active().filter(queue__in=queues, reserved_until__isnull=False)
     for name, jobs in active.order_by().values_list("queue").annotate(Count("pk")):
         found[name].jobs[State.ACTIVE] = jobs
@@ -103,9 +118,11 @@ def _add_samples(found: dict[str, Depth], deep: list[str]) -> None:
     for sample in QueueSample.objects.filter(pk__in=deep):
         depth = found[sample.queue]
         for state in depth.capped:
-            depth.jobs[state] = max(MOST_COUNTED, getattr(sample, state))
+            depth.jobs[state] = max(depth.of(State(state)), getattr(sample, state))
+        depth.sampled = set(depth.capped)
         known = [since for since in (depth.waiting_since, sample.waiting_since) if since]
-        depth.waiting_since = min(known, default=None)
+        if State.AVAILABLE in depth.capped:
+            depth.waiting_since = min(known, default=None)
 
 
 def _moment(value: Any) -> datetime | None:
@@ -115,7 +132,8 @@ def _moment(value: Any) -> datetime | None:
     return value
 
 
-MOST_SHOWN = 10_000
+MOST_SHOWN = 1_000
+"""Jobs of a state that are counted above a list."""
 STATE_CONDITIONS = {
     # What follows from the state tells PostgreSQL which partial index to count in.
     State.ACTIVE: "reserved_until IS NOT NULL AND state = 'active'",
@@ -131,17 +149,29 @@ STATE_CONDITIONS = {
 
 
 def state_counts() -> list[tuple[State, str]]:
-    """How many jobs are in each state, counted no further than `MOST_SHOWN`."""
+    """How many jobs are in each state: counted up to `MOST_SHOWN`, beyond it by the last sample."""
     counts = ", ".join(
         f"(SELECT count(*) FROM (SELECT 1 FROM ojs_jobs_job WHERE {condition}"
         f" LIMIT {MOST_SHOWN + 1}) AS first)"
         for condition in (STATE_CONDITIONS.get(s, f"state = '{s}'") for s in State)
     )
-    (row,) = run_by_index(f"SELECT {counts}")
-    return [
-        (state, f"{MOST_SHOWN:,}+" if count > MOST_SHOWN else f"{count:,}")
-        for state, count in zip(State, row, strict=True)
-    ]
+    ((row,),) = run_by_index((f"SELECT {counts}", ()))
+    found = dict(zip(State, row, strict=True))
+    samples: dict[str, int | None] = {}
+    if any(found[state] > MOST_SHOWN for state in SAMPLED):
+        samples = QueueSample.objects.aggregate(
+            **{str(state): Sum(str(state)) for state in SAMPLED}
+        )
+    return [(state, _shown(count, samples.get(state) or 0)) for state, count in found.items()]
+
+
+SAMPLED = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.ACTIVE)
+
+
+def _shown(count: int, sample: int) -> str:
+    if count <= MOST_SHOWN:
+        return f"{count:,}"
+    return f"≈ {sample:,}" if sample > MOST_SHOWN else f"{MOST_SHOWN:,}+"
 
 
 def pending(queue: str) -> int:

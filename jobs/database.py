@@ -52,49 +52,43 @@ def run(statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[t
     prepared statement would not be found again.
     """
     database = connection()
-    if (
-        database.vendor == "postgresql"
-        and not database.settings_dict["DISABLE_SERVER_SIDE_CURSORS"]
-    ):
-        cursor = _preparing_cursor(database)
-    else:
+    if database.vendor != "postgresql" or database.settings_dict["DISABLE_SERVER_SIDE_CURSORS"]:
         cursor = database.cursor()
+    else:
+        from . import prepared
+
+        database.close_if_health_check_failed()
+        database.ensure_connection()
+        if prepared.possible(database):
+            return prepared.execute(database, statement, parameters)
+        cursor = prepared.watched_cursor(database)
     with cursor:
         cursor.execute(statement, parameters)
         rows: list[tuple[Any, ...]] = cursor.fetchall()
         return rows
 
 
-def _preparing_cursor(database: Any) -> Any:
-    from django.db.backends.postgresql.base import ServerBindingCursor
-
-    database.close_if_health_check_failed()
-    database.ensure_connection()
-    # Django leaves it at None: never. Only cursors that bind on the server heed it.
-    database.connection.prepare_threshold = 1
-    # Through Django's wrapper, so that query counts, logging and execute wrappers see it.
-    cursor: Any = ServerBindingCursor
-    return database._prepare_cursor(cursor(database.connection))
-
-
-def run_by_index(statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-    """Run a statement that reads a little of each of several indexes; return its rows.
+def run_by_index(*statements: tuple[str, Sequence[Any]]) -> list[list[tuple[Any, ...]]]:
+    """Run statements that read a little of each of several indexes; return the rows of each.
 
     Where a limit ends a scan early, PostgreSQL hopes to find enough rows wherever it begins to
     read the table, and reads most of a million. Without that choice it takes the index.
     """
     with connection().cursor() as cursor:
         if not is_postgresql():
-            cursor.execute(statement, parameters)
-            return list(cursor.fetchall())
+            return [_rows(cursor, *each) for each in statements]
         is_inside = connection().in_atomic_block
         with transaction.atomic(using=alias(), savepoint=False):
             cursor.execute(PLANNER, ["off", "off"])
-            cursor.execute(statement, parameters)
-            rows: list[tuple[Any, ...]] = cursor.fetchall()
+            found = [_rows(cursor, *each) for each in statements]
             if is_inside:  # the choice would last as long as the caller's transaction
                 cursor.execute(PLANNER, ["on", "on"])
-    return rows
+    return found
+
+
+def _rows(cursor: Any, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+    cursor.execute(statement, parameters)
+    return list(cursor.fetchall())
 
 
 PLANNER = "SELECT set_config('enable_seqscan', %s, true), set_config('enable_bitmapscan', %s, true)"

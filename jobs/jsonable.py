@@ -53,13 +53,28 @@ def jsonable(value: Any, place: str, depth: int = 0) -> Any:
     if depth > DEEPEST:
         raise refuse(place[:80], f"The value at {place[:80]}… is nested too deeply, or in itself.")
     if isinstance(value, list | tuple):
-        return [jsonable(item, f"{place}[{i}]", depth + 1) for i, item in enumerate(value)]
+        return [
+            item if _is_plain(item) else jsonable(item, f"{place}[{i}]", depth + 1)
+            for i, item in enumerate(value)
+        ]
     if isinstance(value, Mapping):
         return {
-            _name(name, place): jsonable(item, f"{place}.{name}", depth + 1)
+            _name(name, place): (
+                item if _is_plain(item) else jsonable(item, f"{place}.{name}", depth + 1)
+            )
             for name, item in value.items()
         }
     raise _not_json(value, place)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it goes as it is: most do, and need no name for their place."""
+    kind = type(value)
+    if kind is str:
+        return value.isascii() and "\x00" not in value
+    if kind is int:
+        return -LARGEST_INTEGER <= value <= LARGEST_INTEGER
+    return value is None or kind is bool
 
 
 def _text(value: str, place: str) -> str:

@@ -17,6 +17,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from . import engine, fields
+from .batches import like, shape_of
 from .durations import format_duration
 from .envelope import milliseconds
 from .errors import InvalidRequest, Unsupported
@@ -103,9 +104,10 @@ def enqueue_many(items: Iterable[Mapping[str, Any]]) -> list[NewJob | None]:
     now = timezone.now()
     batch = items if isinstance(items, Sequence) else list(items)
     made: list[NewJob | None] = []
+    alike: dict[bytes, NewJob] = {}
     for index, item in enumerate(batch):
         try:
-            made.append(_prepare(item, now))
+            made.append(_prepare(item, now, alike if len(batch) > 1 else None))
         except (InvalidRequest, Unsupported) as refusal:
             if len(batch) > 1:
                 refusal.message = f"Job {index} of the batch: {refusal.message}"
@@ -126,10 +128,22 @@ async def aenqueue_many(items: Iterable[Mapping[str, Any]]) -> list[NewJob | Non
     return await sync_to_async(enqueue_many)(items)
 
 
-def _prepare(item: Mapping[str, Any], now: datetime) -> NewJob | None:
-    document = _document(item)
+def _prepare(
+    item: Mapping[str, Any], now: datetime, alike: dict[bytes, NewJob] | None
+) -> NewJob | None:
+    """
+    Args:
+        alike: jobs of this call by their shape; one like them is not checked in full once more.
+    """
     if not enqueue_chain:
-        return _checked(document, now)
+        shape = shape_of(item) if alike is not None else b""
+        if alike is None or not shape:
+            return _checked(_document(item), now)
+        if shape not in alike:
+            alike[shape] = _checked(_document(item), now)
+            return alike[shape]
+        return like(alike[shape], jsonable(_args(item), "args"))
+    document = _document(item)
     # Middleware sees the whole envelope, so the id must be there already (OJS middleware §3.4).
     own_id = "id" not in document
     document.setdefault("id", str(uuid7()))
@@ -154,14 +168,20 @@ def _document(item: Mapping[str, Any]) -> dict[str, Any]:
     if unknown:
         name = min(unknown)
         raise refuse(name, f"There is no option {name!r}; there are {', '.join(sorted(OPTIONS))}.")
-    args = document["args"]
-    if not isinstance(args, list | tuple):
-        raise wrong_type("args", "array", args)
-    document["args"] = list(args)
+    document["args"] = _args(document)
     document["meta"] = dict(_mapping(document, "meta"))
     if isinstance(document.get("id"), UUID):
         document["id"] = str(document["id"])
     return document
+
+
+def _args(item: Mapping[str, Any]) -> list[Any]:
+    args = item.get("args")
+    if args is None:
+        return []
+    if not isinstance(args, list | tuple):
+        raise wrong_type("args", "array", args)
+    return list(args)
 
 
 def _checked(document: dict[str, Any], now: datetime) -> NewJob:

@@ -44,6 +44,56 @@ def redact_text(text: str) -> str:
     return "".join([*kept, text[position:]])
 
 
+# Possessive, and never within a word: however long the text, each character is tried once.
+QUOTED_KEY = re.compile(r"""(?<![\w.\-])([\w.\-]++)["']?\s{0,3}(?:=>|[:=])\s{0,3}""")
+QUOTED_VALUE = re.compile(
+    r"""
+    "(?:[^"\\]|\\.)*+"? | '(?:[^'\\]|\\.)*+'? | (?:(?:bearer|basic)\s+)?[^\s,;&)}\]]*+
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def redact_prose(text: str) -> str:
+    """A text for people, such as an error's message, without the values of sensitive keys in it.
+
+    `login(password='x')` and `?token=x&page=1` are understood; what has no key is not found.
+    """
+    kept, position = [], 0
+    while match := QUOTED_KEY.search(text, position):
+        kept.append(text[position : match.end()])
+        position = match.end()
+        value = QUOTED_VALUE.match(text, position)
+        if value and value[0] and is_sensitive(match[1]):
+            kept.append(HIDDEN)
+            position = value.end()
+    return "".join([*kept, text[position:]])
+
+
+TOLD = frozenset({"message", "backtrace"})
+
+
+def redact_told(value: Any) -> Any:
+    """`redact()` for what quotes: envelopes with their errors, events, whole workflows.
+
+    The messages and backtraces of errors, written for people, lose what they quote as well.
+    """
+    if isinstance(value, dict):
+        return {
+            k: HIDDEN if is_sensitive(k) else _quoted(v) if k in TOLD else redact_told(v)
+            for k, v in value.items()
+        }
+    if isinstance(value, list):
+        return [redact_told(element) for element in value]
+    return value
+
+
+def _quoted(value: Any) -> Any:
+    if isinstance(value, str):
+        return redact_prose(value)
+    return [_quoted(line) for line in value] if isinstance(value, list) else redact_told(value)
+
+
 def _unescaped(text: str) -> str:
     try:
         return str(json.loads(f'"{text}"'))

@@ -7,7 +7,6 @@ or at the top level; `options` wins (OJS HTTP §9.1; the flat form is what the R
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
@@ -161,7 +160,7 @@ def new_job(document: Document, now: datetime) -> NewJob:
     options = _options(document)
     job = NewJob(
         type=fields.required_text(document, "type", pattern=TYPE_PATTERN),
-        args=_args(document),
+        args=read_args(document),
         id=uuid7(),
     )
     _take_id(job, document)
@@ -194,19 +193,6 @@ def new_job(document: Document, now: datetime) -> NewJob:
     return job
 
 
-def new_jobs(documents: Iterable[Any], now: datetime) -> list[NewJob]:
-    """Check a batch; the first refusal names the job by its index (OJS HTTP §9.2)."""
-    checked: list[NewJob] = []
-    for index, document in enumerate(documents):
-        try:
-            checked.append(new_job(document, now))
-        except (fields.InvalidRequest, Unsupported) as refusal:
-            refusal.message = f"Batch validation failed: job at index {index}: {refusal.message}"
-            refusal.details["index"] = index
-            raise
-    return checked
-
-
 def _check_version(document: Document) -> None:
     version = fields.text(document, "specversion", "1.0", longest=32)
     if version is not None and not SPEC_VERSION.fullmatch(version):
@@ -223,7 +209,7 @@ def _options(document: Document) -> Document:
     return flat | {name: value for name, value in nested.items() if value is not None}
 
 
-def _args(document: Document) -> list[Any]:
+def read_args(document: Document) -> list[Any]:
     if "args" not in document:
         raise fields.missing("args")
     args = document["args"]

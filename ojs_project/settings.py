@@ -78,9 +78,10 @@ INSTALLED_APPS = [
     "ojs_project",
 ]
 
-# What the admin and safety need, and no more: every API request passes through all of it.
+# What the admin and safety need, and no more. API requests see the first two only.
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
+    "ojs_project.middleware.ProtocolMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",

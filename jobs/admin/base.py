@@ -10,6 +10,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from django.utils.text import capfirst
 
+from ..redaction import may_see, redact_told
 from .display import NOTHING
 from .paging import CappedPaginator, FiguresChangeList
 
@@ -35,6 +36,8 @@ class OJSModelAdmin(admin.ModelAdmin):
     list_per_page = 100
     empty_value_display = NOTHING
 
+    sensitive: ClassVar[tuple[str, ...]] = ()
+    """JSON columns in which not everybody sees everything (`OJS["REDACT_KEYS"]`)."""
     buttons: ClassVar[dict[str, Any]] = {}
     """Actions that an object's own page offers, and what their buttons say."""
 
@@ -50,6 +53,21 @@ class OJSModelAdmin(admin.ModelAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
+        """The object as this user may see it."""
+        obj = super().get_object(request, object_id, from_field)
+        if obj is not None:
+            obj.is_redacted = not may_see(request.user)
+            for name in self.sensitive if obj.is_redacted else ():
+                setattr(obj, name, redact_told(getattr(obj, name)))
+        return obj
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
+        # An address like `?args__0__password__startswith=h` would answer guesses at what is hidden.
+        if lookup.partition("__")[0] in self.sensitive:
+            return False
+        return super().lookup_allowed(lookup, value, request)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
         return FiguresChangeList

@@ -42,6 +42,7 @@ class CronJobAdmin(ReadOnlyModelAdmin):
     ordering = ("name",)
     sortable_by = ("name", "next_run", "last_run", "run_count")
     actions = ("run_now", "enable", "disable")
+    sensitive = ("template",)
     buttons: ClassVar[dict[str, Any]] = {
         "run_now": _("Run now"),
         "enable": _("Enable"),

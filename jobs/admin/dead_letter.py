@@ -15,6 +15,7 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext_lazy as _
 
 from ..models import DeadJob, Job, JobError
+from ..redaction import redact_prose
 from . import display
 from .base import may
 from .confirm import Answer, ask
@@ -61,6 +62,8 @@ class DeadJobAdmin(JobPages):
         if job.error is None:
             return display.NOTHING
         kind, message = job.error
+        if job.is_redacted:
+            message = redact_prose(message)
         return format_html(
             '<strong>{}</strong> <span class="ojs-quiet">{}</span>',
             kind,

@@ -32,6 +32,7 @@ class EventTypeFilter(admin.SimpleListFilter):
 
 @admin.register(Event)
 class EventAdmin(ReadOnlyModelAdmin):
+    sensitive = ("data",)
     list_display = ("happened", "type", "about", "queue", "job_type", "worker", "attempt")
     list_display_links = ("type",)
     list_filter = (EventTypeFilter,)

@@ -166,7 +166,7 @@ def discarded(ids: Collection[Any]) -> list[Any]:
 
 STATES = {
     "cancel": sources(Event.CANCEL, State.CANCELLED),
-    "retry": sources(Event.RETRY, State.AVAILABLE),
+    "retry": (State.DISCARDED,),
     "run_now": sources(Event.TIMER, State.AVAILABLE) + sources(Event.ACTIVATE, State.AVAILABLE),
     "discard": (State.DISCARDED,),
 }

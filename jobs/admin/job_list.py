@@ -1,4 +1,4 @@
-"""What a list of jobs reads of them, and how far back it looks."""
+"""A list of jobs: the beginning of their arguments, and no more looked through than it must."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from django.http import HttpRequest
 from ..identifiers import moment_of
 from ..models import Job
 from ..redaction import may_see, redact_text
-from .paging import FiguresChangeList
+from .paging import FiguresChangeList, KeysetChangeList
 from .search import search
 
 PREVIEW = 80
-BIG = ("args", "meta", "result", "attributes", "retry")
+BIG = ("args", "meta", "result", "attributes", "retry", "parent_results")
 """Columns that may hold a megabyte each: not for lists."""
-
-
 SEARCHED = 100_000
 """Newest jobs that are looked through for what no index finds."""
 INDEXED_PARAMETERS = frozenset({"state", "since"})
@@ -67,6 +65,12 @@ class JobChangeList(FiguresChangeList):
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
-        if not may_see(request.user):
-            for job in self.result_list:
+        is_redacted = not may_see(request.user)
+        for job in self.result_list:
+            job.is_redacted = is_redacted
+            if is_redacted:
                 job.args_preview = redact_text(job.args_preview)
+
+
+class NewestJobs(KeysetChangeList, JobChangeList):
+    """In the order of ids: any page is as near as the first."""

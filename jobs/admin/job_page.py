@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from django.contrib import admin
@@ -19,11 +20,12 @@ from ..engine import progress_of
 from ..envelope import ERROR_FIELDS, envelope
 from ..lifecycle import State
 from ..models import Job
-from ..redaction import may_see, redact
+from ..redaction import may_see, redact_told
 from . import display
 from .base import ReadOnlyModelAdmin
+from .copying import copy_view, may_copy
 from .export import as_csv
-from .job_list import PREVIEW, JobChangeList
+from .job_list import PREVIEW, JobChangeList, NewestJobs
 from .search import HELP, search
 from .timeline import timeline
 from .why import why
@@ -54,6 +56,7 @@ class JobPages(ReadOnlyModelAdmin):
 
     change_form_template = "admin/ojs/job.html"
     change_list_template = "admin/ojs/jobs.html"
+    sensitive = ("args", "meta", "result", "attributes", "parent_results")
     is_searched_by_id = True
     """The list is in the order of ids, so that the newest can be looked through first."""
     search_fields = ("id", "type")
@@ -123,12 +126,22 @@ class JobPages(ReadOnlyModelAdmin):
         return search(queryset, search_term, sees_all=may_see(request.user)), False
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
-        return JobChangeList
+        return NewestJobs if self.is_searched_by_id else JobChangeList
 
     def get_urls(self) -> Any:
-        view = self.admin_site.admin_view(self.csv_view)
-        name = f"{self.opts.app_label}_{self.opts.model_name}_csv"
-        return [path("csv/", view, name=name), *super().get_urls()]
+        views: tuple[tuple[str, str, Any], ...] = (
+            ("csv", "csv/", self.csv_view),
+            ("copy", "<str:object_id>/copy/", self.copy_view),
+        )
+        name = f"{self.opts.app_label}_{self.opts.model_name}"
+        ours = [
+            path(route, self.admin_site.admin_view(view), name=f"{name}_{page}")
+            for page, route, view in views
+        ]
+        return ours + super().get_urls()
+
+    def copy_view(self, request: HttpRequest, object_id: str) -> HttpResponseBase:
+        return copy_view(self, request, object_id)
 
     def csv_view(self, request: HttpRequest) -> HttpResponseBase:
         """What the list shows with these filters, all of it."""
@@ -137,29 +150,24 @@ class JobPages(ReadOnlyModelAdmin):
         jobs = self.get_changelist_instance(request).get_queryset(request)
         return as_csv(jobs, str(self.opts.model_name), is_redacted=not may_see(request.user))
 
-    def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
-        """The job as this user may see it; it is never saved."""
-        job = super().get_object(request, object_id, from_field)
-        if job is not None:
-            job.is_redacted = not may_see(request.user)
-            if job.is_redacted:
-                for name in ("args", "meta", "result", "attributes"):
-                    setattr(job, name, redact(getattr(job, name)))
-        return job
-
     def render_change_form(
         self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any
     ) -> Any:
         job = kwargs["obj"]
         errors = list(job.errors.order_by("-pk"))
         for error in errors if job.is_redacted else ():
-            error.details = redact(error.details)
+            for name, shown in redact_told(_quoting(error)).items():
+                setattr(error, name, shown)
         context["errors_of_job"] = [
             (error, display.worker_link(self.admin_site.name, error.worker_id)) for error in errors
         ]
         context["lines_of_job"] = job.logs.order_by("-pk")[:LINES_SHOWN]
         context["timeline"] = timeline(job, self.admin_site.name)
         context["why"] = why(job)
+        if may_copy(request, job):
+            context["copy_url"] = display.admin_url(
+                self.admin_site.name, "ojs_jobs_job", "copy", job.pk
+            )
         return super().render_change_form(request, context, *args, **kwargs)
 
     # Columns
@@ -214,8 +222,12 @@ class JobPages(ReadOnlyModelAdmin):
         return display.json_block(job.parent_results)
 
     @admin.display(description=_("progress"))
-    def shown_progress(self, job: Job) -> str | SafeString:
-        return display.progress(progress_of(job.pk))
+    def shown_progress(self, job: Any) -> str | SafeString:
+        standing = progress_of(job.pk)
+        if job.is_redacted:
+            said = redact_told({"message": standing.message, "data": standing.data})
+            standing = replace(standing, **said)
+        return display.progress(standing)
 
     @admin.display(description=_("workflow"))
     def shown_workflow(self, job: Job) -> str | SafeString:
@@ -288,9 +300,11 @@ class JobPages(ReadOnlyModelAdmin):
         return gettext("The request that settled it did not say which worker sent it.")
 
     @admin.display(description=_("envelope"))
-    def raw(self, job: Job) -> str | SafeString:
-        return display.json_block(envelope(job, self._errors(job)))
+    def raw(self, job: Any) -> str | SafeString:
+        document = envelope(job, job.errors.values(*ERROR_FIELDS))
+        return display.json_block(redact_told(document) if job.is_redacted else document)
 
-    def _errors(self, job: Any) -> Any:
-        rows = job.errors.values(*ERROR_FIELDS)
-        return [redact(row) for row in rows] if job.is_redacted else rows
+
+def _quoting(error: Any) -> dict[str, Any]:
+    """What of an error may quote what is hidden."""
+    return {name: getattr(error, name) for name in ("message", "backtrace", "details")}

@@ -15,8 +15,8 @@ from django.utils.translation import gettext as _
 from ..models import DeadJob
 from .filters import WINDOWS, last_error
 
-MOST = 10_000
-"""The newest dead jobs are counted; retention keeps no more (`DEAD_LETTER_MAX`)."""
+MOST = 3_000
+"""The newest dead jobs are counted, and the page says so: each takes a look at its last error."""
 ROWS = 15
 
 
@@ -30,7 +30,9 @@ class Row:
 def matrix() -> dict[str, Any]:
     """Counts by type and by last error, for each window and for all: one query."""
     newest = DeadJob.objects.order_by("-finished_at").annotate(error=last_error())
-    rows = list(newest.values_list("type", "error", "finished_at")[:MOST])
+    rows = list(newest.values_list("type", "error", "finished_at")[: MOST + 1])
+    is_capped = len(rows) > MOST
+    rows = rows[:MOST]
     now = timezone.now()
     edges: list[tuple[str, datetime | None]] = [
         *((key, now - window) for key, window in WINDOWS.items()),
@@ -44,6 +46,7 @@ def matrix() -> dict[str, Any]:
             (_("By last error"), _rows("error", counts["error"], edges)),
         ],
         "is_empty": not rows,
+        "most": MOST if is_capped else None,
     }
 
 

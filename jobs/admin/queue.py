@@ -16,9 +16,10 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from .. import dashboard, engine
+from .. import dashboard, engine, queue_config
 from ..audit import of_request, record_action
 from ..database import atomic
+from ..durations import parse_duration
 from ..lifecycle import WAITING, State
 from ..models import Job, Queue
 from . import display
@@ -50,9 +51,8 @@ class PurgeForm(ReasonForm):
     )
 
 
-PURGE_BATCH = 1000
-PURGE_BATCHES = 50
-"""Most batches of one purge: who has more jobs to purge does it again."""
+PURGED_AT_ONCE = 50_000
+"""Most jobs of one purge: who has more to purge does it again."""
 
 
 class PausedFilter(admin.SimpleListFilter):
@@ -101,7 +101,10 @@ class QueueAdmin(OJSModelAdmin):
         "purge": _("Purge"),
     }
     fieldsets = (
-        (None, {"fields": ("name", "shown_state", "paused", "until", "concurrency")}),
+        (
+            None,
+            {"fields": ("name", "shown_state", "paused", "until", "concurrency", "shown_config")},
+        ),
         (
             _("Jobs"),
             {
@@ -122,6 +125,7 @@ class QueueAdmin(OJSModelAdmin):
         "shown_state",
         "paused",
         "until",
+        "shown_config",
         "available",
         "active",
         "scheduled",
@@ -171,6 +175,8 @@ class QueueAdmin(OJSModelAdmin):
     @admin.display(description=_("state"))
     def shown_state(self, queue: Queue) -> SafeString:
         if not queue.is_paused:
+            if queue.is_draining:
+                return display.chip("paused", gettext("draining"))
             return display.chip("active")
         who = _("by %(who)s") % {"who": queue.paused_by} if queue.paused_by else ""
         about = ": ".join(str(part) for part in (who, queue.pause_reason) if part)
@@ -195,7 +201,21 @@ class QueueAdmin(OJSModelAdmin):
 
     @admin.display(description=_("limit"), ordering="concurrency")
     def limit(self, queue: Queue) -> str:
-        return display.NOTHING if queue.concurrency is None else str(queue.concurrency)
+        found = []
+        if queue.concurrency is not None:
+            found.append(gettext("%(most)d at once") % {"most": queue.concurrency})
+        for kind in ("rate", "throttle"):
+            if pace := queue.config.get("rate_limit", {}).get(kind):
+                period = display.length(parse_duration(pace["period"]))
+                about = {"most": pace["limit"], "period": period}
+                found.append(gettext("%(most)d in %(period)s") % about)
+        if queue.max_depth:
+            found.append(gettext("%(most)d waiting") % {"most": queue.max_depth})
+        return "; ".join(found) or display.NOTHING
+
+    @admin.display(description=_("configuration"))
+    def shown_config(self, queue: Queue) -> str | SafeString:
+        return display.json_block(queue_config.public(queue.config) or None)
 
     @admin.display(description=State.PENDING.label)
     def pending(self, queue: Queue) -> int:
@@ -259,17 +279,22 @@ class QueueAdmin(OJSModelAdmin):
             return back(request)
         trace(request, "purge_queue", answer.objects, answer, message=gettext("Purged."))
         waiting = Job.objects.filter(queue__in=names, state__in=sorted(WAITING))
+        deleted = len(engine.bulk.purge(waiting, WAITING, most=PURGED_AT_ONCE))
+        # What a workflow or another job waits for must end, not vanish.
         who = {"cancelled_by": request.user.get_username(), "reason": answer.reason}
-        done = 0
-        for _batch in range(PURGE_BATCHES):
-            ids = list(waiting.values_list("pk", flat=True)[:PURGE_BATCH])
-            done += len(engine.cancel_jobs(ids, **who))
-            if len(ids) < PURGE_BATCH:
-                break
-        text = ngettext("%(count)s job was cancelled.", "%(count)s jobs were cancelled.", done)
+        cancelled = len(engine.bulk.cancel(waiting, **who, most=PURGED_AT_ONCE))
+        text = ngettext("%(count)s job was deleted.", "%(count)s jobs were deleted.", deleted)
+        text %= {"count": f"{deleted:,}"}
+        if cancelled:
+            more = ngettext(
+                "%(count)s job of a workflow was cancelled.",
+                "%(count)s jobs of workflows were cancelled.",
+                cancelled,
+            )
+            text = f"{text} {more % {'count': f'{cancelled:,}'}}"
         if waiting.exists():
             text = f"{text} " + gettext("There are more: purge again.")
-        self.message_user(request, text % {"count": f"{done:,}"}, messages.SUCCESS)
+        self.message_user(request, text, messages.SUCCESS)
         return back(request)
 
 
@@ -303,8 +328,9 @@ PURGE = Question(
     action="purge",
     title=_("Purge queues"),
     consequence=_(
-        "Every job that waits in these queues is cancelled: available, scheduled, retryable and "
-        "pending ones. Jobs that are running go on. There is no way back."
+        "Every job that waits in these queues is deleted: available, scheduled, retryable and "
+        "pending ones. Those of workflows are cancelled instead. Jobs that are running go on. "
+        "There is no way back."
     ),
     button=_("Purge these queues"),
     is_destructive=True,

@@ -91,11 +91,14 @@ def _term(word: str, sees_all: bool) -> Any:
     key, colon, value = word.partition(":")
     if colon and key in TERMS:
         return TERMS[key](_unquoted(value))
+    value = _unquoted(value)
     document, dot, path = key.partition(".")
     if colon and dot and path and document in DOCUMENTS:
-        if not sees_all and any(is_sensitive(part) for part in path.split(".")):
-            return NOTHING
-        return _inside(key, _unquoted(value))
+        if not sees_all and (
+            any(is_sensitive(part) for part in path.split(".")) or value.lstrip()[:1] in ("{", "[")
+        ):
+            return NOTHING  # nor may a whole object be guessed
+        return _inside(key, value)
     return _bare(_unquoted(word))
 
 

@@ -13,8 +13,9 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ..engine.limits import QUEUE_KEY, rooms
 from ..lifecycle import WAITING, State
-from ..models import Job, Maintenance, Queue
+from ..models import CronRun, Dependency, Job, Maintenance, Queue
 from .display import absolute, distance
 
 Source = Callable[[Any], Iterable[str]]
@@ -36,9 +37,39 @@ def why(job: Any) -> list[str]:
 
 
 @reason
+def pending(job: Any) -> Iterator[str]:
+    if job.state != State.PENDING:
+        return
+    waits = list(_others(job))
+    yield from waits or [_("It is pending: it waits until somebody activates it.")]
+
+
+def _others(job: Any) -> Iterator[str]:
+    """The jobs that it waits for, and the earlier runs of its cron job."""
+    edges = Dependency.objects.filter(waiter=job.pk, settled=False)
+    count = edges.values("pk")[: MOST + 1].count()
+    if count:
+        some = edges.order_by("position").values_list(
+            "predecessor_id", "predecessor__type", "predecessor__state", "condition"
+        )
+        named = ", ".join(f"{kind} {job_id} ({state})" for job_id, kind, state, _how in some[:5])
+        text = ngettext(
+            "It waits for %(count)s job to end: %(named)s.",
+            "It waits for %(count)s jobs to end: %(named)s.",
+            count,
+        )
+        more = f"{named}, …" if count > 5 else named
+        yield text % {"count": f"{MOST}+" if count > MOST else count, "named": more}
+    for name in CronRun.objects.filter(held=True, job_id=job.pk).values_list(
+        "cron_name", flat=True
+    ):
+        yield _("It waits until earlier runs of the cron job “%(name)s” have ended.") % {
+            "name": name
+        }
+
+
+@reason
 def not_its_time(job: Any) -> Iterator[str]:
-    if job.state == State.PENDING:
-        yield _("It is pending: it waits until somebody activates it.")
     if job.state not in (State.SCHEDULED, State.RETRYABLE) or job.scheduled_at is None:
         return
     if job.scheduled_at <= timezone.now():
@@ -85,6 +116,27 @@ def held_up_in_its_queue(job: Any) -> Iterator[str]:
         if active >= queue.concurrency:
             text = _("The queue's limit is reached: %(active)d of %(limit)d jobs are active.")
             yield text % {"active": active, "limit": queue.concurrency}
+
+
+@reason
+def rate_limited(job: Any) -> Iterator[str]:
+    named = {
+        QUEUE_KEY + job.queue: _("The rate limit of the queue “%(name)s”") % {"name": job.queue}
+    }
+    if job.rate_key:
+        named[job.rate_key] = _("Its rate limit “%(name)s”") % {"name": job.rate_key}
+    for key, room in rooms(named).items():
+        if room.jobs > 0:
+            continue
+        about = {"limit": named[key], "active": room.current, "most": room.limit}
+        if room.again_at is not None:
+            about["moment"] = absolute(room.again_at)
+        if room.strategy == "concurrency" or room.again_at is None:
+            yield _("%(limit)s is reached: %(active)d of %(most)d jobs are active.") % about
+        elif room.strategy == "held":
+            yield _("%(limit)s is held until %(moment)s, as a handler asked.") % about
+        else:
+            yield _("%(limit)s is reached: it lets the next job start at %(moment)s.") % about
 
 
 @reason

@@ -17,6 +17,7 @@ from .. import engine
 from ..database import atomic
 from ..errors import Conflict, NotFound
 from ..models import Workflow
+from ..redaction import redact_told
 from ..workflow_document import summaries, workflow_document
 from . import display
 from .base import ReadOnlyModelAdmin, may
@@ -36,6 +37,7 @@ class WorkflowAdmin(ReadOnlyModelAdmin):
     actions = ("cancel",)
     buttons: ClassVar[dict[str, Any]] = {"cancel": _("Cancel")}
     has_cancel_permission = may("ojs_jobs.cancel_workflow")
+    sensitive = ("steps", "parent_results", "problem")
     fieldsets = (
         (None, {"fields": ("identity", "name", "type", "shown_state", "done", "around")}),
         (_("Jobs"), {"fields": ("picture", "jobs")}),
@@ -134,10 +136,11 @@ class WorkflowAdmin(ReadOnlyModelAdmin):
         return display.json_block(workflow.problem)
 
     @admin.display(description=_("document"))
-    def raw(self, workflow: Workflow) -> str | SafeString:
+    def raw(self, workflow: Any) -> str | SafeString:
         if workflow.job_count > MANY:
             return gettext("Too large to be shown here; ask the API for it.")
-        return display.json_block(workflow_document(workflow))
+        document = workflow_document(workflow)
+        return display.json_block(redact_told(document) if workflow.is_redacted else document)
 
     @admin.action(description=_("Cancel selected workflows"), permissions=["cancel"])
     def cancel(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> Any:

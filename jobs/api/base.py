@@ -21,7 +21,6 @@ from django.db import (
 from django.http import Http404, HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from rest_framework import exceptions
-from rest_framework.response import Response
 from rest_framework.viewsets import ViewSet
 
 from .. import projects
@@ -91,6 +90,17 @@ def dumps(document: Any) -> bytes:
     except TypeError:
         # PostgreSQL returns 1e20 as the integer it is, and orjson writes none beyond 64 bits.
         return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+class Response(HttpResponse):
+    """A JSON document, written at once: there is nothing to negotiate and no template to wait for.
+
+    DRF's own does both, for a tenth of the time of a small request.
+    """
+
+    def __init__(self, document: Any = None, status: int = 200) -> None:
+        content = b"" if document is None else dumps(document)
+        super().__init__(content, status=status, content_type=MEDIA_TYPE)
 
 
 class PinnedNegotiation:
@@ -170,6 +180,11 @@ class OJSViewSet(ViewSet):
     def perform_content_negotiation(self, request: Any, force: bool = False) -> Any:
         return RENDERER, MEDIA_TYPE
 
+    @property
+    def default_response_headers(self) -> dict[str, str]:
+        # DRF would look through the methods for an `Allow`; a 405 says it, where it matters.
+        return {}
+
     def get_exception_handler(self) -> Callable[..., Response]:
         return answer_error
 
@@ -232,8 +247,7 @@ def dress(request: Any, response: Any) -> None:
     raw = getattr(request, "_request", request)
     response["OJS-Version"] = SPEC_VERSION
     response["X-Request-Id"] = request_id(raw)
-    # A DRF response would put its renderer's media type back when it renders.
-    response["Content-Type"] = response.content_type = dialects.media_type(raw.META)
+    response["Content-Type"] = dialects.media_type(raw.META)
 
 
 def answer_error(problem: Exception, context: dict[str, Any]) -> Response:

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import orjson
 from django.utils import timezone
-from rest_framework.response import Response
 
 from .. import engine
 from ..audit import of_caller
@@ -29,7 +28,7 @@ from ..fields import boolean, missing, refuse, text, wrong_type
 from ..models import BulkRequest, Scope
 from ..projects import give
 from ..validation import NewJob, new_job
-from .base import OJSViewSet, error_document, request_id
+from .base import OJSViewSet, Response, error_document, request_id
 from .jobs import enqueued
 from .selection import Selection
 

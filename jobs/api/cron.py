@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from django.utils import timezone
-from rest_framework.response import Response
 
 from .. import engine, fields
 from ..cron_requests import new_cron_job
@@ -19,7 +18,7 @@ from ..fields import missing
 from ..models import CronJob, CronRun, Scope
 from ..projects import own
 from ..timestamps import format_timestamp
-from .base import OJSViewSet
+from .base import OJSViewSet, Response
 from .paging import number, page
 
 RUNS = 50

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from django.utils import timezone
-from rest_framework.response import Response
 
 from .. import engine
+from ..batches import new_jobs
 from ..conf import ojs_settings
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope
 from ..errors import JobNotFound
@@ -18,8 +18,8 @@ from ..identifiers import parse_uuid
 from ..models import Job, Scope
 from ..projects import give
 from ..timestamps import format_timestamp
-from ..validation import PRIORITIES, NewJob, new_job, new_jobs
-from .base import OJSViewSet
+from ..validation import PRIORITIES, NewJob, new_job
+from .base import OJSViewSet, Response
 from .dialects import job_reply
 
 
@@ -147,10 +147,7 @@ class JobViewSet(OJSViewSet):
 
     def retrieve(self, request: Any, job_id: str) -> Response:
         """INFO: everything about a job (OJS HTTP §9.3)."""
-        job = Job.objects.filter(pk=parse_id(job_id)).first()
-        if job is None:
-            raise JobNotFound(job_id)
-        return self._answer(full_envelope(job))
+        return self._answer(self._document(job_id))
 
     def cancel(self, request: Any, job_id: str) -> Response:
         """CANCEL (OJS HTTP §9.4)."""
@@ -166,6 +163,12 @@ class JobViewSet(OJSViewSet):
             "activated_at": format_timestamp(change.job.enqueued_at),
         }
         return self._answer(document)
+
+    def _document(self, job_id: str) -> dict[str, Any]:
+        job = Job.objects.filter(pk=parse_id(job_id)).first()
+        if job is None:
+            raise JobNotFound(job_id)
+        return full_envelope(job)
 
     def _answer(self, job: dict[str, Any], status: int = 200) -> Response:
         return Response(job_reply(self.request.META, job), status=status)

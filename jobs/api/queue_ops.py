@@ -6,18 +6,18 @@ from typing import Any, ClassVar
 
 from django.db.models import Count
 from django.utils import timezone
-from rest_framework.response import Response
 
 from .. import dashboard, engine, fields, queue_config
 from ..audit import of_caller, record_action
 from ..database import atomic
-from ..errors import NotFound
+from ..errors import NotFound, PermissionDenied
 from ..fields import missing, refuse
 from ..lifecycle import State
 from ..models import Job, Queue, Scope
+from ..projects import own
 from ..timestamps import format_timestamp
 from ..validation import QUEUE_LENGTH, QUEUE_PATTERN
-from .base import OJSViewSet
+from .base import OJSViewSet, Response
 from .queues import full_document, queue_document
 
 STRATEGIES = ("reject", "discard", "move")
@@ -43,7 +43,7 @@ class QueueOperationsViewSet(OJSViewSet):
         """A queue, its configuration and how deep it is (queue configuration §9.3)."""
         queue = found(name)
         document = full_document(queue)
-        stats = statistics(queue)
+        stats = statistics(queue, self.caller.project)
         counts = {state: stats[state] for state in State.values}
         extra = {"queue": document, "stats": stats, "counts": counts}
         return Response(document | extra)
@@ -51,7 +51,7 @@ class QueueOperationsViewSet(OJSViewSet):
     def stats(self, request: Any, name: str) -> Response:
         """How many jobs it has in which state (OJS HTTP §11.2)."""
         queue = found(name)
-        stats = statistics(queue)
+        stats = statistics(queue, self.caller.project)
         return Response(
             {
                 "queue": queue_document(queue) | stats,
@@ -64,7 +64,8 @@ class QueueOperationsViewSet(OJSViewSet):
     def priorities(self, request: Any, name: str) -> Response:
         """How many available jobs there are of each priority (OJS priority §10.3)."""
         found(name)
-        rows = Job.objects.filter(queue=name, state=State.AVAILABLE).order_by("priority")
+        rows = own(Job.objects.filter(queue=name, state=State.AVAILABLE), self.caller.project)
+        rows = rows.order_by("priority")
         counts = dict(rows.values_list("priority").annotate(jobs=Count("pk")))
         return Response(
             {
@@ -134,6 +135,10 @@ class QueueOperationsViewSet(OJSViewSet):
 
     def destroy(self, request: Any, name: str) -> Response:
         """Delete a queue, saying what becomes of its jobs (queue configuration §5.3)."""
+        if self.caller.project:
+            raise PermissionDenied(
+                "A queue holds jobs of everybody; this API key belongs to a project."
+            )
         body = self.read()
         strategy = fields.text(body, "strategy", "reject") or ""
         if strategy not in STRATEGIES:
@@ -164,7 +169,7 @@ class QueueOperationsViewSet(OJSViewSet):
             if state not in State.values or state == State.ACTIVE:
                 raise refuse("states", f"Jobs in state {state!r} cannot be purged.")
         found(name)
-        jobs = Job.objects.filter(queue=name)
+        jobs = own(Job.objects.filter(queue=name), self.caller.project)
         before = fields.when(body, "older_than", timezone.now())
         if before is not None:
             jobs = jobs.filter(finished_at__lt=before)
@@ -195,14 +200,18 @@ def found(name: str) -> Queue:
     return queue
 
 
-def statistics(queue: Queue) -> dict[str, Any]:
-    """Its jobs by state; `depth` is what a bound is about (OJS backpressure §3)."""
-    jobs = Job.objects.filter(queue=queue.pk).order_by()
+def statistics(queue: Queue, project: str = "") -> dict[str, Any]:
+    """Its jobs by state; `depth` is what a bound is about (OJS backpressure §3).
+
+    Args:
+        project: whose jobs; empty means everybody's.
+    """
+    jobs = own(Job.objects.filter(queue=queue.pk).order_by(), project)
     counts = dict.fromkeys(State.values, 0)
     for index in dashboard.INDEXED:
         rows = jobs.filter(**index).values_list("state").annotate(jobs=Count("pk"))
         counts |= dict(rows)
-    counts[State.PENDING] = dashboard.pending(queue.pk)
+    counts[State.PENDING] = jobs.filter(state=State.PENDING).count()
     finished = jobs.filter(finished_at__isnull=False)
     counts |= dict(finished.values_list("state").annotate(jobs=Count("pk")))
     document: dict[str, Any] = {str(state): count for state, count in counts.items()}

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from django.db.models import Q
-from rest_framework.response import Response
 
 from .. import engine, events, fields, queue_config
 from ..audit import of_caller, record_action
@@ -17,7 +16,7 @@ from ..models import DeadJob, Job, JobError, Queue, Scope
 from ..projects import own
 from ..timestamps import format_timestamp, parse_timestamp
 from ..validation import QUEUE_LENGTH, QUEUE_PATTERN
-from .base import OJSViewSet
+from .base import OJSViewSet, Response
 from .dialects import job_reply
 from .jobs import full_envelope, parse_id
 from .paging import bad_cursor, number, page

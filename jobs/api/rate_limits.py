@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 from django.db.models import Count
 from django.utils import timezone
-from rest_framework.response import Response
 
 from .. import fields, rate_policy
 from ..audit import of_caller, record_action
@@ -16,7 +15,7 @@ from ..fields import refuse
 from ..lifecycle import State
 from ..models import Job, Queue, RateLimit, Scope
 from ..timestamps import format_timestamp
-from .base import OJSViewSet
+from .base import OJSViewSet, Response
 from .paging import page
 
 

@@ -7,8 +7,6 @@ import time
 from typing import Any, ClassVar
 from uuid import UUID
 
-from rest_framework.response import Response
-
 from ..conf import ojs_settings
 from ..database import connection
 from ..envelope import is_pruned, result_expires_at
@@ -19,7 +17,7 @@ from ..lifecycle import State
 from ..models import Job, Scope
 from ..projects import own
 from ..timestamps import format_timestamp
-from .base import OJSViewSet, dumps
+from .base import OJSViewSet, Response, dumps
 from .jobs import errors_of, parse_id
 from .paging import number
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from rest_framework.response import Response
-
 from .. import engine, fields
 from ..audit import of_caller, record_action
 from ..conf import ojs_settings
@@ -18,7 +16,7 @@ from ..fields import missing, refuse
 from ..models import JobSpec, Scope
 from ..timestamps import format_timestamp
 from ..validation import TYPE_PATTERN
-from .base import OJSViewSet
+from .base import OJSViewSet, Response
 from .paging import page
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError
 from django.http import HttpRequest
-from rest_framework.response import Response
 
 from .. import __version__, engine
 from ..conf import ojs_settings
@@ -33,7 +32,7 @@ from ..models import (
     RefusedFinish,
     Workflow,
 )
-from .base import SPEC_VERSION, OJSViewSet
+from .base import SPEC_VERSION, OJSViewSet, Response
 
 STARTED = time.monotonic()
 PORT = re.compile(r":\d+\Z")
@@ -68,6 +67,9 @@ class ManifestViewSet(OJSViewSet):
     def retrieve(self, request: Any) -> Response:
         base = request.path.rsplit("/manifest", 1)[0]
         elsewhere = endpoints_beside(PORT.sub("", request.get_host()))
+        if ojs_settings.FLARE.ENABLED:
+            beside = f"{base.removesuffix('/ojs')}/flare/v1"
+            elsewhere["flare"] = request.build_absolute_uri(beside)
         return Response(
             {
                 "ojs_version": SPEC_VERSION,

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from django.utils import timezone
-from rest_framework.response import Response
 
 from .. import engine
 from ..errors import InvalidRequest, WorkflowNotFound
@@ -15,7 +14,7 @@ from ..models import Scope, Workflow, WorkflowState, WorkflowType
 from ..projects import own
 from ..workflow_document import progress_document, summaries, workflow_document
 from ..workflow_plans import plan_of
-from .base import OJSViewSet
+from .base import OJSViewSet, Response
 from .dialects import is_sdk
 from .paging import bad_cursor, page
 

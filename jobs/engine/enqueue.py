@@ -218,7 +218,7 @@ def _record(job: NewJob) -> dict[str, Any]:
     }
     if job.result_ttl is not None:
         document["result_ttl"] = job.result_ttl.total_seconds()
-    if job.followed:
+    if job.followed or job.parent_results is not None:
         document |= {name: getattr(job, name) for name in FOLLOWED}
     if job.project:
         document["project"] = job.project

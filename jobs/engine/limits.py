@@ -267,6 +267,19 @@ def _act(
             yield from reschedule(queue, key, again_at)
 
 
+def rooms(keys: Iterable[str]) -> dict[str, Room]:
+    """How many jobs of each key may start now, and what stands in the way: to be shown."""
+    now = timezone.now()
+    rows = {row.pk: row for row in RateLimit.objects.filter(pk__in=list(keys))}
+    running = _running(key for key in rows if not key.startswith(QUEUE_KEY))
+    return {
+        key: rate_policy.room(
+            row.effective(now), Memory(row.starts, row.next_at), running[key], now, row.held_until
+        )
+        for key, row in rows.items()
+    }
+
+
 def remaining(key: str, rate: dict[str, Any]) -> tuple[int, datetime]:
     """How many jobs of the key may still start, and when surely one may (§10.4)."""
     now = timezone.now()

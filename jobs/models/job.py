@@ -164,6 +164,13 @@ class Job(models.Model):
                 name="ojs_job_finished",
                 condition=Q(finished_at__isnull=False),
             ),
+            # The dead letter, newest first: a few among millions.
+            models.Index(
+                F("finished_at").desc(),
+                F("id").desc(),
+                name="ojs_job_dead",
+                condition=Q(dead_letter=True),
+            ),
             models.Index(
                 "expires_at",
                 name="ojs_job_expires",

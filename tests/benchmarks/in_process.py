@@ -9,8 +9,8 @@ from datetime import timedelta
 from django.utils import timezone
 
 from jobs import engine
+from jobs.batches import new_jobs
 from jobs.engine import Completion
-from jobs.validation import new_jobs
 from workers import protocol, reaper
 from workers.heartbeats import Description
 from workers.lifecycle import WorkerState

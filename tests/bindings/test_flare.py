@@ -60,6 +60,16 @@ def test_where_it_is_switched_off_there_is_nothing(settings):
     assert Worker.objects.count() == 0
 
 
+def test_the_manifest_says_where_it_is(flare, settings):
+    def seen():
+        manifest = flare.get("/ojs/manifest").json()
+        return "flare" in manifest["protocols"], manifest["endpoints"].get("flare")
+
+    assert seen() == (True, "http://testserver/flare/v1")
+    settings.OJS = {}
+    assert seen() == (False, None)
+
+
 def test_a_path_that_is_no_endpoint_is_answered_in_its_form(flare):
     assert refusal(flare.send("workers/sing", {})) == (404, "not_found")
     assert refusal(flare.get("/flare/v1/workers/poll")) == (405, "invalid_request")

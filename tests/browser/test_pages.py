@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from django.contrib.admin.utils import quote
 from django.utils import timezone
 
 from jobs import rollup
@@ -15,6 +16,8 @@ from jobs.models import Job, Rollup
 from tests.factories import JobErrorFactory, JobFactory, QueueFactory, WorkerFactory, ago, many_jobs
 from workers import reaper
 from workers.models import FleetSample
+
+from .scene import draw
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -146,16 +149,20 @@ def test_more_than_a_thousand_jobs_are_cancelled_after_their_number_was_typed(lo
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 390])
 def test_every_page_fits_its_window(log_in, scheme, width):
-    dead = a_busy_hour()
-    waiting = Job.objects.filter(queue="web").get()
+    scene = draw()
     page = log_in(color_scheme=scheme, viewport={"width": width, "height": 900})
     pages = {
         "dashboard": DASHBOARD,
+        "workers": "/admin/ojs_workers/worker/",
+        "worker": "/admin/ojs_workers/worker/web-4/change/".replace("web-4", quote("web-4")),
+        "drain": f"/admin/ojs_workers/fleetoperation/{scene.operation.pk}/change/",
         "jobs": "/admin/ojs_jobs/job/",
-        "waiting": f"/admin/ojs_jobs/job/{waiting.pk}/change/",
-        "dead": f"/admin/ojs_jobs/deadjob/{dead.pk}/change/",
+        "job": f"/admin/ojs_jobs/job/{scene.waiting.pk}/change/",
+        "dead-job": f"/admin/ojs_jobs/deadjob/{scene.dead.pk}/change/",
+        "copy": f"/admin/ojs_jobs/job/{scene.dead.pk}/copy/",
         "dead-letter": "/admin/ojs_jobs/deadjob/",
         "queues": "/admin/ojs_jobs/queue/",
+        "queue": "/admin/ojs_jobs/queue/images/change/",
     }
     too_wide = {}
     for name, url in pages.items():

@@ -8,10 +8,10 @@ import pytest
 from django.utils import timezone
 
 from jobs import engine
+from jobs.batches import new_jobs
 from jobs.errors import QueueFull
 from jobs.lifecycle import State
 from jobs.models import Job
-from jobs.validation import new_jobs
 from workers import protocol
 
 from .threads import together

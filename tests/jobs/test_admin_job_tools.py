@@ -11,14 +11,16 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
-from jobs import engine
+from jobs import engine, queue_config
 from jobs.admin import confirm as confirming
 from jobs.admin import job as job_admin
 from jobs.admin import job_list
 from jobs.identifiers import uuid7
 from jobs.lifecycle import State
-from jobs.models import Job, OperatorAction
+from jobs.models import CronRun, Job, Maintenance, OperatorAction, Workflow
+from jobs.models.cron import Outcome
 from jobs.redaction import HIDDEN, redact, redact_text
+from jobs.validation import new_job
 from tests.factories import (
     JobErrorFactory,
     JobFactory,
@@ -256,6 +258,84 @@ def test_quiet_workers_fetch_nothing(admin_client):
     assert text.startswith("No worker that serves “default” is running")
 
 
+def test_the_jobs_that_it_waits_for_are_named(admin_client):
+    new = [new_job({"type": kind, "args": []}, timezone.now()) for kind in ("extract", "report")]
+    engine.enqueue_after(new, {new[1].id: [new[0].id]})
+    first, second = (Job.objects.get(pk=each.id) for each in new)
+
+    (text, *_others) = page_of(admin_client, second).context["why"]
+
+    assert text == f"It waits for 1 job to end: extract {first.pk} (available)."
+
+
+def test_a_run_that_waits_for_earlier_ones_says_so(admin_client):
+    job = JobFactory(pending=True)
+    CronRun.objects.create(
+        cron_name="nightly",
+        job_id=job.pk,
+        scheduled_for=ago(5),
+        outcome=Outcome.TRIGGERED,
+        held=True,
+    )
+
+    assert page_of(admin_client, job).context["why"] == [
+        "It waits until earlier runs of the cron job “nightly” have ended."
+    ]
+
+
+def test_workers_that_cannot_do_what_it_needs_are_no_help(admin_client):
+    WorkerFactory(queues=["default"], capabilities=["gpu"], job_types=["email.send"])
+
+    assert why(admin_client, needs=["gpu"]) == ["Nothing is in its way: the next fetch takes it."]
+    assert why(admin_client, needs=["gpu", "eu"], created_at=ago(9)) == [
+        "None of the 1 running workers of “default” can do what it needs: gpu, eu."
+    ]
+    assert why(admin_client, type="video.cut", created_at=ago(10)) == [
+        "None of the 1 running workers of “default” takes “video.cut”."
+    ]
+
+
+def test_workers_of_another_project_do_not_serve_it(admin_client):
+    WorkerFactory(queues=["default"], project="other")
+
+    assert why(admin_client, project="acme") == ["No live worker serves the queue “default”."]
+
+
+def test_a_rate_limit_that_is_reached_is_named(api, admin_client):
+    WorkerFactory(queues=["mail"])
+    limited = {"queue": "mail", "rate_limit": {"key": "smtp", "concurrency": 1}}
+    first, second = (api.pushed(options=limited) for _ in range(2))
+    assert [job["id"] for job in api.fetch("mail")] == [first]
+
+    assert page_of(admin_client, Job.objects.get(pk=second)).context["why"] == [
+        "Its rate limit “smtp” is reached: 1 of 1 jobs are active."
+    ]
+
+
+def test_the_rate_limit_of_a_queue_says_when_it_lets_the_next_one_start(api, admin_client):
+    WorkerFactory(queues=["mail"])
+    engine.queues.configure(
+        "mail", queue_config.parse({"rate_limit": {"limit": 1, "period": "PT1H"}})
+    )
+    api.pushed(queue="mail")
+    waiting = api.pushed(queue="mail")
+    assert len(api.fetch("mail", count=5)) == 1
+
+    (text,) = page_of(admin_client, Job.objects.get(pk=waiting)).context["why"]
+
+    assert text.startswith(
+        "The rate limit of the queue “mail” is reached: it lets the next job start"
+    )
+    assert "1 in 1 h" in admin_client.get(list_of(QUEUE)).content.decode()
+
+
+def test_maintenance_keeps_every_job(admin_client):
+    WorkerFactory(queues=["default"])
+    Maintenance.objects.create(since=timezone.now(), reason="Database upgrade", started_by="ops")
+
+    assert why(admin_client) == ["Maintenance mode is on: nothing is fetched. Database upgrade"]
+
+
 def test_a_job_in_nobodys_way_is_next(admin_client):
     WorkerFactory(queues=["default"])
 
@@ -366,13 +446,25 @@ def test_a_queue_is_purged_by_who_types_its_name():
 
     refused = confirm(ops, QUEUE, "purge", queue, typed="main")
     assert messages(refused) == ["Nothing was purged: these are not the names of the queues."]
-    assert not Job.objects.filter(state=State.CANCELLED).exists()
+    assert Job.objects.filter(queue="mail").count() == 6
     done = confirm(ops, QUEUE, "purge", queue, typed="mail", reason="Test data")
 
-    assert messages(done) == ["4 jobs were cancelled."]
+    assert messages(done) == ["4 jobs were deleted."]
+    left = Job.objects.filter(queue="mail").values_list("state", flat=True)
+    assert set(left) == {State.ACTIVE, State.COMPLETED}
     assert Job.objects.get(queue="web").state == State.AVAILABLE
-    assert Job.objects.filter(state=State.ACTIVE).exists()
     assert [action.verb for action in OperatorAction.objects.all()] == ["purge_queue"]
+
+
+def test_a_purge_ends_the_workflows_of_what_it_takes_away(api):
+    queue = QueueFactory(name="mail")
+    steps = [{"type": kind, "args": [], "options": {"queue": "mail"}} for kind in ("a", "b")]
+    api.send("workflows", {"type": "chain", "steps": steps})
+
+    done = confirm(staff("view_queue", "purge_queue"), QUEUE, "purge", queue, typed="mail")
+
+    assert messages(done) == ["0 jobs were deleted. 1 job of a workflow was cancelled."]
+    assert Workflow.objects.get().state == "failed"
 
 
 def test_the_dead_letter_is_counted_by_type_and_by_error_and_each_number_leads_there(admin_client):

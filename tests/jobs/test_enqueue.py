@@ -9,13 +9,14 @@ from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
 from jobs import engine
+from jobs.batches import new_jobs
 from jobs.engine.enqueue import BATCH
 from jobs.errors import DuplicateJob
 from jobs.identifiers import uuid7
 from jobs.lifecycle import State
 from jobs.models import Event, Job, Queue
 from jobs.signals import jobs_enqueued
-from jobs.validation import new_job, new_jobs
+from jobs.validation import new_job
 from tests.factories import JobFactory, ago, ahead
 
 

@@ -170,10 +170,11 @@ class Lifecycle(RuleBasedStateMachine):
 
     def make(self, kind: State, max_attempts: int, *, discard: bool, count: int = 1) -> None:
         # An hour: on a slow machine a second passes, and a job is due that the model holds back.
-        retry: dict[str, Any] = {"max_attempts": max_attempts, "initial_interval": "PT1H"}
-        options: dict[str, Any] = {"retry": retry | {"max_interval": "PT1H"}}
+        retry: dict[str, Any] = {"max_attempts": max_attempts}
+        retry |= {"initial_interval": "PT1H", "max_interval": "PT1H"}
+        options: dict[str, Any] = {"retry": retry}
         if discard:
-            options["retry"]["on_exhaustion"] = "discard"
+            retry["on_exhaustion"] = "discard"
         if kind == State.SCHEDULED:
             options["delay_until"] = "+PT1H"
         if kind == State.PENDING:

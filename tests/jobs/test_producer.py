@@ -72,13 +72,26 @@ def test_a_job_is_stored_with_everything_that_was_said_of_it():
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
-    "when", [timedelta(hours=1), ahead(3600), ahead(3600).isoformat()], ids=type
+    "spelled", [lambda moment: moment, datetime.isoformat], ids=["datetime", "timestamp"]
 )
-def test_a_moment_may_be_a_datetime_a_timedelta_or_a_timestamp(when):
-    made = jobs.enqueue("email.send", scheduled_at=when)
+def test_a_moment_may_be_a_datetime_or_a_timestamp(spelled):
+    moment = ahead(3600)
+
+    made = jobs.enqueue("email.send", scheduled_at=spelled(moment))
 
     assert made.state == State.SCHEDULED
-    assert Job.objects.get().scheduled_at == pytest.approx(ahead(3600), abs=timedelta(minutes=2))
+    assert Job.objects.get().scheduled_at == moment
+
+
+@pytest.mark.django_db
+def test_a_moment_may_be_a_timedelta_from_now():
+    before = timezone.now()
+
+    made = jobs.enqueue("email.send", scheduled_at=timedelta(hours=1))
+
+    assert made.state == State.SCHEDULED
+    scheduled_at = Job.objects.get().scheduled_at
+    assert before <= scheduled_at - timedelta(hours=1) <= timezone.now()
 
 
 def test_a_datetime_without_a_time_zone_is_refused():

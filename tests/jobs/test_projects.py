@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import orjson
 import pytest
 
 from jobs.api.authentication import make_key
@@ -224,6 +225,34 @@ def test_to_a_project_the_workflows_of_others_do_not_exist(site):
         ):
             assert code(reply) == (404, "not_found")
     assert not Workflow.objects.filter(state="cancelled").exists()
+
+
+def test_a_queue_is_shared_but_its_figures_are_those_of_the_projects_own_jobs(site):
+    acme = ojs("acme")
+    acme.pushed()
+    for _ in range(2):
+        ojs("other").pushed()
+
+    stats = acme.see("queues/default/stats").json()["stats"]
+    assert (stats["available"], stats["depth"]) == (1, 1)
+    assert acme.see("queues/default").json()["counts"]["available"] == 1
+    assert acme.see("queues/default/priority-stats").json()["total"] == 1
+    assert ojs().see("queues/default/stats").json()["stats"]["available"] == 3
+
+
+def test_a_project_purges_its_own_jobs_and_deletes_no_queue(site):
+    acme = ojs("acme")
+    acme.pushed()
+    kept = ojs("other").pushed()
+    said = orjson.dumps({"confirm": True, "states": ["available"]})
+
+    path = "/ojs/v1/queues/default"
+    purged = acme.delete(f"{path}/jobs", data=said, content_type="application/json")
+    deleted = acme.delete(path, data=b'{"strategy": "discard"}', content_type="application/json")
+
+    assert purged.json()["purged_count"] == 1
+    assert code(deleted) == (403, "permission_denied")
+    assert str(Job.objects.get().pk) == kept
 
 
 def test_a_job_is_unique_in_its_project_and_never_meets_those_of_others(site):

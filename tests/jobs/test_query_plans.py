@@ -146,9 +146,9 @@ SWEEPS = {
     ),
     "the dead letter": (
         Job.objects.dead().order_by("-finished_at", "-pk")[:50],
-        "ojs_job_finished",
+        "ojs_job_dead",
     ),
-    "its page": (DeadJob.objects.order_by("-finished_at", "-pk")[:50], "ojs_job_finished"),
+    "its page": (DeadJob.objects.order_by("-finished_at", "-pk")[:50], "ojs_job_dead"),
 }
 
 

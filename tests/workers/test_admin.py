@@ -305,3 +305,22 @@ def test_the_page_says_what_an_agq_worker_can_do_and_cannot_hear(admin_client):
 
     for words in ("jq", "quiet is enforced at fetch", "cpu", "let a job run past its time"):
         assert words in page.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("described", "can", "hears"),
+    [
+        ({"protocol": "ojs"}, "any", "at its next heartbeat"),
+        ({"protocol": "flare", "job_types": ["a.b"]}, "a.b", "quiet is enforced at fetch"),
+        ({"protocol": "rota", "specs": {"a.b": "v7"}}, "a.b (v7)", "at its next heartbeat"),
+        ({"protocol": "agq", "capabilities": ["jq"]}, "jq", "quiet is enforced at fetch"),
+    ],
+    ids=["ojs", "flare", "rota", "agq"],
+)
+def test_the_page_says_what_a_worker_speaks_can_do_and_hears(admin_client, described, can, hears):
+    worker = WorkerFactory(**described)
+
+    page = admin_client.get(reverse("admin:ojs_workers_worker_change", args=[quote(worker.pk)]))
+
+    for words in (described["protocol"], can, hears):
+        assert words in page.content.decode()

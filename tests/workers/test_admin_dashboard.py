@@ -114,8 +114,9 @@ def test_cards_say_how_it_is(admin_client):
 
 @pytest.mark.parametrize("key", ["1h", "24h", "7d"])
 def test_every_chart_has_a_drawing_and_a_table(admin_client, key):
+    now = rollup.floor(timezone.now(), rollup.MINUTE)
     for back in range(1, 50):
-        moment = rollup.floor(timezone.now(), rollup.MINUTE) - back * rollup.MINUTE
+        moment = now - back * rollup.MINUTE
         Rollup.objects.create(
             resolution=60, start=moment, completed=60, waits={"10": 60}, available=4
         )

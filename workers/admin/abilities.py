@@ -25,6 +25,9 @@ class AbilityFields:
 
     @admin.display(description=_("job types"))
     def type_list(self, worker: Worker) -> str | SafeString:
+        """What it runs: types it named, or those whose checksum it told."""
+        if worker.specs is not None:
+            return display.chips(f"{kind} ({spec})" for kind, spec in sorted(worker.specs.items()))
         return gettext("any") if worker.job_types is None else display.chips(worker.job_types)
 
     @admin.display(description=_("hears of quiet"))

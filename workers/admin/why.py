@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from jobs.admin.why import reason
 from jobs.expressions import JSONArrayHas
 from jobs.lifecycle import State
 
+from ..abilities import able
 from ..condition import Condition, condition, in_hand
 from ..models import Worker
 
@@ -21,18 +23,39 @@ def nobody_serves_it(job: Any) -> Iterator[str]:
     if job.state == State.PENDING:
         return
     serving = Worker.objects.live().filter(JSONArrayHas("queues", job.queue))
-    found = list(
-        serving.annotate(in_hand=in_hand())
-        .annotate(condition=condition())
-        .values_list("condition", "in_hand", "concurrency")
-    )
-    about = {"queue": job.queue}
+    if job.project:  # a worker without a project serves them all
+        serving = serving.filter(project__in=("", job.project))
+    found = list(serving.annotate(in_hand=in_hand()).annotate(condition=condition()))
+    about: dict[str, Any] = {"queue": job.queue}
     if not found:
         yield _("No live worker serves the queue “%(queue)s”.") % about
         return
-    running = [(held, most) for state, held, most in found if state == Condition.RUNNING]
+    running = [worker for worker in found if worker.condition == Condition.RUNNING]
     if not running:
         yield _("No worker that serves “%(queue)s” is running: they are quiet or silent.") % about
-    elif all(most is not None and held >= most for held, most in running):
+        return
+    suiting = [worker for worker in running if _can_do(worker, job)]
+    about |= {"count": len(running), "type": job.type, "needs": ", ".join(job.needs or ())}
+    if not suiting and job.needs:
+        text = _(
+            "None of the %(count)d running workers of “%(queue)s” can do what it needs: %(needs)s."
+        )
+        yield text % about
+    elif not suiting:
+        text = _("None of the %(count)d running workers of “%(queue)s” takes “%(type)s”.")
+        yield text % about
+    elif all(_is_busy(worker) for worker in suiting):
         text = _("All %(count)d workers that serve “%(queue)s” are busy.")
-        yield text % (about | {"count": len(running)})
+        yield text % (about | {"count": len(suiting)})
+
+
+def _can_do(worker: Any, job: Any) -> bool:
+    """Whether the worker takes jobs of this type, and is able to what this one needs."""
+    if worker.job_types is not None and job.type not in worker.job_types:
+        return False
+    said = [json.dumps(texts) for texts in (worker.labels, worker.capabilities)]
+    return set(job.needs or ()) <= set(able(worker.pk, *said))
+
+
+def _is_busy(worker: Any) -> bool:
+    return worker.concurrency is not None and worker.in_hand >= worker.concurrency

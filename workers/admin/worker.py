@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import CharField, Q, QuerySet
-from django.db.models.functions import Cast, Concat
+from django.db.models.functions import Cast
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
 from django.utils import timezone
@@ -63,7 +63,6 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
         "outcomes",
         "label_list",
         "queue_list",
-        "client",
     )
     list_filter = (
         ConditionFilter,
@@ -80,7 +79,7 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
     search_fields = ("worker_id", "hostname", "labels")
     search_help_text = _("Part of a worker id, a host or a label")
     ordering = ("-last_heartbeat_at", "worker_id")
-    sortable_by = ("who", "condition", "busy", "heartbeat", "client")
+    sortable_by = ("who", "condition", "busy", "heartbeat")
     actions = ("quiet", "terminate", "resume", "drain")
     buttons: ClassVar[dict[str, Any]] = {
         "quiet": _("Quiet"),
@@ -172,8 +171,9 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
     @admin.display(description=_("worker"), ordering="worker_id")
     def who(self, worker: Worker) -> SafeString:
         place = [str(part) for part in (worker.hostname, worker.pid) if part not in ("", None)]
+        about = [part for part in (":".join(place), worker.protocol, worker.version[:40]) if part]
         return format_html(
-            '{}<br><span class="ojs-quiet">{}</span>', worker.worker_id, ":".join(place)
+            '{}<br><span class="ojs-quiet">{}</span>', worker.worker_id, ", ".join(about)
         )
 
     @admin.display(description=_("state"), ordering="condition")
@@ -232,7 +232,16 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
 
     @admin.display(description=_("heartbeat"), ordering="last_heartbeat_at")
     def heartbeat(self, worker: Any) -> str | SafeString:
-        return display.when(worker.last_heartbeat_at)
+        """The last one; below it since when the process runs."""
+        if worker.started_at is None or worker.state == WorkerState.TERMINATED:
+            return display.when(worker.last_heartbeat_at)
+        up = gettext("up %(span)s") % {"span": display.span(timezone.now() - worker.started_at)}
+        return format_html(
+            '{}<br><span class="ojs-quiet ojs-nowrap" title="{}">{}</span>',
+            display.when(worker.last_heartbeat_at),
+            display.absolute(worker.started_at),
+            up,
+        )
 
     @admin.display(description=_("done / failed"), ordering="jobs_done")
     def outcomes(self, worker: Worker) -> SafeString:
@@ -240,11 +249,6 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
         return format_html(
             '<span class="ojs-nowrap">{} / {}</span>', worker.jobs_done, worker.jobs_failed
         )
-
-    @admin.display(description=_("protocol"), ordering=Concat("protocol", "version"))
-    def client(self, worker: Worker) -> SafeString:
-        """The protocol it speaks, and what it calls itself."""
-        return format_html("{}<br>{}", worker.protocol, display.code(worker.version, 40))
 
     @admin.display(description=_("last heartbeat"))
     def exact_heartbeat(self, worker: Worker) -> str | SafeString:

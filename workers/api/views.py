@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from rest_framework.response import Response
-
 from jobs import counts, dashboard, fields
 from jobs.api.admin.base import AdminViewSet, reason_of
 from jobs.api.admin.documents import COLUMNS, line
 from jobs.api.admin.paging import page
 from jobs.api.admin.search import choice
+from jobs.api.base import Response
 from jobs.api.system import STARTED
 from jobs.errors import Conflict
 from jobs.expressions import JSONArrayHas

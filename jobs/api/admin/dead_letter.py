@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 from django.db.models import Count, Max, Min, OuterRef, Subquery
 from django.utils import timezone
-from rest_framework.response import Response
 
 from ... import engine, fields
 from ...conf import ojs_settings
@@ -14,6 +13,7 @@ from ...database import atomic
 from ...durations import format_duration
 from ...models import DeadJob, JobError
 from ...timestamps import format_timestamp
+from ..base import Response
 from ..jobs import parse_id
 from ..queues import errors_by_job
 from .base import AdminViewSet, confirmed, reason_of

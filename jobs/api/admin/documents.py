@@ -10,7 +10,7 @@ from ...durations import format_duration
 from ...envelope import error_entry
 from ...lifecycle import State
 from ...models import Job, Scope
-from ...redaction import redact
+from ...redaction import redact_told
 from ...retry import InvalidRetryPolicy, RetryPolicy
 from ...timestamps import format_timestamp
 from ..authentication import Caller
@@ -109,7 +109,7 @@ def whole(job: Job, *, is_redacted: bool) -> dict[str, Any]:
     """
     known = full_envelope(job)
     if is_redacted:
-        known = redact(known) | {"redacted": True}
+        known = redact_told(known) | {"redacted": True}
     document = {"result": None, "errors": [], "meta": {}} | known
     document |= {"retry_policy": policy(job), "metadata": times(job)}
     if job.state == State.ACTIVE and job.reserved_by:

@@ -7,13 +7,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.utils import timezone
-from rest_framework.response import Response
 
 from ...errors import InvalidRequest
 from ...histogram import added, percentile
 from ...models import QueueRollup, Rollup
 from ...rollup import HOUR, MINUTE, floor
 from ...timestamps import format_timestamp
+from ..base import Response
 from .base import AdminViewSet
 from .search import choice, moment_of
 

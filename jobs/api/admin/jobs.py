@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from rest_framework.response import Response
-
 from ... import engine
 from ...database import atomic
 from ...errors import JobNotFound
 from ...models import Job
 from ...timestamps import format_timestamp
+from ..base import Response
 from ..jobs import parse_id
 from .base import AdminViewSet, reason_of
 from .documents import COLUMNS, line, reply

@@ -9,13 +9,12 @@ from datetime import timedelta
 from typing import Any
 
 from django.utils import timezone
-from rest_framework.response import Response
 
 from ... import __version__, conf, fields, maintenance
 from ...fields import missing
 from ...models import Maintenance
 from ...timestamps import format_timestamp
-from ..base import SPEC_VERSION
+from ..base import SPEC_VERSION, Response
 from ..system import CAPABILITIES, EXTENSIONS, backend
 from .base import AdminViewSet, reason_of
 from .documents import moment

@@ -9,10 +9,11 @@ from typing import Any
 from django.utils import timezone
 
 from jobs import engine, projects
+from jobs.batches import new_jobs
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob
 from jobs.errors import JobNotFound, OJSError
-from jobs.validation import QUEUE_PATTERN, new_jobs
+from jobs.validation import QUEUE_PATTERN
 from workers import directory, protocol
 from workers.lifecycle import WorkerState
 from workers.protocol import Failure, SessionClaim

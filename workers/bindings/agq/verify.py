@@ -15,10 +15,10 @@ import orjson
 from django.utils import timezone
 
 from jobs import engine
+from jobs.batches import new_jobs
 from jobs.errors import OJSError
 from jobs.lifecycle import TERMINAL
 from jobs.projects import give
-from jobs.validation import new_jobs
 from workers import directory
 from workers.abilities import ITSELF
 

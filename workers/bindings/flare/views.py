@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
-from rest_framework.response import Response
 
 from jobs import engine, projects
 from jobs.api import base
+from jobs.api.base import Response
 from jobs.conf import ojs_settings
 from jobs.errors import (
     Conflict,
@@ -42,14 +42,18 @@ def answer_error(problem: Exception, context: dict[str, Any]) -> Response:
     """Turn what was raised into Flare's words for it."""
     if not isinstance(problem, OJSError):
         return base.answer_error(problem, context)
-    response = base.error_response(context["request"]._request, problem)
-    for kind, status, code in WORDS:
-        if isinstance(problem, kind):
-            response.status_code = status
-            response.data["error"]["code"] = code
-            break
+    request = context["request"]._request
+    status, code = next(
+        ((status, code) for kind, status, code in WORDS if isinstance(problem, kind)),
+        (base.status_of(problem), problem.code),
+    )
+    document = base.error_document(
+        problem, base.request_id(request), retryable=problem.retryable
+    ) | {"code": code}
     for name in ("docs_url", "doc_url", "type", "hint"):
-        response.data["error"].pop(name, None)
+        document.pop(name, None)
+    response = base.error_response(request, problem, status=status)
+    response.content = base.dumps({"error": document})
     return response
 
 
@@ -77,7 +81,7 @@ class FlareViewSet(base.OJSViewSet):
 
 def dress(response: Any) -> None:
     del response["OJS-Version"]
-    response["Content-Type"] = response.content_type = MEDIA_TYPE
+    response["Content-Type"] = MEDIA_TYPE
 
 
 class WorkerViewSet(FlareViewSet):

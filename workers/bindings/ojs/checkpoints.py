@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 from uuid import UUID
 
-from rest_framework.response import Response
-
 from jobs import engine, fields
+from jobs.api.base import Response
 from jobs.api.jobs import parse_id
 from jobs.errors import NotFound
 from jobs.timestamps import format_timestamp

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from django.http import HttpResponse
-from rest_framework.response import Response
 
-from jobs.api.base import OJSViewSet, request_id
+from jobs.api.base import OJSViewSet, Response, request_id
 from jobs.api.system import backend_health
 from jobs.conf import ojs_settings
 from jobs.errors import InvalidRequest, NotFound, NotInstalled, PermissionDenied

@@ -6,10 +6,8 @@ import math
 from email.utils import format_datetime
 from typing import Any, ClassVar
 
-from rest_framework.response import Response
-
 from jobs import engine, projects
-from jobs.api.base import dumps
+from jobs.api.base import Response, dumps
 from jobs.api.jobs import parse_id
 from jobs.errors import InvalidRequest
 from jobs.fields import Document, missing, refuse, wrong_type

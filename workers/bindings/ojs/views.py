@@ -7,10 +7,9 @@ import time
 from typing import Any, ClassVar
 
 from django.utils import timezone
-from rest_framework.response import Response
 
 from jobs import wakeup
-from jobs.api.base import OJSViewSet, request_id
+from jobs.api.base import OJSViewSet, Response, request_id
 from jobs.api.system import backend_health, health_document
 from jobs.conf import ojs_settings
 from jobs.envelope import envelope

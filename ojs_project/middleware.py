@@ -1,0 +1,32 @@
+"""The short way of the protocols through the project."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from django.http import HttpRequest, HttpResponseBase
+from django.urls import resolve
+
+PROTOCOLS = ("/ojs/", "/flare/")
+
+
+class ProtocolMiddleware:
+    """Lead workers and producers straight to their view; everybody else on through the rest.
+
+    They send a key, not a cookie, and read JSON: sessions, messages, CSRF tokens and frames concern
+    people with a browser. What stands before it in `MIDDLEWARE` concerns everybody.
+    """
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        if not request.path_info.startswith(PROTOCOLS):
+            return self.get_response(request)
+        match = request.resolver_match = resolve(request.path_info)
+        response = match.func(request, *match.args, **match.kwargs)
+        if not getattr(response, "is_rendered", True):
+            response.render()
+        if not response.streaming and not response.has_header("Content-Length"):
+            response["Content-Length"] = str(len(response.content))
+        return response

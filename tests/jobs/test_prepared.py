@@ -1,0 +1,223 @@
+"""The hot statements on PostgreSQL go to libpq as they are; nobody can tell but by the clock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import (
+    DataError,
+    IntegrityError,
+    OperationalError,
+    close_old_connections,
+    connection,
+    transaction,
+)
+from django.db.transaction import TransactionManagementError
+from django.test.utils import CaptureQueriesContext
+from psycopg import IsolationLevel
+
+from jobs.database import run
+from jobs.models import Queue
+
+pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
+
+INSERT = """
+    INSERT INTO ojs_jobs_queue (name, paused_by, pause_reason, created_at)
+    VALUES (%s, '', '', now())
+ RETURNING name
+"""
+
+
+@pytest.fixture(autouse=True)
+def a_fresh_connection(transactional_db: None) -> Iterator[None]:
+    connection.close()
+    yield
+    connection.close()
+
+
+def prepared() -> int:
+    (names,) = run("SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'ojs%%'", [])
+    return names[0]
+
+
+def test_a_statement_is_prepared_once_for_each_kind_of_parameter():
+    before = prepared()
+
+    rows = [run("SELECT %s, %s::text[]", [number, ["a", "b"]]) for number in (1, 2, 3)]
+    other = run("SELECT %s, %s::text[]", ["three", ["a"]])
+
+    assert rows == [[(number, ["a", "b"])] for number in (1, 2, 3)]
+    assert other == [("three", ["a"])]
+    assert prepared() == before + 2
+
+
+def test_parameters_may_have_names_and_stand_twice():
+    statement = "SELECT %(a)s::text || %(b)s::text || %(a)s::text, 7 %% 4"
+
+    assert run(statement, {"b": "-", "a": "x"}) == [("x-x", 3)]
+
+
+def test_a_statement_without_rows_answers_none():
+    assert run("SELECT 1 WHERE %s", [False]) == []
+
+
+def test_a_document_larger_than_any_buffer_goes_through():
+    document = "x" * 20_000_000
+
+    assert run("SELECT length(%s::text)", [document]) == [(20_000_000,)]
+
+
+def test_the_query_log_sees_every_statement():
+    run("SELECT %s::int", [1])
+
+    with CaptureQueriesContext(connection) as queries:
+        run("SELECT %s::int", [2])
+
+    assert len(queries) == 1
+
+
+def test_execute_wrappers_see_every_statement():
+    seen: list[str] = []
+
+    def wrapper(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        seen.append(sql)
+        return execute(sql, params, many, context)
+
+    run("SELECT %s::int", [1])
+    with connection.execute_wrapper(wrapper):
+        run("SELECT %s::int", [1])
+
+    assert seen == ["SELECT %s::int"]
+
+
+@pytest.mark.parametrize("position", ["first", "later"])
+def test_what_it_does_in_a_transaction_goes_with_it(position):
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        if position == "later":
+            Queue.objects.create(name="other")
+        run(INSERT, ["one"])
+        raise ZeroDivisionError
+
+    assert not Queue.objects.exists()
+
+
+def test_outside_a_transaction_it_is_committed_at_once():
+    run(INSERT, ["one"])
+    connection.close()
+
+    assert Queue.objects.get().name == "one"
+
+
+def test_errors_are_those_of_django():
+    run(INSERT, ["one"])
+
+    with pytest.raises(IntegrityError, match="duplicate key"):
+        run(INSERT, ["one"])
+    with pytest.raises(DataError):
+        run(INSERT, ["x" * 200])
+    # The connection has not suffered.
+    assert run(INSERT, ["two"]) == [("two",)]
+
+
+def test_a_broken_transaction_refuses_it_as_every_statement():
+    with transaction.atomic():
+        with pytest.raises(IntegrityError), transaction.atomic():
+            run(INSERT, ["one"])
+            run(INSERT, ["one"])
+        connection.needs_rollback = True
+
+        with pytest.raises(TransactionManagementError):
+            run(INSERT, ["two"])
+        connection.needs_rollback = False
+
+
+def test_what_somebody_discarded_is_prepared_again():
+    run("SELECT %s::int", [1])
+    with connection.cursor() as cursor:
+        cursor.execute("DEALLOCATE ALL")
+
+    assert run("SELECT %s::int", [2]) == [(2,)]
+
+
+def test_a_rollback_does_not_make_it_unknown():
+    Queue.objects.create(name="other")
+    run("SELECT %s::int", [1])
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        run("SELECT %s::int", [1])
+        raise ZeroDivisionError
+
+    with transaction.atomic():
+        assert run("SELECT %s::int", [2]) == [(2,)]
+
+
+@pytest.mark.parametrize("threshold", [0, 1])
+def test_where_psycopg_prepares_by_itself_all_go_its_way(threshold):
+    """It has everything of the connection forgotten when a transaction is rolled back."""
+    Queue.objects.exists()
+    connection.connection.prepare_threshold = threshold
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        run("SELECT %s::int", [1])
+        raise ZeroDivisionError
+
+    with transaction.atomic():
+        assert run("SELECT %s::int", [2]) == [(2,)]
+    assert prepared() == 0
+
+
+def test_a_site_that_always_watches_still_does_not_plan_each_time():
+    def wrapper(execute: Any, *args: Any) -> Any:
+        return execute(*args)
+
+    with connection.execute_wrapper(wrapper):
+        for number in range(3):
+            run("SELECT %s::int", [number])
+        ((names,),) = run("SELECT count(*) FROM pg_prepared_statements", [])
+
+    assert names >= 1
+
+
+def test_a_transaction_is_of_the_isolation_that_the_site_asked_for():
+    Queue.objects.exists()
+    connection.connection.isolation_level = IsolationLevel.SERIALIZABLE
+
+    with transaction.atomic():
+        assert run("SHOW transaction_isolation", []) == [("serializable",)]
+
+
+def test_a_connection_that_broke_is_reported_and_replaced():
+    run("SELECT %s::int", [1])
+    killer = connection.copy()
+    with killer.cursor() as cursor:
+        pid = connection.connection.info.backend_pid
+        cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+    killer.close()
+
+    with pytest.raises(OperationalError):
+        run("SELECT %s::int", [1])
+
+    close_old_connections()
+    assert run("SELECT %s::int", [2]) == [(2,)]
+
+
+def test_other_threads_go_on_while_one_waits_for_the_database():
+    """libpq waits without the interpreter's lock; else a server would stand still."""
+    with transaction.atomic():
+        run("SELECT pg_advisory_xact_lock(%s::bigint)", [7])
+        answers: list[Any] = []
+
+        def wait_for_the_lock() -> None:
+            answers.append(run("SELECT pg_advisory_lock(%s::bigint)", [7]))
+            connection.close()
+
+        thread = threading.Thread(target=wait_for_the_lock)
+        thread.start()
+        waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        while run(waiting, []) == [(0,)]:
+            pass
+        assert answers == []
+    thread.join(30)
+
+    assert len(answers) == 1
