@@ -51,9 +51,16 @@ CAPABILITIES = {
     "pause_resume": True,
     "events": True,
 }
-EXTENSIONS = ["x-batch-ack", "x-fetch-with-acks", "x-fetch-wait", "x-jobs-lost", "x-autoscaling"]
-"""Ours: lists in ACK and FAIL, outcomes carried by FETCH, `wait_ms`, `jobs_lost` in BEAT, and
-what an autoscaler reads."""
+EXTENSIONS = [
+    "urn:ojs:ext:admin-api",
+    "x-batch-ack",
+    "x-fetch-with-acks",
+    "x-fetch-wait",
+    "x-jobs-lost",
+    "x-autoscaling",
+]
+"""Documents whose cases pass; then ours: lists in ACK and FAIL, outcomes carried by FETCH,
+`wait_ms`, `jobs_lost` in BEAT, and what an autoscaler reads."""
 
 
 def backend() -> str:

@@ -21,6 +21,7 @@ LEVELS = {
     3: "level-3-workflows",
 }
 CAPABLE = {"progress": "ext-progress"}
+EXTENSIONS = {"urn:ojs:ext:admin-api": "ext-admin-api"}
 PARTS = (
     "ext-durable-execution",
     "level-4-advanced",
@@ -92,6 +93,17 @@ def test_every_case_of_a_suite_we_claim_by_capability_passes(api, folder, suite)
     failed = verdicts(api, folder, suite)
 
     assert not failed, json.dumps(failed, indent=1)
+
+
+@pytest.mark.parametrize(("extension", "suite"), EXTENSIONS.items(), ids=EXTENSIONS.values())
+def test_every_case_of_an_extension_that_the_manifest_names_passes(api, folder, extension, suite):
+    failed = verdicts(api, folder, suite)
+
+    assert failed == {}, json.dumps(failed, indent=1)
+    _, manifest = api.call("GET", "/ojs/manifest")
+    named = {name for name in manifest["extensions"] if name.startswith("urn:")}
+    assert extension in named
+    assert named <= set(EXTENSIONS), "an extension is named that nothing checks"
 
 
 @pytest.mark.parametrize("suite", PARTS)

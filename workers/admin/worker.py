@@ -36,6 +36,7 @@ from .filters import (
     GroupFilter,
     HostFilter,
     LabelFilter,
+    ProjectFilter,
     ProtocolFilter,
     QueueFilter,
     StaleFilter,
@@ -73,6 +74,7 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
         HostFilter,
         VersionFilter,
         ProtocolFilter,
+        ProjectFilter,
         StaleFilter,
         GroupFilter,
     )
