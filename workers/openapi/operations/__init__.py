@@ -3,12 +3,36 @@
 from __future__ import annotations
 
 from ..operation import Operation
-from . import admin, bulk, flare, fleet, jobs, limits, queue_operations, queues, workers, workflows
+from . import (
+    admin,
+    admin_queues,
+    bulk,
+    flare,
+    fleet,
+    jobs,
+    limits,
+    queue_operations,
+    queues,
+    workers,
+    workflows,
+)
 
 Key = tuple[str, str]
 """Method and path: `("GET", "/ojs/v1/jobs/{job_id}")`."""
 
-TABLES = (jobs, bulk, workers, workflows, queues, queue_operations, limits, admin, fleet, flare)
+TABLES = (
+    jobs,
+    bulk,
+    workers,
+    workflows,
+    queues,
+    queue_operations,
+    limits,
+    admin,
+    admin_queues,
+    fleet,
+    flare,
+)
 
 OPERATIONS: dict[Key, Operation] = {
     key: operation for table in TABLES for key, operation in table.OPERATIONS.items()

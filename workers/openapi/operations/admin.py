@@ -6,10 +6,8 @@ from typing import Any
 
 from ..operation import NO_JOB, TOO_LARGE, Operation, Query, Reply
 from ..schema import COUNT, TIME, array, boolean, enum, free, integer, nullable, obj, ref, text
-from ..sent import PERIOD, RATE, RATE_LIMITS, WHEN
+from ..sent import PERIOD, WHEN
 from .jobs import DONE, JOB
-from .queue_operations import CONFIGURED, FULL
-from .queue_operations import OPERATIONS as QUEUES
 from .queues import NOT_DEAD
 
 BASE = "/ojs/v1/admin"
@@ -293,18 +291,5 @@ OPERATIONS = {
             )
         },
     ),
-    ("PUT", f"{BASE}/queues/{{name}}/rate-limit"): Operation(
-        "Admin",
-        "Set the rate limit of a whole queue",
-        {200: Reply("The queue as it is now.", obj("name status config", **FULL), CONFIGURED)},
-        "OJS rate limiting §7.2.",
-        body={"anyOf": [RATE, RATE_LIMITS]},
-        example={"limit": 100, "period": "PT1M"},
-        refusals=TOO_LARGE,
-    ),
 }
-ALIASES = {
-    (method, path.replace("/ojs/v1/", f"{BASE}/", 1)): (method, path)
-    for method, path in QUEUES
-    if "{name}" in path
-}
+ALIASES: dict[tuple[str, str], tuple[str, str]] = {}
