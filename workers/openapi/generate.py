@@ -73,6 +73,7 @@ EXAMPLES = {
     409: ("conflict", "Cannot cancel job in terminal state 'completed'.", {}),
     410: ("result_pruned", "Result expired at 2026-02-19T10:30:00.000Z", {}),
     413: ("envelope_too_large", "The request body may have at most 16777216 bytes.", {}),
+    415: ("unsupported_compression", "The Content-Encoding 'br' is not supported.", {}),
     422: ("unsupported", "OJS version '2.0' is not supported.", {"supported": ["1.0"]}),
     429: ("queue_full", "The queue is full.", {}),
     501: ("unsupported", "prometheus-client is not installed.", {"extra": "metrics"}),
@@ -220,6 +221,8 @@ def _responses(operation: Operation, *, open_to_all: bool) -> dict[str, Any]:
         del refusals[401], refusals[403]
     if media_type != MEDIA_TYPE:
         del refusals[422]  # the version of OJS is no matter there
+    if operation.body is not None:
+        refusals[415] = "The body's `Content-Encoding` is neither `identity` nor `gzip`."
     refusals |= operation.refusals
     found = {
         status: _refusal(status, description, media_type)
