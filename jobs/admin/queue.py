@@ -284,14 +284,14 @@ class QueueAdmin(OJSModelAdmin):
         who = {"cancelled_by": request.user.get_username(), "reason": answer.reason}
         cancelled = len(engine.bulk.cancel(waiting, **who, most=PURGED_AT_ONCE))
         text = ngettext("%(count)s job was deleted.", "%(count)s jobs were deleted.", deleted)
-        text %= {"count": f"{deleted:,}"}
+        text %= {"count": dashboard.grouped(deleted)}
         if cancelled:
             more = ngettext(
                 "%(count)s job of a workflow was cancelled.",
                 "%(count)s jobs of workflows were cancelled.",
                 cancelled,
             )
-            text = f"{text} {more % {'count': f'{cancelled:,}'}}"
+            text = f"{text} {more % {'count': dashboard.grouped(cancelled)}}"
         if waiting.exists():
             text = f"{text} " + gettext("There are more: purge again.")
         self.message_user(request, text, messages.SUCCESS)

@@ -14,6 +14,7 @@ from django.utils.translation import ngettext
 
 from jobs import dashboard
 from jobs.admin.confirm import Answer, Question, ask, back
+from jobs.admin.words import word
 from jobs.audit import of_request
 
 from .. import fleet
@@ -72,7 +73,7 @@ def _said(directive: WorkerState, count: int) -> str:
         "%(count)d worker will hear “%(directive)s” at its next heartbeat.",
         "%(count)d workers will hear “%(directive)s” at their next heartbeat.",
         count,
-    ) % {"count": count, "directive": directive}
+    ) % {"count": count, "directive": word(directive)}
 
 
 def _tell(

@@ -15,6 +15,7 @@ from django.utils.translation import gettext_lazy
 
 from jobs.admin import display
 from jobs.admin.charts import Chart, Line, seconds
+from jobs.dashboard import grouped
 from jobs.history import RANGES, Points
 from jobs.models import Queue
 
@@ -99,20 +100,20 @@ def cards(figures: Figures, points: Points) -> list[tuple[str, str, str]]:
     return [
         (
             _("Throughput"),
-            _("%(rate)s a second") % {"rate": f"{rate:.3g}"},
-            _("%(count)s completed in %(span)s") % {"count": f"{completed:,}", "span": span},
+            _("%(rate)s a second") % {"rate": display.decimal(rate, ".3g")},
+            _("%(count)s completed in %(span)s") % {"count": grouped(completed), "span": span},
         ),
         (_("Queue depth"), figures.depth, _("available jobs now")),
         (_("Oldest wait"), figures.oldest, _("of an available job now")),
         (
             _("Error rate"),
-            f"{failed / attempts:.1%}" if attempts else display.NOTHING,
+            display.decimal(failed / attempts, ".1%") if attempts else display.NOTHING,
             _("%(failed)s of %(all)s attempts in %(span)s")
-            % {"failed": f"{failed:,}", "all": f"{attempts:,}", "span": span},
+            % {"failed": grouped(failed), "all": grouped(attempts), "span": span},
         ),
         (
             _("Busy"),
-            f"{figures.busy:,} / {figures.capacity:,}",
+            f"{grouped(figures.busy)} / {grouped(figures.capacity)}",
             _("jobs in hand, of what running workers can take"),
         ),
     ]
