@@ -23,8 +23,8 @@ from ..models import JobError
 from ..redaction import is_sensitive
 
 HELP = _(
-    "A job id, the beginning of a type, or: id: type: queue: state: worker: tag: error: args.0: "
-    "meta.key: after:2026-01-31T12:00 before:"
+    "A job id, the beginning of a type, or: id: type: queue: state: worker: tag: project: error: "
+    "args.0: meta.key: after:2026-01-31T12:00 before:"
 )
 
 NOTHING = Q(pk__in=[])
@@ -46,6 +46,7 @@ TERMS: dict[str, Callable[[str], Any]] = {
     "queue": lambda text: Q(queue=text),
     "state": lambda text: Q(state=text),
     "worker": lambda text: Q(reserved_by=text) | Q(finished_by=text),
+    "project": lambda text: Q(project=text),
     "tag": lambda text: JSONArrayHas("tags", text),
     "error": lambda text: Exists(
         JobError.objects.filter(Q(type=text) | Q(code=text), job=OuterRef("pk"))

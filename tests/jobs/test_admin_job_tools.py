@@ -31,6 +31,7 @@ from tests.factories import (
     many_jobs,
 )
 from tests.operators import answer, choose, confirm, list_of, messages, staff, viewer
+from workers.models import Worker
 
 pytestmark = pytest.mark.django_db
 
@@ -298,7 +299,23 @@ def test_workers_that_cannot_do_what_it_needs_are_no_help(admin_client):
 def test_workers_of_another_project_do_not_serve_it(admin_client):
     WorkerFactory(queues=["default"], project="other")
 
-    assert why(admin_client, project="acme") == ["No live worker serves the queue “default”."]
+    for owner in ("acme", ""):
+        assert why(admin_client, project=owner, created_at=ago(9), queue="default")[-1] == (
+            "No live worker serves the queue “default”."
+        )
+
+
+def test_workers_with_another_spec_of_its_type_are_no_help(admin_client):
+    engine.register_specs({"video.cut": "v2"})
+    worker = WorkerFactory(queues=["default"], protocol="rota", specs={"video.cut": "v1"})
+
+    assert why(admin_client, type="video.cut") == [
+        "None of the 1 running workers of “default” takes “video.cut”."
+    ]
+    Worker.objects.filter(pk=worker.pk).update(specs={"video.cut": "v2"})
+    assert why(admin_client, type="video.cut", created_at=ago(9)) == [
+        "Nothing is in its way: the next fetch takes it."
+    ]
 
 
 def test_a_rate_limit_that_is_reached_is_named(api, admin_client):

@@ -76,12 +76,15 @@ def test_the_list_can_be_narrowed_to_a_queue_and_a_type(admin_client):
         "worker:web_1/a",
         "tag:urgent",
         'tag:"urgent"',
+        "project:acme",
         "error:smtp_down",
         "queue:mail worker:web_1/a",
     ],
 )
 def test_a_job_is_found_by(admin_client, search):
-    wanted = JobFactory(active=True, queue="mail", reserved_by="web_1/a", tags=["urgent"])
+    wanted = JobFactory(
+        active=True, queue="mail", reserved_by="web_1/a", tags=["urgent"], project="acme"
+    )
     JobErrorFactory(job=wanted, type="smtp_down")
     other = JobFactory(type="report.render", queue="default", tags=["urgently"])
     JobErrorFactory(job=other, type="smtp")

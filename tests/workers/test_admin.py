@@ -106,6 +106,7 @@ def test_a_drained_worker_that_speaks_again_is_running_again(admin_client, api):
         {"label": "blue"},
         {"queue": "mail"},
         {"host": "host-7"},
+        {"project": "acme"},
         {"q": "EB_1/"},
         {"q": "host-7"},
         {"q": "blue"},
@@ -117,6 +118,7 @@ def test_a_worker_is_found_by(admin_client, query):
     wanted = WorkerFactory(
         worker_id="web_1/a",
         hostname="host-7",
+        project="acme",
         labels=["blue", "eu"],
         queues=["default", "mail"],
         state="quiet",

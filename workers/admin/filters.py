@@ -105,6 +105,12 @@ class ProtocolFilter(HostFilter):
     column = "protocol"
 
 
+class ProjectFilter(HostFilter):
+    title = _("project")
+    parameter_name = "project"
+    column = "project"
+
+
 class DesiredFilter(SimpleListFilter):
     """What the next heartbeat is answered with (§4.4)."""
 
@@ -167,6 +173,6 @@ def descriptions(request: Any) -> list[dict[str, Any]]:
     """What all workers say of themselves: read once for a page, whatever the number of filters."""
     if not hasattr(request, "ojs_descriptions"):
         request.ojs_descriptions = list(
-            Worker.objects.values("labels", "queues", "hostname", "version", "protocol")
+            Worker.objects.values("labels", "queues", "hostname", "version", "protocol", "project")
         )
     return request.ojs_descriptions

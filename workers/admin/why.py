@@ -8,6 +8,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
+from jobs import engine
 from jobs.admin.why import reason
 from jobs.expressions import JSONArrayHas
 from jobs.lifecycle import State
@@ -23,8 +24,8 @@ def nobody_serves_it(job: Any) -> Iterator[str]:
     if job.state == State.PENDING:
         return
     serving = Worker.objects.live().filter(JSONArrayHas("queues", job.queue))
-    if job.project:  # a worker without a project serves them all
-        serving = serving.filter(project__in=("", job.project))
+    # A worker without a project serves them all, one of a project no others.
+    serving = serving.filter(project__in=("", job.project))
     found = list(serving.annotate(in_hand=in_hand()).annotate(condition=condition()))
     about: dict[str, Any] = {"queue": job.queue}
     if not found:
@@ -52,6 +53,8 @@ def nobody_serves_it(job: Any) -> Iterator[str]:
 def _can_do(worker: Any, job: Any) -> bool:
     """Whether the worker takes jobs of this type, and is able to what this one needs."""
     if worker.job_types is not None and job.type not in worker.job_types:
+        return False
+    if worker.specs is not None and job.type not in engine.matching_types(worker.specs):
         return False
     said = [json.dumps(texts) for texts in (worker.labels, worker.capabilities)]
     return set(job.needs or ()) <= set(able(worker.pk, *said))

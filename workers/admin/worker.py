@@ -37,6 +37,7 @@ from .filters import (
     GroupFilter,
     HostFilter,
     LabelFilter,
+    ProjectFilter,
     ProtocolFilter,
     QueueFilter,
     StaleFilter,
@@ -74,6 +75,7 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
         HostFilter,
         VersionFilter,
         ProtocolFilter,
+        ProjectFilter,
         StaleFilter,
         GroupFilter,
     )
