@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import orjson
 from django.utils import timezone
 
 from .lifecycle import State
@@ -23,6 +24,7 @@ ERROR_FIELDS = (
     "retryable",
     "worker_id",
 )
+TIMEOUT_FIELDS = ("timeout_kind", "limit_seconds", "elapsed_seconds")
 ERRORS_SHOWN = 50
 """The newest of a long history; the documents ask for ten (errors §6.2)."""
 RESULT_TTL = timedelta(days=7)
@@ -58,6 +60,20 @@ def is_pruned(job: Any) -> bool:
     return expires_at is not None and expires_at <= timezone.now()
 
 
+def timeout_details(kind: str, limit: timedelta, elapsed: timedelta) -> dict[str, Any]:
+    """What is told of a timeout, in the error and in the event (OJS timeouts §8, §11.1)."""
+    return {
+        "timeout_kind": kind,
+        "limit_seconds": _seconds(limit),
+        "elapsed_seconds": _seconds(elapsed),
+    }
+
+
+def _seconds(value: timedelta) -> int | float:
+    seconds = round(value.total_seconds(), 3)
+    return int(seconds) if seconds.is_integer() else seconds
+
+
 def error_entry(row: Mapping[str, Any]) -> dict[str, Any]:
     """One element of `errors` (OJS errors §6.1, retry §10.1)."""
     entry = {name: row[name] for name in ERROR_FIELDS if row.get(name) not in (None, "")}
@@ -67,6 +83,9 @@ def error_entry(row: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(occurred_at, datetime):
         occurred_at = format_timestamp(occurred_at)
     entry["occurred_at"] = entry["timestamp"] = occurred_at
+    if row["type"] == "timeout":
+        details = entry.get("details") or {}
+        entry |= {name: details[name] for name in TIMEOUT_FIELDS if name in details}
     return entry
 
 
@@ -109,6 +128,8 @@ def envelope(job: Any, errors: Errors = (), *, for_worker: bool = False) -> dict
         document["parent_results"] = job.parent_results
     if for_worker and getattr(job, "checkpoint", None) is not None:
         document["checkpoint"] = job.checkpoint
+        # The word of OJS progress §6.4; what a claim brings is text, to be sent on unread.
+        document["last_checkpoint"] = orjson.loads(orjson.dumps(job.checkpoint))["state"]
     _add_times(document, job)
     _add_errors(document, job, errors)
     for name, value in (job.attributes or {}).items():

@@ -55,6 +55,19 @@ class CheckpointTooLarge(BodyTooLarge):
     """A checkpoint exceeds 1 MB (OJS durable execution §9.1)."""
 
 
+class MetadataTooLarge(BodyTooLarge):
+    """`meta` exceeds 64 KB (OJS payload limits §4.3)."""
+
+    code = "metadata_too_large"
+
+
+class UnsupportedCompression(OJSError):
+    """The body is compressed in a way this server does not read (OJS payload limits §6)."""
+
+    code = "unsupported_compression"
+    hint = "Send the body as it is, or with 'Content-Encoding: gzip'."
+
+
 class Unsupported(OJSError):
     """A spec version or a feature this server does not have."""
 
@@ -156,13 +169,13 @@ class QueueClosed(OJSError):
 class JobTypeNotAllowed(OJSError):
     """The queue takes other types only (OJS queue configuration §6.5)."""
 
-    code = "job_type_not_allowed"
+    code = "JOB_TYPE_NOT_ALLOWED"
 
 
 class BatchTooLarge(OJSError):
     """More items than one request may carry (OJS bulk operations §9.1)."""
 
-    code = "batch_size_exceeded"
+    code = "BATCH_SIZE_EXCEEDED"
 
     def __init__(self, size: int, most: int) -> None:
         super().__init__(

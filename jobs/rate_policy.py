@@ -160,6 +160,12 @@ def started_within(rate: dict[str, Any], starts: list[list[int]], now: datetime)
     return sum(count for _, count in _within(rate, starts, now))
 
 
+def empty_at(rate: dict[str, Any], starts: list[list[int]], now: datetime) -> datetime:
+    """When the window has nothing in it any more, if nothing else starts."""
+    within = _within(rate, starts, now)
+    return _leaves(rate, within[-1][0]) if within else now
+
+
 def _rate_room(rate: dict[str, Any] | None, memory: Memory, now: datetime) -> Room | None:
     if rate is None:
         return None

@@ -12,8 +12,10 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar
 from uuid import UUID
 
+import orjson
+
 from . import fields, rate_policy
-from .errors import InvalidRetryPolicyRequest, Unsupported
+from .errors import InvalidRetryPolicyRequest, MetadataTooLarge, Unsupported
 from .fields import Document, refuse, wrong_type
 from .identifiers import UUID7_PATTERN, uuid7
 from .lifecycle import State
@@ -25,6 +27,9 @@ from .unique_policy import UniquePolicy, read_policy
 TYPE_PATTERN = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]*(\.[a-zA-Z][a-zA-Z0-9_-]*)*")
 QUEUE_PATTERN = re.compile(r"[a-z0-9][a-z0-9\-.]*")
 QUEUE_LENGTH = 128
+TYPE_LENGTH = 255
+META_SIZE = 65_536
+"""Bytes of JSON (OJS payload limits §4.3)."""
 LARGEST_INTEGER = 2**53 - 1
 PRIORITIES = (-100, 100)
 SPEC_VERSION = re.compile(r"1(\.0(\.\d+)?(-rc\.\d+)?)?")
@@ -153,13 +158,14 @@ def new_job(document: Document, now: datetime) -> NewJob:
     Raises:
         InvalidRequest: a field breaks its rule; `details["field"]` names it.
         Unsupported: the envelope is of another major version.
+        MetadataTooLarge: its meta exceeds 64 KB.
     """
     if type(document) is not dict:
         raise refuse("", "A job must be a JSON object.", received=fields.json_name(document))
     _check_version(document)
     options = _options(document)
     job = NewJob(
-        type=fields.required_text(document, "type", pattern=TYPE_PATTERN),
+        type=fields.required_text(document, "type", pattern=TYPE_PATTERN, longest=TYPE_LENGTH),
         args=read_args(document),
         id=uuid7(),
     )
@@ -235,6 +241,14 @@ def _meta(document: Document, options: Document) -> dict[str, Any]:
         more = fields.mapping(options, name)
         if more:
             meta = meta | more
+    size = len(orjson.dumps(meta)) if meta else 0
+    if size > META_SIZE:
+        raise MetadataTooLarge(
+            f"Meta field size {size} bytes exceeds maximum of {META_SIZE} bytes.",
+            field="meta",
+            actual_bytes=size,
+            max_bytes=META_SIZE,
+        )
     return meta
 
 

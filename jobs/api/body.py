@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from typing import Any
 
 import orjson
 from django.http import HttpRequest
 
 from ..conf import ojs_settings
-from ..errors import BodyTooLarge, InvalidPayload, InvalidRequest
+from ..errors import BodyTooLarge, InvalidPayload, InvalidRequest, UnsupportedCompression
 from ..validation import LARGEST_INTEGER
 from .dialects import MEDIA_TYPE
 
 MEDIA_TYPES = frozenset({MEDIA_TYPE, "application/json"})
 CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
+COMPRESSIONS = ["gzip"]
 DEEPEST = 200
 """Levels of nesting. orjson writes 254, and replies put a few of their own around a job."""
 # Only what may hide a value we cannot keep is searched for it.
@@ -33,6 +35,7 @@ def read_object(request: HttpRequest) -> dict[str, Any] | None:
         InvalidPayload: it is no JSON object we can keep.
         InvalidRequest: its media type is not ours.
         BodyTooLarge: it exceeds `MAX_BODY_SIZE`.
+        UnsupportedCompression: it is compressed, and not by gzip.
     """
     body = read_body(request)
     if not body.strip():
@@ -65,7 +68,36 @@ def read_body(request: HttpRequest) -> bytes:
             max_size=limit,
             actual_size=max(size, len(body)),
         )
-    return body
+    encoding = request.META.get("HTTP_CONTENT_ENCODING")
+    return _unpacked(body, encoding.strip().lower(), limit) if encoding else body
+
+
+def _unpacked(body: bytes, encoding: str, limit: int) -> bytes:
+    """Undo the `Content-Encoding`; the limit is that of what comes out (OJS payload limits §6.2).
+
+    Raises:
+        UnsupportedCompression: it is none of ours.
+        InvalidPayload: it is not compressed like that.
+        BodyTooLarge: more than `limit` bytes come out.
+    """
+    if encoding == "identity":
+        return body
+    if encoding != "gzip":
+        raise UnsupportedCompression(
+            f"Content encoding {encoding[:64]!r} is not supported.", supported=COMPRESSIONS
+        )
+    unpacking = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    try:
+        found = unpacking.decompress(body, limit + 1)
+    except zlib.error as problem:
+        raise InvalidPayload(f"The request body is no gzip data: {problem}.") from None
+    if len(found) > limit:
+        raise BodyTooLarge(
+            f"The request body may have at most {limit} bytes when unpacked.", max_size=limit
+        )
+    if not unpacking.eof:
+        raise InvalidPayload("The request body is no whole gzip file.")
+    return found
 
 
 def parse_json(body: bytes) -> Any:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar
 
 import orjson
+from django.db import transaction
 from django.utils import timezone
 
 from .. import engine
 from ..audit import of_caller
 from ..conf import ojs_settings
-from ..database import atomic
+from ..database import alias, atomic
 from ..errors import (
     BatchTooLarge,
     Conflict,
@@ -65,15 +67,21 @@ class BulkViewSet(OJSViewSet):
 
     def _enqueue(self, documents: list[Any], whole: bool) -> tuple[int, dict[str, Any]]:
         now = timezone.now()
-        done: dict[int, NewJob | OJSError] = {}
+        done: Stored = {}
         for index, document in enumerate(documents):
             try:
                 (done[index],) = give([new_job(document, now)], self.caller.project)
             except OJSError as refusal:
                 done[index] = refusal
         valid = {index: job for index, job in done.items() if isinstance(job, NewJob)}
-        if not whole or len(valid) == len(documents):
-            done |= _store(valid, split=not whole)
+        if not whole:
+            done |= _store(valid)
+        elif len(valid) == len(documents):
+            done |= _store_all(valid)
+        full = [result for result in done.values() if isinstance(result, QueueFull)]
+        for last in {each.details["queue"]: each for each in full}.values():
+            # Recorded where it was refused, and undone with that.
+            engine.bounds.tell_refused(last)
         failed = sum(isinstance(result, OJSError) for result in done.values())
         if whole and failed:
             failed = len(documents)
@@ -93,7 +101,8 @@ class BulkViewSet(OJSViewSet):
         if undone:
             problem = Conflict("Not enqueued: another job of the atomic batch failed.")
             return self._item(index, problem, undone=False)
-        return {"index": index, "status": "created", "job": enqueued(result)}
+        status = "created" if result.existing is None else "duplicate"
+        return {"index": index, "status": status, "job": enqueued(result)}
 
     def cancel(self, request: Any) -> Response:
         """Cancel the jobs that wait, by ids or by a filter (§6)."""
@@ -145,24 +154,36 @@ def atomicity(body: dict[str, Any]) -> str:
     return value
 
 
-def _store(jobs: dict[int, NewJob], *, split: bool) -> dict[int, NewJob | OJSError]:
-    """Enqueue together what can be; where a batch is refused, its halves are tried."""
+Stored = dict[int, NewJob | OJSError]
+
+
+def _store(jobs: dict[int, NewJob]) -> Stored:
+    """Enqueue together what can be; where a batch is refused, its halves are tried (§5.3)."""
     if not jobs:
         return {}
+    # A refused attempt leaves its marks on unique jobs.
+    fresh = {index: replace(job, attributes=dict(job.attributes)) for index, job in jobs.items()}
     try:
         with atomic():
-            engine.enqueue(list(jobs.values()))
+            engine.enqueue(list(fresh.values()))
     except ONE_BY_ONE as refusal:
-        if len(jobs) == 1 or not split:
-            # The refusal of an atomic batch names no single job: the first stands for it.
+        if len(jobs) == 1:
             return {next(iter(jobs)): refusal}
         indexes = list(jobs)
         middle = len(indexes) // 2
-        done: dict[int, NewJob | OJSError] = {}
-        for half in (indexes[:middle], indexes[middle:]):
-            done |= _store({index: jobs[index] for index in half}, split=True)
-        return done
-    return dict(jobs)
+        halves = (indexes[:middle], indexes[middle:])
+        found = [_store({index: jobs[index] for index in half}) for half in halves]
+        return found[0] | found[1]
+    return dict(fresh)
+
+
+def _store_all(jobs: dict[int, NewJob]) -> Stored:
+    """Enqueue all of them, or none and say which of them were in the way (§5.3)."""
+    with atomic():
+        stored = _store(jobs)
+        if any(isinstance(result, OJSError) for result in stored.values()):
+            transaction.set_rollback(True, using=alias())
+    return stored
 
 
 def once(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -12,15 +13,17 @@ from .. import engine
 from ..batches import new_jobs
 from ..conf import ojs_settings
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope
-from ..errors import JobNotFound
+from ..errors import JobNotFound, QueueFull
 from ..fields import integer, missing, refuse, wrong_type
 from ..identifiers import parse_uuid
-from ..models import Job, Scope
+from ..models import Job, ProgressReport, Scope
 from ..projects import give
 from ..timestamps import format_timestamp
 from ..validation import PRIORITIES, NewJob, new_job
 from .base import OJSViewSet, Response
 from .dialects import job_reply
+from .paging import number
+from .waiting import until
 
 
 def parse_id(text: str) -> UUID:
@@ -42,7 +45,17 @@ def errors_of(job: Job) -> list[dict[str, Any]]:
 
 def full_envelope(job: Job) -> dict[str, Any]:
     # Also of a job that has not run yet: one retried from the dead letter keeps its history.
-    return envelope(job, errors_of(job))
+    document = envelope(job, errors_of(job))
+    report = ProgressReport.objects.filter(pk=job.pk).first()
+    if report is not None:
+        shown = engine.standing(job, report)
+        told = {
+            "progress": shown.value,
+            "progress_data": shown.data,
+            "progress_message": shown.message or None,
+        }
+        document |= {name: value for name, value in told.items() if value is not None}
+    return document
 
 
 def read_priority(body: dict[str, Any]) -> int:
@@ -85,6 +98,42 @@ def enqueued(job: NewJob) -> dict[str, Any]:
     return envelope(job.existing) | {"deduplicated": True}
 
 
+def enqueue_or_wait(request: Any, new: Sequence[NewJob]) -> Sequence[NewJob]:
+    """Enqueue; where a full queue says `block`, wait for room if the request asks so.
+
+    `OJS-Block-Timeout` says how many seconds, `MAX_WAIT` at most (OJS backpressure §5.2).
+
+    Raises:
+        QueueFull: there was no room in that time.
+    """
+    given = request.META.get("HTTP_OJS_BLOCK_TIMEOUT")
+    if given is None:
+        return engine.enqueue(new)
+    seconds = number({"OJS-Block-Timeout": given}, "OJS-Block-Timeout", 0, least=0, most=86_400)
+    refused: list[QueueFull] = []
+
+    def look() -> Sequence[NewJob] | None:
+        try:
+            # A refused attempt leaves its marks on unique jobs.
+            fresh = [replace(job, attributes=dict(job.attributes)) for job in new]
+            with engine.bounds.patiently():
+                return engine.enqueue(fresh)
+        except QueueFull as refusal:
+            refused[:] = [refusal]
+            if refusal.details["strategy"] != "block":
+                raise
+            return None
+
+    try:
+        stored = until(look, min(seconds, ojs_settings.MAX_WAIT.total_seconds()))
+        if stored is None:
+            raise refused[0]
+    except QueueFull as refusal:
+        engine.bounds.tell_refused(refusal)
+        raise
+    return stored
+
+
 class JobViewSet(OJSViewSet):
     """`/ojs/v1/jobs`"""
 
@@ -97,7 +146,7 @@ class JobViewSet(OJSViewSet):
     def create(self, request: Any) -> Response:
         """PUSH: enqueue one job (OJS HTTP §9.1)."""
         asked = new_job(self.read(required=True), timezone.now())
-        (job,) = engine.enqueue(give([asked], self.caller.project))
+        (job,) = enqueue_or_wait(request, give([asked], self.caller.project))
         if job.existing is not None:
             # 200: it was there before (OJS unique jobs §5.4).
             known = job_reply(request.META, envelope(job.existing))
@@ -123,7 +172,7 @@ class JobViewSet(OJSViewSet):
                 validation="size",
             )
         asked = new_jobs(documents, timezone.now())
-        jobs = engine.enqueue(give(asked, self.caller.project))
+        jobs = enqueue_or_wait(request, give(asked, self.caller.project))
         count = len(jobs)
         response = Response(
             {

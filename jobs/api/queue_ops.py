@@ -174,9 +174,10 @@ class QueueOperationsViewSet(OJSViewSet):
         if before is not None:
             jobs = jobs.filter(finished_at__lt=before)
         states = [State(state) for state in names]
+        reason = fields.text(body, "reason", "", longest=1000) or ""
         purged = len(engine.bulk.purge(jobs, states))
         _, more = engine.bulk.preview(jobs, states, most=0)
-        self._trace("purge_queue", name, count=purged, states=names)
+        self._trace("purge_queue", name, count=purged, reason=reason, states=names)
         return Response({"purged_count": purged, "states": names, "has_more": more})
 
 

@@ -111,7 +111,8 @@ def _document(row: RateLimit, active: int, waiting: int, now: Any) -> dict[str, 
         document["concurrency"] = {"limit": limit, "active": active, "available": free}
     if rate := policy.get("rate"):
         document["rate"] = rate | {
-            "current_count": rate_policy.started_within(rate, row.starts, now)
+            "current_count": rate_policy.started_within(rate, row.starts, now),
+            "window_resets_at": format_timestamp(rate_policy.empty_at(rate, row.starts, now)),
         }
     if throttle := policy.get("throttle"):
         document["throttle"] = throttle | {"next_allowed_at": format_timestamp(row.next_at or now)}

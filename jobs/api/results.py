@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from typing import Any, ClassVar
 from uuid import UUID
 
 from ..conf import ojs_settings
-from ..database import connection
 from ..envelope import is_pruned, result_expires_at
 from ..errors import InvalidRequest, JobNotFound, ResultPruned, WaitTimeout
 from ..fields import missing, refuse, texts
@@ -20,10 +17,9 @@ from ..timestamps import format_timestamp
 from .base import OJSViewSet, Response, dumps
 from .jobs import errors_of, parse_id
 from .paging import number
+from .waiting import until
 
 DEFAULT_WAIT = 30
-LOOKS = (0.05, 0.5)
-"""Seconds between two looks: the first, and the longest it grows to."""
 MANY = 1000
 COLUMNS = (
     "state",
@@ -34,9 +30,6 @@ COLUMNS = (
     "finished_at",
     "started_at",
 )
-
-_waiting = threading.Lock()
-_waiters = 0
 
 
 class ResultViewSet(OJSViewSet):
@@ -92,32 +85,13 @@ def _flag(parameters: Any, name: str) -> bool:
 
 
 def _wait(job_id: UUID, seconds: float) -> Job:
-    """Look again and again until the job has ended, or the time is up.
+    """Look again and again until the job has ended, or the time is up."""
 
-    Waiters hold a thread each; beyond `MAX_WAITING` they look once.
-    """
-    global _waiters
-    with _waiting:
-        if _waiters >= ojs_settings.MAX_WAITING:
-            return _job(job_id)
-        _waiters += 1
-    deadline = time.monotonic() + seconds
-    pause, longest = LOOKS
-    never = threading.Event()
-    try:
-        while True:
-            job = _job(job_id)
-            left = deadline - time.monotonic()
-            if job.finished_at is not None or left <= 0:
-                return job
-            current = connection()
-            if current.settings_dict["OPTIONS"].get("pool") and not current.in_atomic_block:
-                current.close()  # a sleeper must not keep it from those that work
-            never.wait(min(left, pause))
-            pause = min(pause * 1.5, longest)
-    finally:
-        with _waiting:
-            _waiters -= 1
+    def look() -> Job | None:
+        job = _job(job_id)
+        return None if job.finished_at is None else job
+
+    return until(look, seconds) or _job(job_id)
 
 
 def _document(job: Job) -> dict[str, Any]:

@@ -32,7 +32,9 @@ from ..models import (
     RefusedFinish,
     Workflow,
 )
+from ..validation import META_SIZE, QUEUE_LENGTH, TYPE_LENGTH
 from .base import SPEC_VERSION, OJSViewSet, Response
+from .body import COMPRESSIONS
 
 STARTED = time.monotonic()
 PORT = re.compile(r":\d+\Z")
@@ -51,9 +53,21 @@ CAPABILITIES = {
     "pause_resume": True,
     "events": True,
 }
-EXTENSIONS = ["x-batch-ack", "x-fetch-with-acks", "x-fetch-wait", "x-jobs-lost", "x-autoscaling"]
-"""Ours: lists in ACK and FAIL, outcomes carried by FETCH, `wait_ms`, `jobs_lost` in BEAT, and
-what an autoscaler reads."""
+EXTENSIONS = [
+    "urn:ojs:ext:admin-api",
+    "urn:ojs:ext:backpressure",
+    "urn:ojs:ext:bulk-operations",
+    "urn:ojs:ext:progress",
+    "urn:ojs:ext:queue-config",
+    "urn:ojs:ext:rate-limiting",
+    "x-batch-ack",
+    "x-fetch-with-acks",
+    "x-fetch-wait",
+    "x-jobs-lost",
+    "x-autoscaling",
+]
+"""Documents whose cases pass; then ours: lists in ACK and FAIL, outcomes carried by FETCH,
+`wait_ms`, `jobs_lost` in BEAT, and what an autoscaler reads."""
 
 
 def backend() -> str:
@@ -79,12 +93,22 @@ class ManifestViewSet(OJSViewSet):
                     "version": __version__,
                     "language": "python",
                 },
-                "conformance_level": 3,
+                "conformance_level": 4,
                 "protocols": ["http", *sorted(elsewhere)],
                 "backend": backend(),
                 "capabilities": CAPABILITIES,
                 "unique_job_strength": "strong",
                 "extensions": EXTENSIONS,
+                "payload_limits": {
+                    "max_envelope_bytes": ojs_settings.MAX_BODY_SIZE,
+                    "max_meta_bytes": META_SIZE,
+                    "max_queue_name_bytes": QUEUE_LENGTH,
+                    "max_job_type_bytes": TYPE_LENGTH,
+                    "supported_compression": COMPRESSIONS,
+                    "external_references": True,
+                    "chunking": False,
+                    "per_queue_limits": False,
+                },
                 "endpoints": {
                     "base_url": request.build_absolute_uri(f"{base}/v1"),
                     "manifest": f"{base}/manifest",

@@ -67,8 +67,7 @@ urlpatterns = [
     ),
     path("ojs/v1/queues", QueueViewSet.as_view({"get": "list", "post": "create"}), name="queues"),
     *(
-        path(f"ojs/v1/{prefix}queues/<str:name>{suffix}", Queues.as_view(actions))
-        for prefix in ("", "admin/")
+        path(f"ojs/v1/queues/<str:name>{suffix}", Queues.as_view(actions))
         for suffix, actions in (
             ("", {"get": "retrieve", "delete": "destroy"}),
             ("/stats", {"get": "stats"}),
@@ -79,7 +78,6 @@ urlpatterns = [
             ("/jobs", {"delete": "purge"}),
         )
     ),
-    path("ojs/v1/admin/queues/<str:name>/rate-limit", Queues.as_view({"put": "limit"})),
     path("ojs/v1/rate-limits", RateLimitViewSet.as_view({"get": "list"}), name="rate-limits"),
     path(
         "ojs/v1/rate-limits/<str:key>",

@@ -1,6 +1,6 @@
 """Every way a job may change: `from jobs import engine; engine.claim(...)`."""
 
-from . import bulk, limits, queues
+from . import bounds, bulk, limits, queues
 from .bounds import relieve
 from .checkpoints import Saved, clear_checkpoint, find_checkpoint, save_checkpoint
 from .claim import ClaimedJob, claim
@@ -33,7 +33,7 @@ from .failure import fail
 from .following import follow, repair
 from .inheritance import results_of_workflow
 from .outcomes import Completion, Failure, Outcome
-from .progress import Standing, progress_of, report_progress
+from .progress import Standing, progress_of, report_progress, standing
 from .reclaim import VISIBILITY_TIMEOUT, WORKER_DEATH, Cause, expire, reclaim
 from .reservations import extend, keep_alive, last_reservation, reserve
 from .retention import prune_events, prune_jobs, prune_results, prune_workflows
@@ -56,6 +56,7 @@ __all__ = [
     "Saved",
     "Standing",
     "activate",
+    "bounds",
     "bulk",
     "cancel",
     "cancel_jobs",
@@ -107,6 +108,7 @@ __all__ = [
     "run_now",
     "save_checkpoint",
     "set_cron_enabled",
+    "standing",
     "time_out",
     "upsert_cron",
     "write_lines",

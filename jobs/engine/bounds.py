@@ -7,7 +7,9 @@ in passing whether there is one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 
@@ -46,13 +48,36 @@ def store(new: Sequence[NewJob], insert: Callable[[], None]) -> None:
                 _admit(queue, [job for job in new if job.queue == queue.pk])
             insert()
     except QueueFull as refusal:
-        # What was undone was not recorded either; the refusal must be.
-        told = {name: refusal.details[name] for name in ("depth", "bound")}
-        name = refusal.details["queue"]
-        record([queue_event("queue.full", name, **told)])
-        told["job_type"] = refusal.job_type
-        record([queue_event("backpressure.rejected", name, **told)])
+        if not _patient.get():
+            # What was undone was not recorded either; the refusal must be.
+            tell_refused(refusal)
         raise
+
+
+@contextlib.contextmanager
+def patiently() -> Iterator[None]:
+    """Whoever enqueues inside tries again: a full queue has not refused anything yet."""
+    token = _patient.set(True)
+    try:
+        yield
+    finally:
+        _patient.reset(token)
+
+
+_patient: ContextVar[bool] = ContextVar("ojs_patient", default=False)
+
+
+def tell_refused(refusal: QueueFull) -> None:
+    """Record that a queue took no more (OJS backpressure §10.1, queue configuration §10.1)."""
+    about = {name: refusal.details[name] for name in ("depth", "bound")}
+    queue = refusal.details["queue"]
+    rejected = about | {"job_type": refusal.job_type}
+    record(
+        [
+            queue_event("queue.full", queue, **about),
+            queue_event("backpressure.rejected", queue, **rejected),
+        ]
+    )
 
 
 def depth(queue: str) -> int:

@@ -48,14 +48,21 @@ def cancel(
     return _in_batches(jobs, CANCELLABLE, move, most)
 
 
-def retry(jobs: JobQuerySet, *, most: int = MOST) -> list[UUID]:
+def retry(jobs: JobQuerySet, *, cancelled: bool = False, most: int = MOST) -> list[UUID]:
     """Make discarded jobs available with fresh attempts, and end the backoff of retryable ones.
 
     Returns which (OJS bulk operations §7).
+
+    Args:
+        cancelled: cancelled ones, too, but for those of workflows (OJS admin API §7.4).
     """
+    states = RETRIABLE | {State.CANCELLED} if cancelled else RETRIABLE
+    if cancelled:
+        jobs = jobs.exclude(state=State.CANCELLED, workflow__isnull=False)
 
     def move(batch: list[Job]) -> None:
-        retry_dead([job.pk for job in batch if job.state == State.DISCARDED])
+        over = [job.pk for job in batch if job.state != State.RETRYABLE]
+        retry_dead(over, cancelled=cancelled)
         backing_off = [job for job in batch if job.state == State.RETRYABLE]
         _these(backing_off).transition(Event.TIMER, State.AVAILABLE, enqueued_at=Now())
         now = timezone.now()
@@ -64,7 +71,7 @@ def retry(jobs: JobQuerySet, *, most: int = MOST) -> list[UUID]:
         )
         wakeup.notify({job.queue for job in backing_off})
 
-    return _in_batches(jobs, RETRIABLE, move, most)
+    return _in_batches(jobs, states, move, most)
 
 
 def delete(jobs: JobQuerySet, *, most: int = MOST) -> list[UUID]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from django.utils import timezone
 from .. import wakeup
 from ..conf import ojs_settings
 from ..database import atomic, connection, is_postgresql
+from ..envelope import timeout_details
 from ..events import job_event, record
 from ..lifecycle import Event, State
 from ..models import Job, JobError
@@ -49,7 +51,18 @@ def expire() -> int:
     return reclaim(Job.objects.overdue(), VISIBILITY_TIMEOUT)
 
 
-COLUMNS = ("id", "type", "queue", "attempt", "max_attempts", "retry", "reserved_by", "followed")
+COLUMNS = (
+    "id",
+    "type",
+    "queue",
+    "attempt",
+    "max_attempts",
+    "retry",
+    "reserved_by",
+    "reserved_for",
+    "reserved_until",
+    "followed",
+)
 
 # A worker's death may orphan thousands of jobs, and each of them writes four rows: one statement
 # takes a batch. `{lost}` is the caller's own SELECT ... FOR UPDATE SKIP LOCKED. Who keeps a dead
@@ -96,6 +109,11 @@ TOLD = """, told AS (
                SELECT jsonb_build_object('code', %s::text, 'message', %s::text) AS object
           ) AS error
     CROSS JOIN LATERAL (VALUES
+               (CASE WHEN %s THEN 'job.stalled' END, jsonb_build_object(
+                    'timeout_kind', 'stalled',
+                    'limit_seconds', extract(epoch FROM reserved_for),
+                    'elapsed_seconds', round(extract(epoch FROM
+                        statement_timestamp() - reserved_until + reserved_for), 3))),
                ('job.failed', jsonb_build_object(
                     'error', error.object || jsonb_build_object('retryable', again),
                     'state', CASE WHEN again THEN 'available' ELSE 'discarded' END)),
@@ -107,6 +125,7 @@ TOLD = """, told AS (
                      ELSE jsonb_build_object(
                           'total_attempts', attempt, 'last_error', error.object) END)
           ) AS event (type, data)
+         WHERE event.type IS NOT NULL
     )"""
 
 
@@ -131,7 +150,7 @@ def _take_back_postgresql(lost: JobQuerySet, cause: Cause) -> int:
     told = ""
     if ojs_settings.RECORD_EVENTS:
         told = TOLD
-        parameters = (*parameters, cause.type, cause.message)
+        parameters = (*parameters, cause.type, cause.message, cause == VISIBILITY_TIMEOUT)
     with connection().cursor() as cursor:
         cursor.execute(RECLAIM.format(lost=select, told=told), parameters)
         count, ended = cursor.fetchone()
@@ -192,6 +211,10 @@ def _events(job: Job, cause: Cause, now: Any) -> list[Any]:
     again = job.has_attempts_left
     failed = {"error": error | {"retryable": again}, "state": "available" if again else "discarded"}
     events = [job_event("job.failed", job, data=failed, **told)]
+    if cause == VISIBILITY_TIMEOUT:
+        length = job.reserved_for or timedelta(0)
+        stalled = timeout_details("stalled", length, now - (job.reserved_until or now) + length)
+        events.insert(0, job_event("job.stalled", job, data=stalled, **told))
     if again:
         retry = {"max_attempts": job.max_attempts, "next_retry_at": now.isoformat(), "error": error}
         events.append(job_event("job.retrying", job, data=retry | {"state": "available"}, **told))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models.functions import Now
@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from .. import wakeup
 from ..database import atomic, connection
-from ..envelope import milliseconds
+from ..envelope import milliseconds, timeout_details
 from ..events import job_event, record
 from ..lifecycle import WAITING, Event, State
 from ..models import Job, Maintenance
@@ -62,14 +62,20 @@ def time_out() -> int:
                 :BATCH_SIZE
             ]
         )
-        outcomes = [outcome for job in overrun for outcome in fail_locked([job], _overrun(job))]
+        now = timezone.now()
+        failures = [_overrun(job, now) for job in overrun]
+        outcomes = []
+        for job, failure in zip(overrun, failures, strict=True):
+            about: dict[str, Any] = {"time": now, "worker_id": job.reserved_by}
+            record([job_event("job.timeout", job, data=failure.details, **about)])
+            outcomes += fail_locked([job], failure)
     if outcomes:
         send_on_commit(jobs_failed, Job, outcomes=outcomes)
     return len(outcomes)
 
 
-def _overrun(job: Job) -> Failure:
-    assert job.timeout is not None
+def _overrun(job: Job, now: datetime) -> Failure:
+    assert job.timeout is not None and job.started_at is not None
     limit = milliseconds(job.timeout)
     return Failure(
         job.pk,
@@ -77,7 +83,8 @@ def _overrun(job: Job) -> Failure:
         type="timeout",
         code="timeout",
         message=f"The job ran longer than its timeout of {limit} ms.",
-        details={"timeout_ms": limit},
+        details={"timeout_ms": limit}
+        | timeout_details("execution", job.timeout, now - job.started_at),
     )
 
 

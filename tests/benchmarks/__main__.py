@@ -49,7 +49,8 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
     parser.add_argument("--processes", default="1,2", help="server processes (default: 1,2)")
-    parser.add_argument("--clients", type=int, default=2, help="load clients (default: 2)")
+    parser.add_argument("--clients", type=int, help="load clients (default: 8)")
+    parser.add_argument("--threads", type=int, help="threads of a server process (default: 8)")
     parser.add_argument("--seconds", type=float, help="of each measurement in each round")
     parser.add_argument("--rounds", type=int, help="how often everything is measured")
     return parser.parse_args()
@@ -63,7 +64,7 @@ def plan_of(options: argparse.Namespace, database_url: str) -> Plan:
         given |= SMOKE | {"seconds": 0.1}
     given |= {
         name: getattr(options, name)
-        for name in ("seconds", "rounds", "clients")
+        for name in ("seconds", "rounds", "clients", "threads")
         if getattr(options, name) is not None
     }
     return Plan(

@@ -71,7 +71,7 @@ GOALS = (
     Goal(
         "HTTP one by one: of pgbench claim 1 + ack 1, as many clients",
         (BEST, ONE_BY_ONE),
-        (LIMIT, "pgbench: claim + ack 1, 2 connections"),
+        (LIMIT, "pgbench: claim + ack 1, 8 connections"),
         0.3,
     ),
     Goal(
@@ -83,7 +83,7 @@ GOALS = (
     Goal(
         "HTTP batch of 100: of pgbench claim 100 + ack 100",
         (BEST, BY_HUNDRED),
-        (LIMIT, "pgbench: claim + ack 100, 2 connections"),
+        (LIMIT, "pgbench: claim + ack 100, 8 connections"),
         0.4,
     ),
     Goal("HTTP heartbeats with 10 jobs, a second", (BEST, "heartbeat, 10 jobs"), None, 2_000),

@@ -80,7 +80,7 @@ def run(plan: Plan, results: Results, key: str) -> None:
 
 def _server(plan: Plan, processes: int, settings: str) -> contextlib.AbstractContextManager[Server]:
     port = free_port()
-    command = granian(port, processes)
+    command = granian(port, processes, plan.threads)
     surroundings = environment(plan.database_url, DJANGO_SETTINGS_MODULE=settings)
     return serve(command, port, processes, surroundings)
 

@@ -20,7 +20,9 @@ class Plan:
     processes: tuple[int, ...] = (1, 2)
     seconds: float = 3
     rounds: int = 3
-    clients: int = 2
+    clients: int = 8
+    threads: int = 8
+    """Blocking threads of a server process."""
     only: tuple[str, ...] = ()
     sizes: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
     """How many available jobs FETCH has to choose from."""

@@ -310,10 +310,14 @@ def test_what_may_be_secret_is_hidden_from_keys_that_were_not_made_for_it(operat
     assert job.args[0]["password"] == "hush", "hidden, and not lost"
 
 
-def test_the_lists_show_no_details_of_errors(operator):
-    JobErrorFactory(job=JobFactory(dead=True), details={"token": "hush"}, backtrace=["at x:1"])
+def test_the_lists_show_no_details_of_errors_and_hide_what_messages_quote(operator):
+    quoted = 'Refused: {"token": "hush"}'
+    JobErrorFactory(job=JobFactory(dead=True), details={"token": "hush"}, message=quoted)
+    trusted = OJSClient(make_key("t", scopes=["ojs:admin:read", "ojs:admin:args"])[1])
 
     assert "hush" not in operator.see("admin/dead-letter").content.decode()
+    (item,) = trusted.see("admin/dead-letter").json()["items"]
+    assert item["error"]["message"] == quoted and "details" not in item["error"]
 
 
 # Cancel and retry (§7.3, §7.4)

@@ -49,6 +49,52 @@ def test_ids_that_exist_fail_alone_in_a_partial_batch(api):
     assert Job.objects.count() == 4
 
 
+def test_a_duplicate_that_is_ignored_is_told_with_the_job_there_was(api):
+    unique = JOB | {"unique": {"keys": ["type", "args"], "on_conflict": "ignore"}}
+    known = api.pushed(**unique)
+
+    items = api.send("jobs/bulk", {"jobs": [JOB, unique]}).json()["items"]
+
+    assert [item["status"] for item in items] == ["created", "duplicate"]
+    assert items[1]["job"]["id"] == known
+
+
+def test_a_duplicate_that_is_rejected_fails_alone_in_a_partial_batch(api):
+    unique = JOB | {"type": "a", "unique": {"keys": ["type"]}}
+    ignored = JOB | {"type": "b", "unique": {"keys": ["type"], "on_conflict": "ignore"}}
+    api.pushed(**unique)
+
+    reply = api.send("jobs/bulk", {"jobs": [ignored, JOB, unique, ignored]})
+
+    assert reply.status_code == 207
+    items = reply.json()["items"]
+    assert [item["status"] for item in items] == ["created", "created", "failed", "duplicate"]
+    assert items[3]["job"]["id"] == items[0]["job"]["id"]
+    assert len({item["job"]["id"] for item in items if "job" in item}) == Job.objects.count() - 1
+
+
+def test_an_atomic_batch_says_which_job_was_in_the_way(api):
+    unique = JOB | {"type": "a", "unique": {"keys": ["type"]}}
+    api.pushed(**unique)
+
+    reply = api.send("jobs/bulk", {"atomicity": "atomic", "jobs": [JOB, unique, JOB]})
+
+    assert reply.status_code == 422
+    codes = [item["error"]["code"] for item in reply.json()["items"]]
+    assert codes[1] == "duplicate" and codes[0] == codes[2] == "conflict"
+    assert Job.objects.count() == 1
+
+
+def test_of_a_partial_batch_a_full_queue_takes_what_it_can_and_tells_of_the_rest(api):
+    api.put("/ojs/v1/queues/default/config", {"max_size": 2}, content_type="application/json")
+
+    reply = api.send("jobs/bulk", {"jobs": [JOB] * 5})
+
+    assert [item["status"] for item in reply.json()["items"]] == ["created"] * 2 + ["failed"] * 3
+    assert reply.json()["items"][4]["error"]["code"] == "QUEUE_FULL"
+    assert Event.objects.filter(type="backpressure.rejected").count() == 1
+
+
 def test_a_batch_beyond_the_limit_is_413(api, settings):
     settings.OJS = {**settings.OJS, "MAX_BULK": 100}
 
@@ -56,7 +102,8 @@ def test_a_batch_beyond_the_limit_is_413(api, settings):
 
     assert reply.status_code == 413
     assert reply.headers["X-OJS-Max-Batch-Size"] == "100"
-    assert refusal(reply)["details"]["max_batch_size"] == 100
+    assert refusal(reply)["code"] == "BATCH_SIZE_EXCEEDED"
+    assert refusal(reply)["max_batch_size"] == refusal(reply)["details"]["max_batch_size"] == 100
 
 
 @pytest.mark.parametrize("place", ["header", "body"])

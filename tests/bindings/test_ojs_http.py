@@ -259,7 +259,7 @@ def test_the_manifest_says_what_works(api):
     assert body["implementation"]["language"] == "python"
     assert "http" in body["protocols"]
     assert body["backend"] in ("postgres", "sqlite")
-    assert body["conformance_level"] == 3
+    assert body["conformance_level"] == 4
     assert all(type(value) is bool for value in body["capabilities"].values())
     assert body["endpoints"]["base_url"] == "http://testserver/ojs/v1"
 

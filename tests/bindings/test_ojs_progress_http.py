@@ -144,3 +144,29 @@ def test_progress_goes_with_its_job(api, job, settings):
     api.ack(job.pk)
 
     assert engine.prune_jobs() == 1
+
+
+def test_the_job_shows_its_progress(api, job):
+    assert "progress" not in api.see(f"jobs/{job.pk}").json()["job"]
+
+    report(api, job, progress=0.25, data={"rows": 1})
+
+    shown = api.see(f"jobs/{job.pk}").json()["job"]
+    assert (shown["progress"], shown["progress_data"]) == (0.25, {"rows": 1})
+    assert api.ack(job.pk).status_code == 200
+    assert api.see(f"jobs/{job.pk}").json()["job"]["progress"] == 1.0
+
+
+def test_a_checkpoint_in_a_report_comes_with_the_next_attempt(api):
+    job_id = api.pushed()
+    api.fetch(worker_id="w")
+    reported = {"progress": 0.7, "checkpoint": {"row": 70}, "worker_id": "w"}
+    api.put(f"/ojs/v1/jobs/{job_id}/progress", reported, content_type="application/json")
+    stranger = reported | {"checkpoint": {"row": 0}, "worker_id": "other"}
+    api.put(f"/ojs/v1/jobs/{job_id}/progress", stranger, content_type="application/json")
+    api.nack(job_id, worker_id="w", error={"code": "oops", "message": "no"})
+
+    Job.objects.update(scheduled_at=ago(1))
+    (again,) = api.fetch(worker_id="w")
+
+    assert again["last_checkpoint"] == {"row": 70}

@@ -125,7 +125,7 @@ def test_a_queue_takes_only_the_types_it_is_for(api):
     put(api, "queues/mail/config", {"allowed_job_types": ["email.*"]})
 
     assert api.push(queue="mail", type="email.send").status_code == 201
-    assert refusal(api.push(queue="mail", type="sms.send"))["code"] == "job_type_not_allowed"
+    assert refusal(api.push(queue="mail", type="sms.send"))["code"] == "JOB_TYPE_NOT_ALLOWED"
 
 
 @pytest.mark.parametrize(

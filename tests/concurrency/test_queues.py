@@ -11,7 +11,8 @@ from jobs import engine
 from jobs.batches import new_jobs
 from jobs.errors import QueueFull
 from jobs.lifecycle import State
-from jobs.models import Job
+from jobs.models import Event, Job
+from tests.ojs_client import OJSClient
 from workers import protocol
 
 from .threads import together
@@ -19,6 +20,7 @@ from .threads import together
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 BOUND = 20
+JOB = {"type": "a", "args": []}
 
 
 def bounded(strategy: str) -> None:
@@ -27,7 +29,7 @@ def bounded(strategy: str) -> None:
 
 def enqueue(count: int = 1, **fields) -> int:
     """Enqueue jobs, all or none; return how many."""
-    document = {"type": "a", "args": []} | fields
+    document = JOB | fields
     try:
         return len(engine.enqueue(new_jobs([document] * count, timezone.now())))
     except QueueFull:
@@ -84,7 +86,7 @@ def test_a_queue_that_drops_the_oldest_keeps_its_bound_and_takes_every_job():
     ids=["plain", "rate-limited"],
 )
 def test_no_fetch_that_begins_after_a_pause_is_given_a_job(fields):
-    enqueue(400, **fields)
+    enqueue(100, **fields)
     at_work, paused = threading.Semaphore(0), threading.Event()
 
     def fetch(name: str) -> list[int]:
@@ -102,10 +104,38 @@ def test_no_fetch_that_begins_after_a_pause_is_given_a_job(fields):
         for _ in range(12):
             assert at_work.acquire(timeout=30)
         engine.pause("default")
+        enqueue(5, **fields)
         paused.set()
         return []
 
     given = together(*(lambda name=name: fetch(name) for name in "abcdef"), pause)
 
     assert [late for late in given if late] == [[0, 0, 0]] * 6
-    assert Job.objects.filter(state=State.AVAILABLE).exists(), "they were fetched too fast"
+    assert Job.objects.filter(state=State.AVAILABLE).count() >= 5
+
+
+def test_a_request_that_waits_for_room_is_stored_when_there_is_some(settings):
+    settings.OJS = {**settings.OJS, "ALLOW_ANONYMOUS": True}
+    bounded("block")
+    enqueue(BOUND)
+
+    def produce() -> int:
+        return OJSClient().send("jobs", JOB, headers={"OJS-Block-Timeout": "30"}).status_code
+
+    def work() -> int:
+        return len(protocol.fetch(["default"], worker_id="w", count=3))
+
+    assert together(*[produce] * 3, work) == [201, 201, 201, 3]
+    assert engine.bounds.depth("default") == BOUND
+    assert not Event.objects.filter(type="backpressure.rejected").exists()
+
+
+def test_a_request_that_waits_in_vain_is_refused_and_told_once(settings):
+    settings.OJS = {**settings.OJS, "ALLOW_ANONYMOUS": True}
+    bounded("block")
+    enqueue(BOUND)
+
+    reply = OJSClient().send("jobs", JOB, headers={"OJS-Block-Timeout": "0"})
+
+    assert reply.status_code == 429
+    assert Event.objects.filter(type="backpressure.rejected").count() == 1

@@ -178,21 +178,25 @@ ENDPOINTS = [
     ("PUT", "rate-limits/limit-1", "operate"),
     ("POST", "queues", "operate"),
     *(
-        (method, f"{prefix}queues/queue-1{suffix}", scope)
+        (method, f"{prefix}queues/queue-1{suffix}", admin if prefix else scope)
         for prefix in ("", "admin/")
-        for method, suffix, scope in (
-            ("GET", "", "produce"),
-            ("DELETE", "", "operate"),
-            ("GET", "/stats", "produce"),
-            ("GET", "/priority-stats", "produce"),
-            ("POST", "/pause", "operate"),
-            ("POST", "/resume", "operate"),
-            ("GET", "/config", "produce"),
-            ("PUT", "/config", "operate"),
-            ("DELETE", "/jobs", "operate"),
+        for method, suffix, scope, admin in (
+            ("GET", "", "produce", "ojs:admin:read"),
+            ("DELETE", "", "operate", "ojs:admin:purge"),
+            ("GET", "/stats", "produce", "ojs:admin:read"),
+            ("GET", "/priority-stats", "produce", "ojs:admin:read"),
+            ("POST", "/pause", "operate", "ojs:admin:write"),
+            ("POST", "/resume", "operate", "ojs:admin:write"),
+            ("GET", "/config", "produce", "ojs:admin:read"),
+            ("PUT", "/config", "operate", "ojs:admin:write"),
+            ("DELETE", "/jobs", "operate", "ojs:admin:purge"),
         )
     ),
-    ("PUT", "admin/queues/queue-1/rate-limit", "operate"),
+    ("GET", "admin/queues", "ojs:admin:read"),
+    ("PUT", "admin/queues/queue-1/rate-limit", "ojs:admin:write"),
+    ("POST", "admin/jobs/bulk/retry", "ojs:admin:write"),
+    ("POST", "admin/jobs/bulk/cancel", "ojs:admin:write"),
+    ("POST", "admin/jobs/bulk/delete", "ojs:admin:purge"),
     ("GET", "job-specs", "work"),
     ("POST", "job-specs", "operate"),
     ("DELETE", "job-specs/cron-1", "operate"),

@@ -300,8 +300,11 @@ def test_the_record_tells_of_the_crash_and_of_what_follows(db):
         return {event.type: event for event in events}
 
     retried, ended = told(again), told(spent)
-    assert list(retried) == ["job.failed", "job.retrying"]
-    assert list(ended) == ["job.failed", "job.discarded"]
+    assert list(retried) == ["job.stalled", "job.failed", "job.retrying"]
+    assert list(ended) == ["job.stalled", "job.failed", "job.discarded"]
+    stalled = retried["job.stalled"]
+    assert stalled.data["timeout_kind"] == "stalled" and stalled.attempt == 1
+    assert stalled.data["elapsed_seconds"] > stalled.data["limit_seconds"] > 0
     failure = retried["job.failed"]
     assert (failure.worker_id, failure.attempt, failure.queue) == ("worker-1", 1, "default")
     assert failure.data["state"] == "available"

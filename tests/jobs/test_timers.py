@@ -92,9 +92,12 @@ def test_a_job_past_its_timeout_fails_like_any_other(db):
     assert job.retry_delay is not None
     error = job.errors.get()
     assert (error.type, error.code, error.attempt) == ("timeout", "timeout", 1)
-    assert error.details == {"timeout_ms": 2000}
+    assert error.details["timeout_ms"] == 2000
+    about = {"timeout_kind": "execution", "limit_seconds": 2}
+    assert about.items() <= error.details.items() and error.details["elapsed_seconds"] >= 5
     assert error.worker_id == "worker-1"
-    assert events_of(job) == ["job.failed", "job.retrying"]
+    assert events_of(job) == ["job.timeout", "job.failed", "job.retrying"]
+    assert about.items() <= Event.objects.get(type="job.timeout").data.items()
 
 
 def test_its_policy_decides_what_follows(db):

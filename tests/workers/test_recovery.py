@@ -89,8 +89,8 @@ def test_an_expiry_is_told_as_events():
     reaper.sweep()
 
     told = Event.objects.values_list("type", flat=True)
-    assert list(told.filter(subject=str(again.pk))) == ["job.failed", "job.retrying"]
-    assert list(told.filter(subject=str(last.pk))) == ["job.failed", "job.discarded"]
+    assert list(told.filter(subject=str(again.pk))) == ["job.stalled", "job.failed", "job.retrying"]
+    assert list(told.filter(subject=str(last.pk))) == ["job.stalled", "job.failed", "job.discarded"]
 
 
 # Execution timeouts (OJS core §5.2)

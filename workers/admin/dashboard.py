@@ -96,11 +96,11 @@ def cards(figures: Figures, points: Points) -> list[tuple[str, str, str]]:
     completed, failed = points.total("completed"), points.total("failed")
     attempts = completed + failed
     span = str(LABELS[points.range.key])
-    rate = completed / points.range.length.total_seconds()
+    seconds = points.range.length.total_seconds()
     return [
         (
             _("Throughput"),
-            _("%(rate)s a second") % {"rate": display.decimal(rate, ".3g")},
+            pace(completed / seconds),
             _("%(count)s completed in %(span)s") % {"count": grouped(completed), "span": span},
         ),
         (_("Queue depth"), figures.depth, _("available jobs now")),
@@ -117,6 +117,15 @@ def cards(figures: Figures, points: Points) -> list[tuple[str, str, str]]:
             _("jobs in hand, of what running workers can take"),
         ),
     ]
+
+
+def pace(a_second: float) -> str:
+    """A rate in the unit that needs no leading zeros."""
+    if a_second >= 1:
+        return _("%(rate)s a second") % {"rate": display.decimal(a_second, ".3g")}
+    if a_second * 60 >= 1:
+        return _("%(rate)s a minute") % {"rate": display.decimal(a_second * 60, ".3g")}
+    return _("%(rate)s an hour") % {"rate": display.decimal(a_second * 3600, ".3g")}
 
 
 def charts(points: Points, fleet: Points) -> list[Chart]:

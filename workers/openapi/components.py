@@ -69,6 +69,9 @@ JOB = obj(
     errors=array(ref("JobError")),
     workflow_id=UUID,
     parent_results=array(anything()),
+    progress={"type": "number", "minimum": 0, "maximum": 1},
+    progress_data=free("What its worker last said of its progress."),
+    progress_message=text(),
 ) | {
     "description": "The job envelope (OJS JSON format §3). Members that the client sent and this "
     "server does not know are returned as they came."

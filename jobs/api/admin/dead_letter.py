@@ -11,7 +11,7 @@ from ... import engine, fields
 from ...conf import ojs_settings
 from ...database import atomic
 from ...durations import format_duration
-from ...models import DeadJob, JobError
+from ...models import DeadJob, JobError, Scope
 from ...timestamps import format_timestamp
 from ..base import Response
 from ..jobs import parse_id
@@ -40,7 +40,8 @@ class AdminDeadLetterViewSet(AdminViewSet):
         rows, by_id = ordered(dead, parameters)
         jobs, pagination = page(parameters, rows, by_id=by_id)
         errors = errors_by_job([job.pk for job in jobs])
-        items = [line(job, errors.get(job.pk, ())) for job in jobs]
+        hidden = not self.caller.may(Scope.ADMIN_ARGS)
+        items = [line(job, errors.get(job.pk, ()), is_redacted=hidden) for job in jobs]
         return Response({"items": items, "pagination": pagination})
 
     def retrieve(self, request: Any, job_id: str) -> Response:

@@ -60,7 +60,9 @@ def times(job: Job) -> dict[str, str | None]:
     }
 
 
-def line(job: Job, errors: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+def line(
+    job: Job, errors: Sequence[Mapping[str, Any]] = (), *, is_redacted: bool = True
+) -> dict[str, Any]:
     """One job of a list (§7.1); what has no value is left out, and what may be secret."""
     document: dict[str, Any] = {
         "id": str(job.pk),
@@ -80,7 +82,8 @@ def line(job: Job, errors: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
         document["dead_letter"] = job.dead_letter
     if errors:
         shown = error_entry(errors[-1])
-        document["error"] = {name: shown[name] for name in shown if name not in LONG}
+        error = {name: shown[name] for name in shown if name not in LONG}
+        document["error"] = redact_told(error) if is_redacted else error
     return document
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from email.utils import format_datetime
 from typing import Any, ClassVar
@@ -9,13 +10,14 @@ from typing import Any, ClassVar
 from jobs import engine, projects
 from jobs.api.base import Response, dumps
 from jobs.api.jobs import parse_id
-from jobs.errors import InvalidRequest
+from jobs.errors import Conflict, InvalidRequest
 from jobs.fields import Document, missing, refuse, wrong_type
 from jobs.timestamps import format_timestamp
 
 from . import requests
 from .views import WORK, WorkerViewSet
 
+ACTIVE = "active"
 MESSAGE = 10_000
 DATA = 64 * 1024
 """Bytes of JSON; the document recommends 4 KB (§5.2)."""
@@ -40,20 +42,24 @@ class ProgressViewSet(WorkerViewSet):
             raise refuse("data", f"Progress data may have at most {DATA} bytes of JSON.")
         message = requests.fields.text(body, "message", longest=MESSAGE) or ""
         attempt = requests.fields.integer(body, "attempt", least=1, most=2**31 - 1)
+        checkpoint = requests.fields.mapping(body, "checkpoint")
         if value is None and data is None and not message:
             raise missing("progress")
         self._admit(worker_id)
         projects.require(identifier, self.caller.project)
-        return _answer(
-            engine.report_progress(
-                identifier,
-                value=value,
-                data=data,
-                message=message,
-                worker_id=worker_id,
-                attempt=attempt,
-            )
+        standing = engine.report_progress(
+            identifier,
+            value=value,
+            data=data,
+            message=message,
+            worker_id=worker_id,
+            attempt=attempt,
         )
+        if checkpoint is not None and standing.state == ACTIVE:
+            # From a worker that has lost the job it is ignored, as the report is (§6.4).
+            with contextlib.suppress(Conflict):
+                engine.save_checkpoint(identifier, checkpoint, worker_id=worker_id, attempt=attempt)
+        return _answer(standing)
 
 
 def _value(body: Document) -> float | None:

@@ -86,7 +86,7 @@ ENQUEUED = obj(
         obj(
             "index status",
             index=COUNT,
-            status=enum("created", "failed"),
+            status=enum("created", "duplicate", "failed"),
             job=ref("Job"),
             error=free(),
         )

@@ -97,6 +97,7 @@ STANDING = {
 REPORT = obj(
     progress=number("0 to 1."),
     percentage=number("0 to 100, for older clients."),
+    checkpoint=free("What the next attempt needs to go on from here."),
     message=text(maxLength=10_000),
     data=free("64 KB of JSON at most."),
     worker_id=text(maxLength=255),

@@ -202,6 +202,7 @@ OPERATIONS = {
                     backend=text(),
                     capabilities=free(),
                     extensions={"description": "Names of extensions."},
+                    payload_limits=free("How large what may be (OJS payload limits §8)."),
                     endpoints=free(),
                 ),
             )

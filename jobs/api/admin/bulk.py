@@ -1,0 +1,154 @@
+"""Many jobs by a filter: retry, cancel, delete (OJS admin API §8).
+
+A bounded number in one request, all of them or none: `has_more` says that there is more to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django.db.models import Q
+
+from ... import fields
+from ...database import atomic
+from ...engine import bulk
+from ...fields import Document, missing, refuse
+from ...lifecycle import State
+from ...models import Job
+from ..base import Response
+from .base import AdminViewSet, confirmed, reason_of
+from .paging import COUNTED
+from .search import filtered
+
+TOLD = 100
+"""Jobs that are named with the reason why they were left alone."""
+FILTERS = ("queue", "type", "since", "until", "error_type", "worker_id")
+
+
+@dataclass(frozen=True)
+class Verb:
+    """What is done, to jobs in which states, and to which of a filter that names none."""
+
+    did: str
+    permission: str
+    states: frozenset[State]
+    default: frozenset[State]
+    act: Callable[..., list[UUID]]
+    bound: Q | None = None
+    """Jobs that are left alone whatever their state: their workflow decides about them."""
+
+
+OF_WORKFLOW = Q(workflow__isnull=False)
+VERBS = {
+    "retry": Verb(
+        "retried",
+        "retry_job",
+        bulk.RETRIABLE | {State.CANCELLED},
+        frozenset({State.DISCARDED}),
+        bulk.retry,
+        OF_WORKFLOW & Q(state=State.CANCELLED),
+    ),
+    "cancel": Verb("cancelled", "cancel_job", bulk.CANCELLABLE, bulk.CANCELLABLE, bulk.cancel),
+    "delete": Verb(
+        "deleted", "discard_job", bulk.DELETABLE, bulk.DELETABLE, bulk.delete, OF_WORKFLOW
+    ),
+}
+
+
+class AdminBulkViewSet(AdminViewSet):
+    """`/ojs/v1/admin/jobs/bulk/{retry|cancel|delete}`"""
+
+    purges: ClassVar[frozenset[str]] = frozenset({"delete_finished"})
+
+    def retry(self, request: Any) -> Response:
+        """Give discarded, cancelled or retryable jobs fresh attempts (§8.1)."""
+        return self._answer("retry", lambda reason: {"cancelled": True})
+
+    def cancel(self, request: Any) -> Response:
+        """Cancel jobs that have not finished, active ones too (§8.2)."""
+        return self._answer(
+            "cancel", lambda reason: {"cancelled_by": self.caller.name, "reason": reason}
+        )
+
+    def delete_finished(self, request: Any) -> Response:
+        """Delete finished jobs for good (§8.3)."""
+        return self._answer("delete", lambda reason: {})
+
+    def _answer(self, name: str, how: Callable[[str], dict[str, Any]]) -> Response:
+        verb, body = VERBS[name], self.read(required=True)
+        is_dry = fields.boolean(body, "dry_run")
+        if not is_dry:
+            confirmed(body, f"every job that matches is {verb.did}.")
+        reason, wanted = reason_of(body), fields.mapping(body, "filter")
+        if wanted is None:
+            raise missing("filter")
+        jobs = _chosen(self.own(Job.objects.all()), wanted, verb)
+        able, unable = jobs, jobs.exclude(state__in=sorted(verb.states))
+        if verb.bound:
+            able, unable = able.exclude(verb.bound), unable | jobs.filter(verb.bound)
+        if is_dry:
+            matched, more = bulk.preview(able, verb.states)
+            return Response(_report(name, matched, unable, has_more=more) | {"dry_run": True})
+        with atomic():
+            report = _report(name, 0, unable)
+            done = len(verb.act(able, **how(reason)))
+            self.audit(
+                verb.permission,
+                kind="job",
+                count=done,
+                selection={"filter": wanted},
+                reason=reason,
+            )
+        _, more = bulk.preview(able, verb.states, most=0)
+        report |= {"matched": done + report["failed"], "succeeded": done, "has_more": more}
+        return Response(report)
+
+
+def _chosen(jobs: Any, wanted: Document, verb: Verb) -> Any:
+    """The jobs a filter means (§8.1).
+
+    Raises:
+        InvalidRequest: a member breaks its rule, or there is none: nobody means all jobs.
+    """
+    parameters: dict[str, str] = {}
+    for name, value in wanted.items():
+        place = f"filter.{name}"
+        if name not in (*FILTERS, "state"):
+            raise refuse(place, f"There is no filter '{name}'; there are {', '.join(FILTERS)}.")
+        if name == "state" and type(value) is list:
+            value = ",".join(fields.texts({place: value}, place) or [])
+        text = fields.text({place: value}, place)
+        if text == "":
+            raise refuse(place, f"The '{place}' field must not be empty.", validation="min_length")
+        if text is not None:
+            parameters[name] = text
+    if not parameters:
+        raise refuse("filter", "The 'filter' field must say which jobs.", validation="required")
+    if "state" not in parameters:
+        jobs = jobs.filter(state__in=sorted(verb.default))
+    return filtered(jobs, parameters)
+
+
+def _report(name: str, matched: int, unable: Any, **more: Any) -> dict[str, Any]:
+    """What would be done, or remains to be told; and which jobs are left alone, and why."""
+    left = list(unable.order_by("pk").values_list("pk", "state", "workflow")[:TOLD])
+    failed = unable.order_by().values("pk")[:COUNTED].count() if len(left) == TOLD else len(left)
+    return {
+        "action": name,
+        "matched": matched + failed,
+        "succeeded": 0,
+        "failed": failed,
+        "errors": [
+            {"job_id": str(job_id), "error": _why(name, state, workflow)}
+            for job_id, state, workflow in left
+        ],
+    } | more
+
+
+def _why(name: str, state: str, workflow: UUID | None) -> str:
+    if workflow is not None and state in VERBS[name].states:
+        return f"Job belongs to a workflow and cannot be {VERBS[name].did} without it"
+    return f"Job is currently {state} and cannot be {VERBS[name].did}"

@@ -1,0 +1,109 @@
+"""Queues for operators: see them all, pause, configure, purge (OJS admin API §6)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.utils import timezone
+
+from ... import counts, dashboard, engine, fields
+from ...counts import Pace
+from ...database import atomic
+from ...errors import InvalidRequest
+from ...models import Queue
+from ...timestamps import format_timestamp
+from ..base import Response
+from ..queue_ops import QueueOperationsViewSet, checked, found
+from ..queues import full_document
+from .base import AdminViewSet, reason_of
+from .documents import moment
+from .paging import page
+from .search import choice
+
+STATES = ("active", "paused", "draining")
+
+
+class AdminQueueViewSet(AdminViewSet, QueueOperationsViewSet):
+    """`/ojs/v1/admin/queues`: the same verbs as on the data plane, by the scopes of operators."""
+
+    is_about_everything = True
+    purges: ClassVar[frozenset[str]] = frozenset({"purge", "destroy"})
+
+    def list(self, request: Any) -> Response:
+        """Every queue, with how deep it is and how it fares (§6.1)."""
+        rows = Queue.objects.order_by("name")
+        parameters = request.query_params
+        if parameters.get("state"):
+            wanted = choice(parameters, "state", STATES, "")
+            paused = Queue.objects.paused().values("pk")
+            rows = rows.filter(pk__in=paused) if wanted == "paused" else rows.exclude(pk__in=paused)
+            if wanted != "paused":
+                rows = rows.filter(is_draining=wanted == "draining")
+        found, pagination = page(parameters, rows)
+        names = [queue.pk for queue in found]
+        states, paces = counts.by_queue(names), counts.paces(names)
+        items = [
+            full_document(queue) | _figures(states[queue.pk], paces.get(queue.pk, Pace()))
+            for queue in found
+        ]
+        return Response({"items": items, "pagination": pagination})
+
+    def retrieve(self, request: Any, name: str) -> Response:
+        """One queue with its configuration (§6.2)."""
+        queue = found(checked(name))
+        states, paces = counts.by_queue([name]), counts.paces([name])
+        document = full_document(queue) | _figures(states[name], paces.get(name, Pace()))
+        document["configuration"] = _with_plain_rate(document["configuration"])
+        waiting = dashboard.depths([name])[name].waiting_since
+        return Response(
+            document
+            | {
+                "queue": full_document(queue),
+                "oldest_available_at": moment(waiting),
+                "pause": _pause(queue),
+            }
+        )
+
+    def pause(self, request: Any, name: str) -> Response:
+        """Hand out none of its jobs, until `until` or until somebody resumes it (§6.3)."""
+        body = self.read()
+        reason, now = reason_of(body), timezone.now()
+        until = fields.when(body, "until", now)
+        if until is not None and until <= now:
+            raise InvalidRequest("The pause would be over before it began.", field="until")
+        with atomic():
+            queue = engine.pause(
+                checked(name), paused_by=self.caller.name, reason=reason, until=until
+            )
+            self.audit("pause_queue", [queue], reason=reason)
+        return Response(self._state(queue) | _pause(queue) | {"paused_at": moment(queue.paused_at)})
+
+    def resume(self, request: Any, name: str) -> Response:
+        """Hand them out again (§6.4)."""
+        reason = reason_of(self.read())
+        with atomic():
+            queue = engine.resume(checked(name), resumed_by=self.caller.name)
+            self.audit("resume_queue", [queue], reason=reason)
+        return Response(self._state(queue) | {"resumed_at": format_timestamp(timezone.now())})
+
+
+def _figures(states: dict[str, int], pace: Pace) -> dict[str, Any]:
+    return {"counts": states, "throughput": pace.throughput(), "latency_ms": pace.latency()}
+
+
+def _pause(queue: Queue) -> dict[str, Any]:
+    if not queue.is_paused:
+        return {}
+    return {
+        "paused_by": queue.paused_by,
+        "reason": queue.pause_reason,
+        "paused_until": moment(queue.paused_until),
+    }
+
+
+def _with_plain_rate(configuration: dict[str, Any]) -> dict[str, Any]:
+    """Say a plain rate limit in the words of this document too: `{limit, period}` (§6.2)."""
+    limit = configuration.get("rate_limit") or {}
+    if not limit.get("rate"):
+        return configuration
+    return configuration | {"rate_limit": limit["rate"] | limit}

@@ -1,0 +1,81 @@
+"""How large a request may be, and how it may be packed (OJS payload limits)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+
+import pytest
+
+from jobs.models import Job
+from tests.ojs_client import refusal
+
+pytestmark = pytest.mark.django_db
+
+JOB = {"type": "report.make", "args": ["x" * 1000]}
+
+
+def send(api, body: bytes, encoding: str):
+    headers = {"Content-Encoding": encoding}
+    return api.post("/ojs/v1/jobs", body, content_type="application/json", headers=headers)
+
+
+def test_a_gzipped_request_is_read_like_any_other(api):
+    reply = send(api, gzip.compress(json.dumps(JOB).encode()), "gzip")
+
+    assert reply.status_code == 201
+    assert Job.objects.get().args == JOB["args"]
+
+
+def test_the_limit_is_that_of_what_is_unpacked(api, settings):
+    settings.OJS = {**settings.OJS, "MAX_BODY_SIZE": 1000}
+
+    reply = send(api, gzip.compress(b" " * 10_000_000), "gzip")
+
+    assert reply.status_code == 413
+    assert refusal(reply)["code"] == "envelope_too_large"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"{}", gzip.compress(json.dumps(JOB).encode())[:-10], zlib.compress(b"{}")],
+    ids=["plain", "cut short", "zlib"],
+)
+def test_what_is_not_gzip_is_refused(api, body):
+    reply = send(api, body, "gzip")
+
+    assert (reply.status_code, refusal(reply)["code"]) == (400, "invalid_payload")
+
+
+def test_another_compression_is_refused_and_ours_is_named(api):
+    reply = send(api, b"x", "zstd")
+
+    assert (reply.status_code, refusal(reply)["code"]) == (415, "unsupported_compression")
+    assert refusal(reply)["details"]["supported"] == ["gzip"]
+
+
+def test_meta_has_a_limit_of_its_own(api):
+    assert api.push(meta={"a": "x" * 65_000}).status_code == 201
+
+    reply = api.push(meta={"a": "x" * 65_536})
+
+    assert (reply.status_code, refusal(reply)["code"]) == (413, "metadata_too_large")
+    assert refusal(reply)["details"]["max_bytes"] == 65_536
+    assert Job.objects.count() == 1
+
+
+def test_the_manifest_tells_the_limits(api, settings):
+    limits = api.get("/ojs/manifest").json()["payload_limits"]
+
+    assert limits["max_envelope_bytes"] == 16 * 1024 * 1024
+    assert limits["max_meta_bytes"] == 65_536 and limits["supported_compression"] == ["gzip"]
+
+
+def test_a_reference_to_a_payload_elsewhere_comes_out_as_it_went_in(api):
+    reference = {"__ojs_ref": "s3://bucket/raw.mp4", "size": 5, "checksum": "sha256:e3b0"}
+    api.pushed(args=[reference])
+
+    (job,) = api.fetch()
+
+    assert job["args"] == [reference]
