@@ -88,6 +88,24 @@ def test_one_text_has_one_translation():
         assert [w for w in both if ours[w].string != theirs[w].string] == []
 
 
+@every_catalogue
+def test_no_word_is_taken_from_another_app(app, language):
+    """Catalogues become one, and Django's own apps come first: give a word of ours a context."""
+    taken = []
+    with translation.override(language):
+        for entry in entries(translated(app, language)).values():
+            one, *many = texts(entry.id)
+            if many:
+                found = tuple(translation.ngettext(one, *many, number) for number in (1, 2))
+            elif entry.context:
+                found = (translation.pgettext(entry.context, one),)
+            else:
+                found = (translation.gettext(one),)
+            if found != texts(entry.string):
+                taken.append((one, found))
+    assert taken == []
+
+
 def test_no_marked_string_hides_inside_an_f_string():
     """Whoever collects them does not look there."""
     hidden = [

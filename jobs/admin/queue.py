@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext, ngettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from .. import dashboard, engine, queue_config
@@ -60,7 +60,7 @@ class PausedFilter(admin.SimpleListFilter):
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
-        return (("active", _("active")), ("paused", _("paused")))
+        return (("active", pgettext_lazy("state", "active")), ("paused", _("paused")))
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         if self.value() == "paused":

@@ -1,4 +1,7 @@
-"""What the states of the protocols are called on a page; the wire has its own words for them."""
+"""What the states of the protocols are called on a page; the wire has its own words for them.
+
+A context tells a word from the same one elsewhere: an order, or what another app says by it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ WORDS = {
     "scheduled": _("scheduled"),
     "available": _("available"),
     "pending": _("pending"),
-    "active": _("active"),
+    "active": pgettext_lazy("state", "active"),
     "completed": _("completed"),
     "retryable": _("retryable"),
     "cancelled": _("cancelled"),
@@ -22,7 +25,6 @@ WORDS = {
     # Workers
     "running": _("running"),
     "quiet": _("quiet"),
-    # As a state; the order of that name is a verb elsewhere.
     "terminate": pgettext_lazy("state", "terminate"),
     "terminated": _("terminated"),
 }

@@ -11,7 +11,7 @@ from django.template.response import TemplateResponse
 from django.urls import path
 from django.utils import timezone
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, pgettext
 
 from jobs.admin import display
 from jobs.admin.charts import Chart, Line, seconds
@@ -159,7 +159,7 @@ def charts(points: Points, fleet: Points) -> list[Chart]:
             moments,
             [
                 Line(_("available"), "main", points.highest("available")),
-                Line(_("active"), "other", points.highest("active")),
+                Line(pgettext("state", "active"), "other", points.highest("active")),
                 Line(_("scheduled or retryable"), "quiet-dashed", points.highest("delayed")),
             ],
         ),
