@@ -15,6 +15,7 @@ OPERATES = frozenset(
         "quiet_worker",
         "resume_worker",
         "terminate_worker",
+        "unflag_worker",
         "drain_fleet",
         "cancel_job",
         "cancel_workflow",

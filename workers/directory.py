@@ -82,6 +82,11 @@ def job(job_id: UUID, project: str = "") -> Any | None:
     return own(Job.objects.only(*columns).filter(pk=job_id), project).first()
 
 
+def held_by(worker_id: str) -> dict[UUID, int]:
+    """The jobs in a worker's hands, and the attempt that each is at."""
+    return dict(Job.objects.held_by(worker_id).values_list("pk", "attempt"))
+
+
 def extend(job_id: UUID, worker_id: str) -> bool:
     """Start the job's reservation again; False if the worker does not hold it (§5.4)."""
     return bool(engine.extend([job_id], worker_id=worker_id))

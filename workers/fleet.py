@@ -274,6 +274,15 @@ def capacity(workers: Iterable[Worker]) -> dict[str, int]:
     return found
 
 
+def unflag(worker_ids: Collection[Any]) -> list[str]:
+    """Take back that these workers are to be looked at; return those that were flagged."""
+    flagged = Worker.objects.filter(pk__in=worker_ids, flagged_at__isnull=False)
+    with atomic():
+        found = list(flagged.select_for_update().order_by("pk").values_list("pk", flat=True))
+        Worker.objects.filter(pk__in=found).update(flagged_at=None)
+    return found
+
+
 def unserved_without(worker_ids: Collection[str]) -> list[str]:
     """Queues that would be left without a running worker if these took no more jobs."""
     now = serving()

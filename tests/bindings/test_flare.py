@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from jobs import engine
 from jobs.api.authentication import make_key
+from jobs.identifiers import uuid7
 from jobs.lifecycle import State
 from jobs.models import CronJob, Job, RefusedFinish
 from jobs.timestamps import parse_timestamp
@@ -438,6 +439,17 @@ def test_only_the_worker_that_holds_a_job_may_ack_it(flare, job):
     assert refusal(other.beat(job["id"])) == LOST
     assert RefusedFinish.objects.get().held_by == WORKER
     assert flare.ack(job["id"]).status_code == 200
+
+
+def test_a_refusal_calls_the_job_what_the_worker_calls_it(flare, job):
+    unknown = ids.write(uuid7())
+    for reply, name, job_id in (
+        (FlareClient(worker_id="other").ack(job["id"]), "job_id", job["id"]),
+        (flare.ack(unknown), "resource_id", unknown),
+    ):
+        error = reply.json()["error"]
+        assert error["details"][name] == job_id
+        assert f"'{job_id}'" in error["message"]
 
 
 # Heartbeat

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import sys
 import threading
 from datetime import timedelta
 
@@ -32,6 +33,26 @@ PATIENCE = 30
 SPECS = {"email.send": "v1", "image.resize": "v7"}
 
 
+NOBODYS = "01931f6c-0000-7000-8000-000000000000"
+
+DOCUMENT = (processes.ROOT / "docs" / "protocols" / "rota.md").read_text()
+SCHEMA_AND_EXAMPLES = [
+    json.loads(block.partition("\n```")[0]) for block in DOCUMENT.split("```json\n")[1:]
+]
+WORKER = DOCUMENT.partition("```python\n")[2].partition("```\n")[0]
+VALIDATORS = {
+    side: jsonschema.Draft202012Validator(
+        SCHEMA_AND_EXAMPLES[0] | {"$ref": f"#/$defs/{side}"},
+        format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER,
+    )
+    for side in ("from_worker", "from_server")
+}
+
+
+def follows(side, message):
+    return VALIDATORS[side].is_valid(message)
+
+
 class Rota:
     """One worker's connection, driven step by step."""
 
@@ -43,7 +64,8 @@ class Rota:
         return asyncio.run_coroutine_threadsafe(coming, self._loop).result(PATIENCE)
 
     def say(self, **message):
-        self._wait(self.socket.send(json.dumps({"type": "heartbeat"} | message)))
+        said = {name: part for name, part in message.items() if part is not None}
+        self._wait(self.socket.send(json.dumps({"type": "heartbeat"} | said)))
 
     def send(self, text):
         self._wait(self.socket.send(text))
@@ -52,13 +74,14 @@ class Rota:
         """The next message of this kind; others in between are read over."""
         while True:
             message = json.loads(self._wait(self.socket.recv()))
+            VALIDATORS["from_server"].validate(message)
             if message["type"] == kind:
                 return message
 
-    def register(self, worker_id="rota-1", *, specs=SPECS, wanted=0, **more):
+    def register(self, worker_id="rota-1", *, specs=SPECS, wanted=0, status=None, **more):
         said = {"worker_id": worker_id, "hostname": "box", "os": "Linux", "queues": ["default"]}
         said["specs"] = [{"id": name, "checksum": checksum} for name, checksum in specs.items()]
-        self.say(registration=said | more, wanted=wanted)
+        self.say(registration=said | more, status=status, wanted=wanted)
         return self.hear("heartbeat")
 
     def close(self):
@@ -310,15 +333,61 @@ def test_a_silent_workers_job_is_recovered_and_run_by_another(connect):
     assert [error["type"] for error in again["errors"]] == ["worker_death"]
 
 
-def test_closing_warm_leaves_at_once_and_loses_nothing(connect):
-    worker = connect()
-    worker.register(wanted=0)
-    job = jobs.enqueue("email.send", [1])
+@pytest.fixture
+def hire(tmp_path):
+    """Start the document's own worker as a process, by a server and its port."""
+    (tmp_path / "worker.py").write_text(WORKER)
+    _, key = make_key("sleeper", scopes=["work"])
+    engine.register_specs({"demo.sleep": "v1"})
+    with contextlib.ExitStack() as stack:
 
-    worker.close()
+        def start(served, name="worker"):
+            environment = served.environment | {
+                "ROTA_URL": f"ws://127.0.0.1:{served.port}/work",
+                "ROTA_KEY": key,
+            }
+            command = [sys.executable, str(tmp_path / "worker.py")]
+            log = tmp_path / f"{name}.log"
+            return stack.enter_context(processes.running(command, log, environment))
 
-    eventually(lambda: Worker.objects.get(pk="rota-1").left_at is not None)
-    assert state_of(job) == "available"
+        yield start
+
+
+def test_a_worker_that_ends_warm_finishes_what_it_has_and_takes_nothing_more(
+    served, hire, transactional_db
+):
+    given = [jobs.enqueue("demo.sleep", [0.5]) for _ in range(2)]
+    worker = hire(served)
+    eventually(lambda: worker.output.count("running") == 2, lambda: worker.output)
+    waiting = jobs.enqueue("demo.sleep", [0])
+
+    assert worker.terminate() == 0, worker.output
+
+    assert [Job.objects.get(pk=job.id).result for job in given] == [{"slept": 0.5}] * 2
+    left = Job.objects.get(pk=waiting.id)
+    assert (left.state, left.attempt) == ("available", 0)
+    eventually(lambda: Worker.objects.get().left_at is not None)
+
+
+def test_the_job_of_a_worker_that_was_killed_is_recovered_after_the_silence(
+    start, hire, tmp_path, transactional_db
+):
+    job = jobs.enqueue("demo.sleep", [600])
+    with start(ROTA_HEARTBEAT_TIMEOUT=3, REAPER_INTERVAL=0.2) as served:
+        doomed = hire(served, "doomed")
+        doomed.wait_for("running")
+        Job.objects.filter(pk=job.id).update(args=[0])
+        with processes.manage(tmp_path, served.environment, "runreaper"):
+            doomed.process.kill()
+            heir = hire(served, "heir")
+            eventually(lambda: state_of(job) == "completed", lambda: heir.output)
+            assert heir.terminate() == 0
+
+    done = Job.objects.get(pk=job.id)
+    assert (done.attempt, done.finished_by) == (2, f"sleeper-{heir.process.pid}")
+    assert [error.type for error in done.errors.all()] == ["worker_death"]
+    dead = Worker.objects.get(pk=f"sleeper-{doomed.process.pid}")
+    assert dead.died_at - dead.last_heartbeat_at >= timedelta(seconds=3)
 
 
 def test_a_worker_that_connects_again_goes_on_with_its_job(connect):
@@ -339,6 +408,22 @@ def test_a_worker_that_connects_again_goes_on_with_its_job(connect):
     with pytest.raises(websockets.ConnectionClosed) as closed:
         before.hear("heartbeat")
     assert closed.value.rcvd.code == 4409
+
+
+def test_what_was_on_its_way_when_the_connection_broke_is_given_back(connect):
+    lost, kept = jobs.enqueue("email.send", [1]), jobs.enqueue("email.send", [2])
+    before = connect()
+    before.register(wanted=2, pid=7)
+    for _ in range(2):
+        before.hear("assignment")
+    before.abort()
+
+    again = connect()
+    again.register(pid=7, status={"jobs": [{"job_id": str(kept.id)}]})
+
+    assert (state_of(lost), state_of(kept)) == ("available", "active")
+    again.say(wanted=1, received=0)
+    assert again.hear("assignment")["job"]["attempt"] == 1
 
 
 @pytest.mark.parametrize(
@@ -397,36 +482,28 @@ def test_without_a_key_the_handshake_is_refused(start, connecting):
         assert process.terminate() == 0
 
 
-DOCUMENT = processes.ROOT / "docs" / "protocols" / "rota.md"
-
-
-def _schema():
-    blocks = DOCUMENT.read_text().split("```json\n")[1:]
-    return [json.loads(block.partition("\n```")[0]) for block in blocks]
-
-
-def _validator(side):
-    schema = _schema()[0]
-    return jsonschema.Draft202012Validator(schema | {"$ref": f"#/$defs/{side}"})
-
-
 def test_the_documents_examples_follow_its_schema_and_are_understood():
-    _, *examples = _schema()
+    said, told = SCHEMA_AND_EXAMPLES[1:4], SCHEMA_AND_EXAMPLES[4:]
 
-    assert len(examples) == 3
-    for example in examples:
-        _validator("from_worker").validate(example)
+    assert all(follows("from_server", example) for example in told)
+    assert {example["type"] for example in told} == {"heartbeat", "assignment", "error"}
+    for example in said:
+        VALIDATORS["from_worker"].validate(example)
         messages.read(json.dumps(example), "mail-1", timedelta(seconds=5))
 
 
 def test_what_the_server_says_follows_the_schema(connect):
+    """Everything any test of this file hears is checked; here is one of each kind."""
     jobs.enqueue("email.send", [1])
     worker = connect()
-    said = [worker.register(wanted=1), worker.hear("assignment")]
-    worker.say(results=[{"job_id": said[1]["job"]["id"], "outcome": "succeeded"}])
-    said.append(worker.hear("heartbeat"))
+    worker.register(wanted=1)
+    assigned = worker.hear("assignment")["job"]
+    wrong = {"job_id": NOBODYS, "outcome": "succeeded"}
+    failed = {"job_id": assigned["id"], "outcome": "failed"}
+    worker.say(results=[failed, wrong])
+    done, refused = worker.hear("heartbeat")["results"]
     worker.send("{}")
-    said.append(worker.hear("error"))
+    error = worker.hear("error")
 
-    for message in said:
-        _validator("from_server").validate(message)
+    assert (done["state"], refused["error"]["code"]) == ("retryable", "not_found")
+    assert not follows("from_server", error | {"error": {}})

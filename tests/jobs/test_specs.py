@@ -7,6 +7,7 @@ import json
 import pytest
 from django.core.management import CommandError, call_command
 from django.urls import reverse
+from django.utils.html import strip_tags
 
 from jobs import engine
 from jobs.models import JobSpec, OperatorAction
@@ -102,18 +103,48 @@ def test_who_may_not_register_specs_cannot():
     assert registered() == {"email.send": "v1"}
 
 
-def test_the_list_shows_who_matches_and_who_does_not(admin_client):
-    engine.register_specs({"email.send": "v2"})
-    WorkerFactory(worker_id="new", specs={"email.send": "v2"})
-    WorkerFactory(worker_id="old", specs={"email.send": "v1"})
+def matrix_of(page):
+    """The matrix as it is on the page: (type, worker) → what the cell says."""
+    found = page.context["matrix"]
+    return {
+        (row.type, column.workers[0]): strip_tags(str(cell))
+        for row in found["rows"]
+        for column, cell in zip(found["columns"], row.cells, strict=True)
+    }
+
+
+def test_the_matrix_shows_who_implements_what(admin_client):
+    engine.register_specs({"email.send": "v2", "a.match": "v1"})
+    WorkerFactory(worker_id="new", specs={"email.send": "v2", "a.match": "v1"})
+    WorkerFactory(worker_id="old", specs={"email.send": "v1", "video.cut": "v7"})
     WorkerFactory(worker_id="other", specs=None)
+    WorkerFactory(worker_id="gone", specs={"email.send": "v0"}, state="terminated")
 
-    page = admin_client.get(reverse(f"admin:{LIST}_changelist")).content.decode()
-    row = page.partition("field-matching")[2]
-    matching, _, mismatching = row.partition("field-mismatching")
+    page = admin_client.get(reverse(f"admin:{LIST}_changelist"))
 
-    assert "new" in matching and "old" not in matching
-    assert "old" in mismatching and "new" not in mismatching
+    assert matrix_of(page) == {
+        ("email.send", "new"): "✓ v2",
+        ("email.send", "old"): "✗ v1",
+        ("a.match", "new"): "✓ v1",
+        ("a.match", "old"): "–",
+        ("video.cut", "new"): "–",
+        ("video.cut", "old"): "✗ v7",
+    }
+    first = [row.type for row in page.context["matrix"]["rows"]]
+    assert first == ["email.send", "video.cut", "a.match"], "what does not match comes first"
+    assert "not registered" in page.content.decode()
+
+
+def test_a_large_fleet_is_shown_by_its_versions(admin_client):
+    engine.register_specs({"email.send": "v2"})
+    for number in range(45):
+        version = "v1" if number < 5 else "v2"
+        WorkerFactory(worker_id=f"w-{number:02}", specs={"email.send": version})
+
+    page = admin_client.get(reverse(f"admin:{LIST}_changelist"))
+
+    assert matrix_of(page) == {("email.send", "w-05"): "✓ v2", ("email.send", "w-00"): "✗ v1"}
+    assert "and 39 others" in page.content.decode()
 
 
 def test_specs_need_the_scope_of_operators():

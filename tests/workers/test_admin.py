@@ -8,9 +8,10 @@ import pytest
 from django.contrib.admin.utils import quote
 from django.urls import reverse
 
-from jobs.models import RefusedFinish
+from jobs import engine
+from jobs.models import OperatorAction, RefusedFinish
 from tests.factories import JobFactory, WorkerFactory, ago, ahead
-from tests.operators import buttons, list_of, staff
+from tests.operators import buttons, choose, confirm, list_of, messages, operator, staff
 from workers import reaper
 from workers.models import Reaper, Worker
 
@@ -296,6 +297,34 @@ def test_every_page_says_that_the_reaper_does_not_run(admin_client, url):
 
 def test_who_has_nothing_to_do_with_jobs_is_not_told_of_the_reaper():
     assert "The reaper" not in staff().get("/admin/").content.decode()
+
+
+def test_the_flag_of_a_worker_is_cleared_by_who_may_and_it_is_recorded():
+    client = operator()
+    flagged, other = WorkerFactory(flagged_at=ago(60)), WorkerFactory()
+    assert "unflag" in buttons(client.get(page_of(flagged)))
+
+    done = confirm(client, WORKER, "unflag", flagged, other, reason="it was the disk")
+
+    flagged.refresh_from_db()
+    assert flagged.flagged_at is None
+    assert "1 worker is flagged no more." in messages(done)[0]
+    action = OperatorAction.objects.get()
+    assert (action.verb, action.count, action.reason) == ("unflag_worker", 1, "it was the disk")
+    assert action.selection["ids"] == [flagged.pk]
+    assert "unflag" not in buttons(client.get(page_of(flagged)))
+    refused = choose(staff("view_worker", username="guest"), WORKER, "unflag", flagged)
+    assert refused.status_code == 403
+
+
+def test_the_page_of_a_rota_worker_says_which_specs_are_the_registered_ones(admin_client):
+    engine.register_specs({"email.send": "v2"})
+    worker = WorkerFactory(protocol="rota", specs={"email.send": "v1", "video.cut": "v1"})
+
+    page = admin_client.get(page_of(worker)).content.decode()
+
+    for words in ("email.send", "✗ v1", "at its next heartbeat"):
+        assert words in page
 
 
 def test_the_page_says_what_an_agq_worker_can_do_and_cannot_hear(admin_client):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from django.contrib import admin
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobs.admin import display
+from jobs.models import JobSpec
 
 from ..models import Worker
+from . import matrix
 
 DEAF = frozenset({"agq", "flare"})
 """Protocols in which a worker cannot be told anything."""
@@ -29,6 +31,20 @@ class AbilityFields:
         if worker.specs is not None:
             return display.chips(f"{kind} ({spec})" for kind, spec in sorted(worker.specs.items()))
         return gettext("any") if worker.job_types is None else display.chips(worker.job_types)
+
+    @admin.display(description=_("job specs"))
+    def spec_list(self, worker: Worker) -> str | SafeString:
+        """Each type and checksum, and whether it is the registered one (Rota)."""
+        if not worker.specs:
+            return display.NOTHING
+        registered = dict(
+            JobSpec.objects.filter(pk__in=worker.specs).values_list("type", "checksum")
+        )
+        rows = (
+            (name, matrix.cell(registered.get(name), worker.specs[name]))
+            for name in sorted(worker.specs)
+        )
+        return format_html_join("", "<div>{} {}</div>", rows)
 
     @admin.display(description=_("hears of quiet"))
     def hears(self, worker: Worker) -> str:

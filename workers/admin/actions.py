@@ -9,13 +9,14 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.http import urlencode
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
 
 from jobs import dashboard
-from jobs.admin.confirm import Answer, Question, ask, back
+from jobs.admin.confirm import Answer, Question, ask, back, say, trace
 from jobs.admin.words import word
 from jobs.audit import of_request
+from jobs.database import atomic
 
 from .. import fleet
 from ..lifecycle import WorkerState
@@ -100,6 +101,34 @@ def _tell(
     return HttpResponseRedirect(f"{url}?{urlencode({'back': origin.url})}")
 
 
+def unflag(model_admin: Any, request: HttpRequest, workers: Any) -> HttpResponse:
+    """Ask, and note that somebody has looked at these workers."""
+    answer = ask(model_admin, request, workers, UNFLAG)
+    if not isinstance(answer, Answer):
+        return answer
+    with atomic():
+        cleared = fleet.unflag(answer.ids)
+        touched = [worker for worker in answer.objects if worker.pk in set(cleared)]
+        trace(request, "unflag_worker", touched, answer, message=gettext("Looked at."))
+    done = len(cleared)
+    text = ngettext(
+        "%(count)d worker is flagged no more.", "%(count)d workers are flagged no more.", done
+    )
+    return say(model_admin, request, done, text % {"count": done}, len(answer.objects))
+
+
+UNFLAG = Question(
+    action="unflag",
+    title=_("Clear the flag of workers"),
+    consequence=_(
+        "These workers let a job run past its time, which was then given to somebody else. Say "
+        "that they have been looked at: the flag comes back if it happens again. Nothing changes "
+        "for their jobs."
+    ),
+    button=_("Clear their flags"),
+    template="admin/ojs/confirm_workers.html",
+    details=jobs_in_hand,
+)
 QUESTIONS = {
     WorkerState.QUIET: Question(
         action="quiet",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.http import HttpRequest
-from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
@@ -19,14 +18,13 @@ from jobs.admin.confirm import Answer, Question, ask, say, trace
 from jobs.audit import of_request, record_action
 from jobs.database import atomic
 from jobs.models import JobSpec
-from workers.models import Worker
 
-MOST = 1_000
-"""Workers looked at; a larger fleet is better read by its versions."""
+from . import matrix
 
 
 @admin.register(JobSpec)
 class JobSpecAdmin(OJSModelAdmin):
+    change_list_template = "admin/ojs/specs.html"
     list_display = ("type", "checksum", "registered", "matching", "mismatching")
     search_fields = ("type",)
     fields = ("type", "checksum")
@@ -60,31 +58,28 @@ class JobSpecAdmin(OJSModelAdmin):
             )
 
     def add_figures(self, specs: Sequence[Any]) -> None:
-        """Pair each spec with the workers that implement it, and with those of another version."""
-        live = Worker.objects.live().filter(specs__isnull=False)
-        rows = live.order_by("pk").values_list("pk", "specs")[:MOST]
-        reported = [(name, theirs or {}) for name, theirs in rows]
+        """Count the workers that implement each spec, and those of another version."""
+        workers = matrix.reported()
         for spec in specs:
-            said = [(name, theirs[spec.type]) for name, theirs in reported if spec.type in theirs]
-            spec.matching = [name for name, checksum in said if checksum == spec.checksum]
-            spec.mismatching = [name for name, checksum in said if checksum != spec.checksum]
+            said = [theirs[spec.type] for _, theirs in workers if spec.type in theirs]
+            spec.matching = said.count(spec.checksum)
+            spec.mismatching = len(said) - spec.matching
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        shown = {} if request.method == "POST" else {"matrix": matrix.matrix()}
+        return super().changelist_view(request, shown | (extra_context or {}))
 
     @admin.display(description=_("registered"), ordering="registered_at")
     def registered(self, spec: JobSpec) -> str | SafeString:
         return display.when(spec.registered_at)
 
     @admin.display(description=_("workers that match"))
-    def matching(self, spec: Any) -> str | SafeString:
-        return self._links(spec.matching)
+    def matching(self, spec: Any) -> str:
+        return str(spec.matching)
 
     @admin.display(description=_("workers with another checksum"))
     def mismatching(self, spec: Any) -> str | SafeString:
-        return self._links(spec.mismatching)
-
-    def _links(self, names: Iterable[str]) -> str | SafeString:
-        site = self.admin_site.name
-        links = ((display.worker_link(site, name),) for name in names)
-        return format_html_join(", ", "{}", links) or display.NOTHING
+        return display.chip("dead", str(spec.mismatching)) if spec.mismatching else "0"
 
     @admin.action(description=_("Withdraw selected job specs"), permissions=["register"])
     def withdraw(self, request: HttpRequest, queryset: Any) -> Any:

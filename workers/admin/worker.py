@@ -83,12 +83,13 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
     search_help_text = _("Part of a worker id, a host or a label")
     ordering = ("-last_heartbeat_at", "worker_id")
     sortable_by = ("who", "condition", "busy", "heartbeat")
-    actions = ("quiet", "terminate", "resume", "drain")
+    actions = ("quiet", "terminate", "resume", "drain", "unflag")
     buttons: ClassVar[dict[str, Any]] = {
         "quiet": _("Quiet"),
         "terminate": _("Terminate"),
         "resume": _("Resume"),
         "drain": _("Drain"),
+        "unflag": _("Clear flag"),
     }
     fieldsets = (
         (
@@ -110,7 +111,15 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
         ),
         (
             _("What it can do"),
-            {"fields": (("capability_list", "type_list"), "hears", "measured", "flagged")},
+            {
+                "fields": (
+                    ("capability_list", "type_list"),
+                    "spec_list",
+                    "hears",
+                    "measured",
+                    "flagged",
+                )
+            },
         ),
         (
             _("Signs of life"),
@@ -136,9 +145,10 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
         return queryset, False
 
     def allowed(self, obj: Any) -> Collection[str]:
+        found: list[str] = ["unflag"] if obj.flagged_at else []
         if obj.state == WorkerState.TERMINATED:
-            return ()
-        found: list[str] = [
+            return found
+        found += [
             directive
             for directive in (WorkerState.QUIET, WorkerState.TERMINATE)
             if obj.desired_state.rank < directive.rank
@@ -299,6 +309,7 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
     has_terminate_permission = may("ojs_workers.terminate_worker")
     has_resume_permission = may("ojs_workers.resume_worker")
     has_drain_permission = may("ojs_workers.drain_fleet")
+    has_unflag_permission = may("ojs_workers.unflag_worker")
 
     @admin.action(description=_("Quiet selected workers"), permissions=["quiet"])
     def quiet(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
@@ -315,6 +326,10 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
     @admin.action(description=_("Drain selected workers, a few at a time"), permissions=["drain"])
     def drain(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
         return operation.begin(self, request, queryset)
+
+    @admin.action(description=_("Clear the flag of selected workers"), permissions=["unflag"])
+    def unflag(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
+        return actions.unflag(self, request, queryset)
 
     def get_urls(self) -> list[Any]:
         view = self.admin_site.admin_view(self.order_view)

@@ -88,6 +88,7 @@ class Worker(models.Model):
             ("quiet_worker", _("Can tell workers to take no more jobs")),
             ("resume_worker", _("Can take that back")),
             ("terminate_worker", _("Can tell workers to stop")),
+            ("unflag_worker", _("Can say that a flagged worker has been looked at")),
         ]
 
     def __str__(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from django.utils import timezone
@@ -17,6 +16,7 @@ from jobs.validation import QUEUE_PATTERN
 from workers import directory, protocol
 from workers.lifecycle import WorkerState
 from workers.protocol import Failure, SessionClaim
+from workers.waiting import Look
 
 from . import documents, keys, verify
 from .resp import Failed, Status
@@ -111,15 +111,6 @@ def queue_name(key: bytes) -> str:
     if not name.startswith(QUEUE) or not QUEUE_PATTERN.fullmatch(name.removeprefix(QUEUE)):
         raise Failed("ERR keys to pop from and push to are queue:<name>")
     return name.removeprefix(QUEUE)[:128]
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What a look for work found, and for an empty one why that may be."""
-
-    jobs: list[ClaimedJob]
-    may_fetch: bool = True
-    able: frozenset[str] = frozenset()
 
 
 def pop(session: Session, queues: Sequence[str]) -> Look:

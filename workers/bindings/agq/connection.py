@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 from jobs import wakeup
 from jobs.conf import ojs_settings
 from jobs.errors import OJSError
+from workers.waiting import Look, Waiter
 
 from . import commands, documents, small_talk, verify
-from .commands import COMMANDS, Look
+from .commands import COMMANDS
 from .resp import NO_ITEMS, Encoded, Failed, Parser, ProtocolError, Status, encode
 from .session import NO_AUTH, Session
-from .waiting import Waiter
 
 if TYPE_CHECKING:
     from .server import Server
@@ -261,7 +261,8 @@ class Connection(asyncio.Protocol):
     async def _wait_for_job(self, queues: list[str], seconds: float) -> Look | None:
         hub = self.server.hub
         deadline = time.monotonic() + seconds if seconds else math.inf
-        await self.server.in_thread(hub.listen)
+        if not hub.listens:
+            await self.server.in_thread(hub.listen)
         since = hub.heard(queues)
         found = await self._look(queues)
         if found.jobs:

@@ -8,10 +8,12 @@ from uuid import UUID
 import orjson
 
 from jobs import fields
+from jobs.api.base import dumps
+from jobs.api.body import parse_json
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob
 from jobs.envelope import envelope
-from jobs.errors import InvalidRequest
+from jobs.errors import InvalidPayload, InvalidRequest
 from jobs.identifiers import parse_uuid
 from workers.protocol import Completion, Description, Failure
 
@@ -21,7 +23,6 @@ from .session import valid_worker_id
 PLAN = "agq.plan"
 """Type of a job that was pushed as a plan without naming one."""
 MOST_CAPABILITIES = 1_000
-DEEPEST = 200
 Document = dict[str, Any]
 
 
@@ -31,28 +32,12 @@ def read(text: bytes, what: str) -> Document:
         Failed: it is no JSON object.
     """
     try:
-        document = orjson.loads(text)
-    except ValueError:
-        raise Failed(f"ERR Invalid {what} JSON") from None
+        document = parse_json(text)
+    except InvalidPayload as problem:
+        raise Failed(f"ERR Invalid {what} JSON: {problem.message}") from None
     if type(document) is not dict:
         raise Failed(f"ERR Invalid {what} JSON: an object is needed")
-    if "\\u0000" in text.decode(errors="replace") or _too_deep(document):
-        raise Failed(f"ERR Invalid {what} JSON: NUL characters, or nested too deeply")
     return document
-
-
-def _too_deep(value: Any) -> bool:
-    level: list[Any] = [value]
-    for _ in range(DEEPEST):
-        level = [
-            child
-            for item in level
-            if isinstance(item, dict | list)
-            for child in (item.values() if isinstance(item, dict) else item)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def registration(document: Document) -> tuple[str, Description]:
@@ -94,7 +79,7 @@ def _tags(document: Document) -> list[str]:
     """Tags as labels: `{"gpu": true}` is `gpu:true`, which makes a pool (AGQ §10)."""
     tags = fields.mapping(document, "tags") or {}
     labels = [
-        f"{name}:{value if type(value) is str else orjson.dumps(value).decode()}"
+        f"{name}:{value if type(value) is str else dumps(value).decode()}"
         for name, value in tags.items()
     ]
     if len(labels) > MOST_CAPABILITIES or any(len(label) > 255 for label in labels):
@@ -106,10 +91,10 @@ def pulled(job: ClaimedJob) -> bytes:
     """A job as BRPOP hands it out: `job_id`, `plan`, `inputs`, and its OJS envelope (AGQ §4.1)."""
     document: Document = {"job_id": str(job.id), "plan": job.type, "inputs": job.args}
     if job.type == PLAN:
-        args = orjson.loads(orjson.dumps(job.args))
+        args = orjson.loads(dumps(job.args))
         if len(args) == 2:
             document["plan"], document["inputs"] = args
-    return orjson.dumps(document | envelope(job, job.errors, for_worker=True))
+    return dumps(document | envelope(job, job.errors, for_worker=True))
 
 
 def pushed(queue: str, document: Document) -> Document:

@@ -6,9 +6,9 @@ from datetime import timedelta
 from fnmatch import fnmatchcase
 from typing import Any
 
-import orjson
 from django.utils import timezone
 
+from jobs.api.base import dumps
 from jobs.identifiers import parse_uuid
 from workers import directory
 
@@ -32,7 +32,7 @@ def _worker_part(worker_id: str, part: str, project: str) -> tuple[str, int] | N
     if part == "metadata":
         # Until it unregisters; a dead worker's stays, for whoever wants to know (§5.3).
         gone = worker.left_at is not None or worker.details is None
-        return None if gone else (orjson.dumps(worker.details).decode(), NO_EXPIRY)
+        return None if gone else (dumps(worker.details).decode(), NO_EXPIRY)
     if part == "alive":
         if not directory.is_active(worker):
             return None
@@ -41,7 +41,7 @@ def _worker_part(worker_id: str, part: str, project: str) -> tuple[str, int] | N
     if worker.left_at or worker.stats is None or worker.stats_at is None:
         return None
     left = _left(worker.stats_at, STATS_TTL)
-    return (orjson.dumps(worker.stats).decode(), left) if left > 0 else None
+    return (dumps(worker.stats).decode(), left) if left > 0 else None
 
 
 def _left(since: Any, length: timedelta) -> int:

@@ -15,9 +15,9 @@ from jobs.conf import ojs_settings
 from jobs.database import borrowed, is_postgresql
 from jobs.endpoints import url_of
 from workers.presence import announced
+from workers.waiting import Hub
 
 from .connection import Connection
-from .waiting import Hub
 
 GRACE = 5.0
 """Seconds for what is under way when the server ends."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-import orjson
 from django.utils import timezone
 
 from jobs import engine
+from jobs.api.base import dumps
 from jobs.batches import new_jobs
 from jobs.errors import OJSError
 from jobs.lifecycle import TERMINAL
@@ -76,7 +76,7 @@ def answer(question: Question) -> Status | None:
     result = job.result
     if isinstance(result, dict) and "output" in result:
         result = result["output"]
-    return Status(f"OK output={orjson.dumps(result).decode()}")
+    return Status(f"OK output={dumps(result).decode()}")
 
 
 def give_up(question: Question) -> Failed:

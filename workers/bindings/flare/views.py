@@ -19,6 +19,7 @@ from jobs.errors import (
     JobNotFound,
     OJSError,
 )
+from jobs.identifiers import parse_uuid
 from jobs.lifecycle import State
 from workers import admission, liveness, protocol
 from workers.protocol import Completion, Description
@@ -53,8 +54,19 @@ def answer_error(problem: Exception, context: dict[str, Any]) -> Response:
     for name in ("docs_url", "doc_url", "type", "hint"):
         document.pop(name, None)
     response = base.error_response(request, problem, status=status)
-    response.content = base.dumps({"error": document})
+    response.content = base.dumps({"error": _in_flare_ids(document)})
     return response
+
+
+def _in_flare_ids(document: dict[str, Any]) -> dict[str, Any]:
+    """Call the job that an error is about what the worker calls it, so that its log agrees."""
+    details = dict(document.get("details") or {})
+    for name in ("job_id", "resource_id"):
+        job_id = parse_uuid(str(details.get(name, "")))
+        if job_id is not None:
+            known, details[name] = details[name], ids.write(job_id)
+            document["message"] = document["message"].replace(known, details[name])
+    return document | {"details": details}
 
 
 class FlareViewSet(base.OJSViewSet):

@@ -11,10 +11,11 @@ from uuid import UUID
 from jobs import engine
 from jobs.api.authentication import ANYBODY, caller_of
 from jobs.conf import ojs_settings
-from jobs.engine import ClaimedJob, Failure, Outcome
+from jobs.engine import ClaimedJob, Completion, Failure, Outcome
 from jobs.errors import JobNotFound, NotAuthenticated, PermissionDenied
 from workers import admission, directory, protocol
 from workers.protocol import Reply
+from workers.waiting import Look
 
 from .messages import Message, Registration
 
@@ -39,8 +40,12 @@ def admit(authorization: str) -> Any:
     return caller
 
 
-def register(caller: Any, registration: Registration) -> None:
+def register(caller: Any, registration: Registration, named: Collection[str] | None = None) -> None:
     """Store the worker (Rota, Registration).
+
+    Args:
+        named: the jobs it says it has, if it says so. What else is in its hands was on its way
+            when an earlier connection broke, and is given back.
 
     Raises:
         PermissionDenied: the key speaks for another worker, or for workers of another label or
@@ -53,6 +58,19 @@ def register(caller: Any, registration: Registration) -> None:
     admission.admit([registration.worker_id], caller, said=description.labels)
     description.project = registration.project = caller.project
     protocol.register(registration.worker_id, description)
+    if named is not None:
+        _give_back_all_but(registration.worker_id, named)
+
+
+def _give_back_all_but(worker_id: str, named: Collection[str]) -> None:
+    held = directory.held_by(worker_id)
+    lost = [
+        Failure(job_id, worker_id, attempt, release=True)
+        for job_id, attempt in held.items()
+        if str(job_id) not in named
+    ]
+    if lost:
+        protocol.fail(lost)
 
 
 @dataclass(slots=True)
@@ -66,18 +84,14 @@ class Told:
 def hear(registration: Registration, message: Message, in_hand: Collection[str]) -> Told:
     """Settle the results, extend the rest, keep what was written."""
     worker_id = registration.worker_id
-    outcomes: list[Outcome] = []
     # What a worker wrote about a job is kept while the job is still its own.
     engine.write_lines(worker_id, message.lines)
-    if message.completions:
-        outcomes += protocol.ack(message.completions, project=registration.project)
-    if message.failures:
-        outcomes += protocol.fail(message.failures, project=registration.project)
+    outcomes = _settle(message.results, registration.project)
     settled = {str(outcome.job_id) for outcome in outcomes}
     reply = protocol.beat(
         worker_id,
         state=message.state,
-        active_job_ids=sorted({*in_hand, *message.job_ids} - settled),
+        active_job_ids=sorted({*in_hand, *(message.job_ids or ())} - settled),
         sequence=message.sequence,
         project=registration.project,
     )
@@ -85,6 +99,15 @@ def hear(registration: Registration, message: Message, in_hand: Collection[str])
     if message.stats:
         directory.keep_stats(worker_id, message.stats)
     return Told(reply, outcomes)
+
+
+def _settle(results: Sequence[Completion | Failure], project: str) -> list[Outcome]:
+    """Settle them all; the outcomes come in the order of the results."""
+    completions = [result for result in results if isinstance(result, Completion)]
+    failures = [result for result in results if isinstance(result, Failure)]
+    done = iter(protocol.ack(completions, project=project) if completions else ())
+    failed = iter(protocol.fail(failures, project=project) if failures else ())
+    return [next(done if isinstance(result, Completion) else failed) for result in results]
 
 
 def _note_progress(registration: Registration, message: Message, held: Collection[str]) -> None:
@@ -106,18 +129,22 @@ def _note_progress(registration: Registration, message: Message, held: Collectio
         registration.told[job_id] = said
 
 
-def assign(registration: Registration, count: int) -> list[ClaimedJob]:
-    """Claim jobs of the types whose checksum is the registered one."""
+def look(registration: Registration, count: int) -> Look:
+    """Claim up to `count` jobs of the types whose checksum is the registered one."""
     types = engine.matching_types(registration.specs)
-    if not types:
-        return []
-    return protocol.fetch(
-        registration.queues,
-        worker_id=registration.worker_id,
-        count=count,
-        types=types,
-        project=registration.project,
-    )
+    jobs: list[ClaimedJob] = []
+    if types:
+        jobs = protocol.fetch(
+            registration.queues,
+            worker_id=registration.worker_id,
+            count=count,
+            types=types,
+            project=registration.project,
+        )
+    if jobs:
+        return Look(jobs)
+    may_fetch, able = directory.standing(registration.worker_id) or (False, frozenset())
+    return Look([], may_fetch, able | {f"type:{name}" for name in types})
 
 
 def give_back(worker_id: str, jobs: Sequence[ClaimedJob]) -> None:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-import orjson
 from django.utils import timezone
 
 from jobs import fields
+from jobs.api.base import dumps
 from jobs.api.body import parse_json
 from jobs.engine import Line, Outcome
 from jobs.envelope import envelope
@@ -54,14 +54,13 @@ class Message:
 
     registration: Registration | None = None
     state: WorkerState | None = None
-    job_ids: list[str] = field(default_factory=list)
+    job_ids: list[str] | None = None
     """Jobs the worker says it runs; it may leave those out that it was assigned here."""
     progress: dict[str, Progress] = field(default_factory=dict)
     stats: dict[str, Any] | None = None
     """How busy its machine is."""
     lines: list[Line] = field(default_factory=list)
-    completions: list[Completion] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
+    results: list[Completion | Failure] = field(default_factory=list)
     wanted: int | None = None
     """How many jobs it wants now; None leaves it as it was."""
     received: int | None = None
@@ -169,11 +168,13 @@ def _status(status: Document, message: Message) -> None:
     usage = {name: _share(status, name) for name in ("cpu", "ram")}
     usage = {name: share for name, share in usage.items() if share is not None}
     message.stats = usage or None
-    for index, job in enumerate(_objects(status, "jobs")):
-        job_id, progress = _inside(f"jobs[{index}]", _job_status, job)
-        message.job_ids.append(job_id)
-        if progress != NO_PROGRESS:
-            message.progress[job_id] = progress
+    jobs = [
+        _inside(f"jobs[{index}]", _job_status, job)
+        for index, job in enumerate(_objects(status, "jobs"))
+    ]
+    if status.get("jobs") is not None:
+        message.job_ids = [job_id for job_id, _ in jobs]
+    message.progress = {job_id: said for job_id, said in jobs if said != NO_PROGRESS}
     for name, is_alert in (("logs", False), ("alerts", True)):
         for index, line in enumerate(_objects(status, name)):
             message.lines.append(_inside(f"{name}[{index}]", _line, line, is_alert))
@@ -209,12 +210,12 @@ def _result(result: Document, worker_id: str, message: Message) -> None:
     attempt = fields.integer(result, "attempt", least=1, most=2**31 - 1)
     outcome = fields.required_text(result, "outcome")
     if outcome == "succeeded":
-        message.completions.append(Completion(job_id, worker_id, attempt, result.get("data")))
+        message.results.append(Completion(job_id, worker_id, attempt, result.get("data")))
     elif outcome == "failed":
         error = fields.mapping(result, "error") or {}
         failure = Failure(job_id, worker_id, attempt)
         _inside("error", _error, error, failure)
-        message.failures.append(failure)
+        message.results.append(failure)
     else:
         raise refuse("outcome", "The 'outcome' must be 'succeeded' or 'failed'.")
 
@@ -234,7 +235,7 @@ def _error(error: Document, failure: Failure) -> None:
 
 def assignment(job: Any) -> str:
     document = {"type": "assignment", "job": envelope(job, job.errors, for_worker=True)}
-    return orjson.dumps(document).decode()
+    return dumps(document).decode()
 
 
 def answer(reply: Reply, outcomes: list[Outcome], **more: Any) -> str:
@@ -247,7 +248,7 @@ def answer(reply: Reply, outcomes: list[Outcome], **more: Any) -> str:
     }
     if outcomes:
         document["results"] = [_told(outcome) for outcome in outcomes]
-    return orjson.dumps(document | more).decode()
+    return dumps(document | more).decode()
 
 
 def _told(outcome: Outcome) -> dict[str, Any]:
@@ -264,4 +265,4 @@ def problem(error: OJSError) -> dict[str, Any]:
 
 
 def refusal(error: OJSError) -> str:
-    return orjson.dumps({"type": "error", "error": problem(error)}, default=str).decode()
+    return dumps({"type": "error", "error": problem(error)}).decode()

@@ -1,4 +1,4 @@
-"""BRPOP's waiting: thousands of connections, no thread each, and no stampede when work arrives.
+"""Waiting for work on thousands of connections: no thread each, no stampede when work arrives.
 
 Waiters that would be given the same jobs form a group. When one of its queues has work, the
 first of the group looks; if it finds a job, the next one looks too, and so on.
@@ -10,17 +10,27 @@ import asyncio
 import contextlib
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from jobs import wakeup
 from jobs.conf import ojs_settings
-
-from .commands import Look
+from jobs.engine import ClaimedJob
 
 IN_VAIN = 3
 """Looks without a find after which the others of a group are left alone until the next ring."""
 QUIETED = 0.1
 """What the vain look of a worker counts that an operator quieted: it says little of the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look for work found, and for an empty one why that may be."""
+
+    jobs: list[ClaimedJob]
+    may_fetch: bool = True
+    able: frozenset[str] = frozenset()
+
 
 Looking = Callable[[], Awaitable[Look]]
 GivingBack = Callable[[Look], Awaitable[None]]
@@ -89,15 +99,18 @@ class Hub:
     def __init__(self) -> None:
         self._groups: dict[Any, Group] = {}
         self._bell = contextlib.ExitStack()
-        self._listens = False
+        self.listens = False
+        """Whether it hears of work; else `listen()` first."""
+        self._expects = False
+        """Somebody has begun to look, who will wait if that is in vain."""
         self._loop = asyncio.get_running_loop()
         self._heard: Counter[str] = Counter()
         """Rings for each queue: work that came while somebody looked is not missed."""
 
     def listen(self) -> None:
         """Hear of work from now on; called in a thread, for it may have to connect."""
-        if not self._listens:
-            self._listens = True
+        if not self.listens:
+            self.listens = True
             self._bell.enter_context(wakeup.watching(self._rung))
 
     def _rung(self, queues: Collection[str]) -> None:
@@ -114,6 +127,7 @@ class Hub:
 
     def heard(self, queues: Sequence[str]) -> int:
         """A number that grows with each ring for one of `queues`."""
+        self._expects = True
         return sum(self._heard[queue] for queue in queues)
 
     async def ring_for(self, worker_id: str) -> None:
@@ -165,9 +179,10 @@ class Hub:
         while True:
             await asyncio.sleep(pause)
             self.ring()
-            if self._listens and not self._groups:
+            if self.listens and not self._groups and not self._expects:
                 self.close()
+            self._expects = False
 
     def close(self) -> None:
-        self._listens = False
+        self.listens = False
         self._bell.close()

@@ -1,0 +1,226 @@
+"""One connection of one Rota worker: heartbeats in, assignments out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from typing import TYPE_CHECKING, Any
+
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+
+from jobs.conf import ojs_settings
+from jobs.errors import InvalidRequest, OJSError
+from workers.waiting import Look, Waiter
+
+from . import desk, messages
+
+if TYPE_CHECKING:
+    from .server import RotaServer
+
+logger = logging.getLogger("workers.rota")
+
+SLOWEST_READER = 30.0
+"""Seconds a worker may leave what we send unread before its connection is cut."""
+SILENT, REPLACED, REFUSED = 4408, 4409, 4400
+"""Close codes of ours."""
+PROPERLY = (1000, 1001)
+"""Close codes of a worker that says goodbye."""
+
+
+class Session:
+    def __init__(self, server: RotaServer, connection: ServerConnection) -> None:
+        self._server = server
+        self._connection = connection
+        self._caller: Any = connection.caller  # type: ignore[attr-defined]
+        self._registration: messages.Registration | None = None
+        self._pusher: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._wishes = asyncio.Event()
+        """Set when the worker wants more or fewer jobs than before."""
+        self._in_hand: set[str] = set()
+        self._wanted = 0
+        self._assigned = 0
+        """Assignments sent on this connection."""
+
+    @property
+    def worker_id(self) -> str:
+        return self._registration.worker_id if self._registration else ""
+
+    async def run(self) -> None:
+        timeout = ojs_settings.ROTA.HEARTBEAT_TIMEOUT.total_seconds()
+        while True:
+            try:
+                text = await asyncio.wait_for(self._connection.recv(), timeout)
+            except TimeoutError:
+                await self._connection.close(SILENT, f"nothing was heard for {timeout:g} s")
+                return
+            try:
+                await self._hear(text)
+            except OJSError as refusal:
+                await self._send(messages.refusal(refusal))
+                if self._registration is None:
+                    await self._connection.close(REFUSED, "registration was refused")
+                    return
+
+    async def _send(self, text: str) -> None:
+        """
+        Raises:
+            ConnectionClosed: the worker is gone, or does not read what we send.
+        """
+        try:
+            async with asyncio.timeout(SLOWEST_READER):
+                await self._connection.send(text)
+        except TimeoutError:
+            self._connection.transport.abort()
+            await self._connection.wait_closed()
+            await self._connection.send(text)
+
+    async def _hear(self, text: str | bytes) -> None:
+        timeout = ojs_settings.ROTA.HEARTBEAT_TIMEOUT
+        message = messages.read(text, self.worker_id, timeout)
+        more: dict[str, Any] = {}
+        if message.registration is not None:
+            more = await self._register(message.registration, message.job_ids)
+        elif self._registration is None:
+            raise InvalidRequest(
+                "The first message must register the worker.", field="registration"
+            )
+        told = await self._server.in_thread(
+            desk.hear, self._registration, message, frozenset(self._in_hand)
+        )
+        settled = {str(outcome.job_id) for outcome in told.outcomes}
+        self._in_hand |= set(told.reply.jobs_extended)
+        self._in_hand -= settled | set(told.reply.jobs_lost)
+        await self._send(messages.answer(told.reply, told.outcomes, **more))
+        if message.wanted is not None:
+            self._want(message.wanted, message.received)
+
+    def _want(self, wanted: int, received: int | None) -> None:
+        # Assignments still under way to it are part of what it wants.
+        under_way = 0 if received is None else self._assigned - received
+        wanted = max(0, wanted - max(0, under_way))
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self._wishes.set()
+
+    async def _register(
+        self, registration: messages.Registration, named: list[str] | None
+    ) -> dict[str, Any]:
+        if self._registration is not None and registration.worker_id != self.worker_id:
+            raise InvalidRequest(
+                f"This connection is that of worker '{self.worker_id}'.",
+                field="registration.worker_id",
+            )
+        await self._server.in_thread(desk.register, self._caller, registration, named)
+        self._registration = registration
+        before = self._server.sessions.get(registration.worker_id)
+        self._server.sessions[registration.worker_id] = self
+        if before is not None and before is not self:
+            before.replace()
+        if self._pusher is not None:
+            self._pusher.cancel()
+        self._pusher = asyncio.create_task(self._push(registration))
+        timeout = ojs_settings.ROTA.HEARTBEAT_TIMEOUT.total_seconds()
+        return {
+            "registered": registration.worker_id,
+            "heartbeat_timeout_ms": round(timeout * 1000),
+            "specs": await self._server.in_thread(desk.specs_of, registration),
+        }
+
+    def replace(self) -> None:
+        """Its worker has connected again: end this, without keeping the new connection waiting."""
+        if self._pusher is not None:
+            self._pusher.cancel()
+        closing = self._connection.close(REPLACED, "the worker has connected again")
+        self._closing = asyncio.create_task(closing)
+
+    # Assignments
+
+    async def _push(self, registration: messages.Registration) -> None:
+        """Assign jobs as soon as there are some, never more than wanted."""
+        try:
+            while True:
+                self._wishes.clear()
+                if self._wanted <= 0:
+                    await self._wishes.wait()
+                    continue
+                found = await self._find(registration)
+                if found is not None:
+                    await self._assign(found)
+        except ConnectionClosed:
+            pass
+        except Exception:
+            # A bug, or a database that is away: the worker shall connect again.
+            logger.exception("Jobs for a Rota worker cannot be claimed.")
+            await self._connection.close(1011, "internal error")
+
+    async def _find(self, registration: messages.Registration) -> Look | None:
+        """Wait for work; None if the worker wants more or fewer jobs meanwhile."""
+        hub, queues = self._server.hub, registration.queues
+        if not hub.listens:
+            await self._server.in_thread(hub.listen)
+        since = hub.heard(queues)
+        found = await self._look(registration)
+        if found.jobs:
+            return found
+        waiter = Waiter(self.worker_id, lambda: self._look(registration), self._give_back)
+        alike = (found.able, registration.project)
+        waiting = asyncio.create_task(hub.wait(waiter, queues, alike, since, math.inf))
+        wishing = asyncio.create_task(self._wishes.wait())
+        try:
+            await asyncio.wait([waiting, wishing], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            wishing.cancel()
+            if not waiting.done():
+                # What it finds in this very moment, it gives back.
+                waiting.cancel()
+                await asyncio.wait([waiting])
+        return None if waiting.cancelled() else waiting.result()
+
+    async def _look(self, registration: messages.Registration) -> Look:
+        """Look once, to the end: jobs that were claimed are handed over or given back."""
+        count = min(self._wanted, ojs_settings.MAX_FETCH)
+        if count <= 0:
+            return Look([])
+        looking = asyncio.ensure_future(self._server.in_thread(desk.look, registration, count))
+        try:
+            return await asyncio.shield(looking)
+        except asyncio.CancelledError:
+            # The claim goes on in its thread: what it brings must not be lost with us.
+            await self._give_back(await looking)
+            raise
+
+    async def _assign(self, found: Look) -> None:
+        self._in_hand |= {str(job.id) for job in found.jobs}
+        for index, job in enumerate(found.jobs):
+            try:
+                await self._send(messages.assignment(job))
+            except (ConnectionClosed, asyncio.CancelledError):
+                await self._give_back(Look(found.jobs[index:]))
+                raise
+            self._assigned += 1
+            self._wanted = max(0, self._wanted - 1)
+
+    async def _give_back(self, found: Look) -> None:
+        if found.jobs:
+            self._in_hand -= {str(job.id) for job in found.jobs}
+            await self._server.in_thread(desk.give_back, self.worker_id, found.jobs)
+
+    async def end(self) -> None:
+        """The connection is gone; whether the worker has left, its last words tell.
+
+        One that closed properly with nothing in its hands has (a warm shutdown). Every other may
+        connect again until its silence has lasted too long, and then the reaper takes over.
+        """
+        if self._pusher is not None:
+            self._pusher.cancel()
+            with contextlib.suppress(asyncio.CancelledError, ConnectionClosed):
+                await self._pusher
+        if self._server.sessions.get(self.worker_id) is not self:
+            return
+        del self._server.sessions[self.worker_id]
+        if self._connection.close_code in PROPERLY and not self._in_hand:
+            await self._server.in_thread(desk.leave, self.worker_id)
