@@ -49,6 +49,14 @@ def decimal(value: float, form: str) -> str:
     return format(value, form).replace(".", str(formats.get_format("DECIMAL_SEPARATOR")))
 
 
+def lasted(value: timedelta) -> str:
+    """How long something took, to three digits: `12 ms`, `4.2 s`, `2 h 5 min`."""
+    seconds = max(0.0, value.total_seconds())
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return span(value) if seconds >= 10 else f"{seconds:.1f} s"
+
+
 def distance(moment: datetime) -> str:
     """How far a moment is from now: `12 s ago`, `in 5 min`."""
     ahead = moment - timezone.now()

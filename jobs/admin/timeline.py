@@ -56,9 +56,9 @@ def timeline(job: Any, site_name: str) -> list[Step]:
     for index, (moment, kind, state, worker, attempt) in enumerate(found):
         end = found[index + 1][0] if index + 1 < len(found) else timezone.now()
         is_over = index + 1 == len(found) and state in ENDS
-        lasted = display.NOTHING if is_over else display.length(max(end - moment, end - end))
+        lasted = display.NOTHING if is_over else display.lasted(end - moment)
         link = display.worker_link(site_name, worker)
-        steps.append(Step(moment, _words(kind), str(state), link, attempt, lasted))
+        steps.append(Step(moment, _words(kind), str(state), link, attempt or None, lasted))
     return steps
 
 

@@ -184,9 +184,12 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
     @admin.display(description=_("worker"), ordering="worker_id")
     def who(self, worker: Worker) -> SafeString:
         place = [str(part) for part in (worker.hostname, worker.pid) if part not in ("", None)]
-        about = [part for part in (":".join(place), worker.protocol, worker.version[:40]) if part]
+        client = [part for part in (worker.protocol, worker.version[:40]) if part]
         return format_html(
-            '{}<br><span class="ojs-quiet">{}</span>', worker.worker_id, ", ".join(about)
+            '{}<br><span class="ojs-quiet"><span class="ojs-nowrap">{}</span><br>{}</span>',
+            worker.worker_id,
+            ":".join(place),
+            ", ".join(client),
         )
 
     @admin.display(description=_("state"), ordering="condition")
