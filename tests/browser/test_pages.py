@@ -87,6 +87,33 @@ def test_the_dashboard_shows_what_is_wrong_and_renews_itself(log_in):
     assert page.locator("#throughput-table[open]").count() == 1
 
 
+SHOW = """
+(hidden) => {
+    Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
+    document.dispatchEvent(new Event("visibilitychange"));
+}
+"""
+
+
+def test_a_dashboard_that_nobody_sees_rests_and_looks_at_once_when_it_is_seen(log_in):
+    a_busy_hour()
+    page = log_in()
+    page.clock.install()
+    page.goto(DASHBOARD)
+    page.select_option("#ojs-interval", "5")
+    page.evaluate(SHOW, True)
+    looks = []
+    page.on("request", lambda request: looks.append(request.url))
+
+    page.clock.run_for(60_000)
+    assert looks == []
+
+    with page.expect_request(f"**{DASHBOARD}*"):
+        page.evaluate(SHOW, False)
+    with page.expect_request(f"**{DASHBOARD}*"):
+        page.clock.run_for(6_000)
+
+
 def test_without_script_the_dashboard_is_reloaded_by_its_button(log_in):
     a_busy_hour()
     page = log_in(java_script_enabled=False)
