@@ -139,6 +139,9 @@ OPERATIONS = {
         refusals=TOO_LARGE,
     ),
     ("POST", f"{BASE}/jobs/bulk/retry"): by_filter("retry", "Give many jobs fresh attempts"),
+    ("POST", f"{BASE}/dead-letter/retry"): by_filter(
+        "retry", "Give many jobs of the dead letter fresh attempts"
+    ),
     ("POST", f"{BASE}/jobs/bulk/cancel"): by_filter("cancel", "Cancel many jobs"),
     ("POST", f"{BASE}/jobs/bulk/delete"): by_filter("delete", "Delete many jobs for good"),
 }
