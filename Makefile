@@ -60,6 +60,8 @@ check: install
 
 bench: install
 	$(BIN)/python -m tests.benchmarks $(ARGS)
+	@test -n "$(ARGS)" || $(BIN)/python -m tests.benchmarks.agq
+	@test -n "$(ARGS)" || $(BIN)/python -m tests.benchmarks.rota
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

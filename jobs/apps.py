@@ -12,3 +12,6 @@ class JobsConfig(AppConfig):
 
     def ready(self) -> None:
         from . import checks, log  # noqa: F401 (they connect themselves)
+        from .labels import translate_labels
+
+        translate_labels(self)

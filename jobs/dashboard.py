@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django.db.models import Count, Sum
+from django.utils import formats
 
 from .database import run_by_index
 from .lifecycle import State
@@ -18,6 +19,11 @@ MOST_COUNTED = 500
 """Available jobs of one queue that are counted while somebody waits for the page."""
 MOST_DUE_COUNTED = 5_000
 """The same for scheduled and retryable jobs, of all queues together."""
+
+
+def grouped(number: int) -> str:
+    """A number as the reader's language separates its thousands."""
+    return formats.number_format(number, use_l10n=True, force_grouping=True)
 
 
 @dataclass(slots=True)
@@ -38,7 +44,7 @@ class Depth:
     def shown(self, state: State) -> str:
         """The number; after ≈ if it is the last sample, after ≥ if there is none."""
         mark = "≈ " if state in self.sampled else "≥ " if state in self.capped else ""
-        return f"{mark}{self.of(state):,}"
+        return mark + grouped(self.of(state))
 
 
 # One query for each partial index: asked for in one, the planner would read the whole table.
@@ -170,8 +176,8 @@ SAMPLED = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.ACTIVE)
 
 def _shown(count: int, sample: int) -> str:
     if count <= MOST_SHOWN:
-        return f"{count:,}"
-    return f"≈ {sample:,}" if sample > MOST_SHOWN else f"{MOST_SHOWN:,}+"
+        return grouped(count)
+    return f"≈ {grouped(sample)}" if sample > MOST_SHOWN else f"{grouped(MOST_SHOWN)}+"
 
 
 def pending(queue: str) -> int:

@@ -61,3 +61,40 @@ class JSONArrayWithin(Func):
             arg_joiner=") AS need WHERE need.value NOT IN (SELECT value FROM json_each(",
             **extra,
         )
+
+
+class JSONObjectHas(Func):
+    """Whether a JSON object has this member with this text, number or boolean:
+    `filter(JSONObjectHas("meta", "tenant", "acme"))`.
+
+    For names that clients choose: in Django's `meta__<name>` some mean a look-up (`contains`, `in`)
+    or an index (`0`).
+    """
+
+    output_field = BooleanField()
+
+    def __init__(self, object: str, name: str, value: str | int | float, **extra: Any) -> None:
+        super().__init__(object, Value(json.dumps({name: value})), **extra)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.source_expressions})"
+
+    def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return super().as_sql(
+            compiler, connection, template="(%(expressions)s::jsonb)", arg_joiner=" @> ", **extra
+        )
+
+    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        # SQLite reads `true` as 1: unless both are numbers, their types must be the same.
+        return super().as_sql(
+            compiler,
+            connection,
+            template=(
+                "EXISTS (SELECT 1 FROM json_each(%(expressions)s) AS wanted"
+                " WHERE member.key = wanted.key AND member.atom = wanted.atom"
+                " AND replace(member.type, 'real', 'integer')"
+                " = replace(wanted.type, 'real', 'integer'))"
+            ),
+            arg_joiner=") AS member, json_each(",
+            **extra,
+        )

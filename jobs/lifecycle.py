@@ -10,19 +10,20 @@ import enum
 from functools import cache
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 
 class State(models.TextChoices):
     """The eight states of a job (OJS core §6.1)."""
 
-    SCHEDULED = "scheduled"
-    AVAILABLE = "available"
-    PENDING = "pending"
-    ACTIVE = "active"
-    COMPLETED = "completed"
-    RETRYABLE = "retryable"
-    CANCELLED = "cancelled"
-    DISCARDED = "discarded"
+    SCHEDULED = "scheduled", _("Scheduled")
+    AVAILABLE = "available", _("Available")
+    PENDING = "pending", _("Pending")
+    ACTIVE = "active", _("Active")
+    COMPLETED = "completed", _("Completed")
+    RETRYABLE = "retryable", _("Retryable")
+    CANCELLED = "cancelled", _("Cancelled")
+    DISCARDED = "discarded", _("Discarded")
 
 
 class Event(enum.Enum):

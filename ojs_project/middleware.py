@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from django.http import HttpRequest, HttpResponseBase
 from django.urls import resolve
+from django.utils import translation
 
 PROTOCOLS = ("/ojs/", "/flare/")
 
@@ -22,7 +23,12 @@ class ProtocolMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         if not request.path_info.startswith(PROTOCOLS):
-            return self.get_response(request)
+            try:
+                return self.get_response(request)
+            finally:
+                # The language of a person would outlive the request in this thread, and a worker
+                # be answered in it.
+                translation.deactivate()
         match = request.resolver_match = resolve(request.path_info)
         response = match.func(request, *match.args, **match.kwargs)
         if not getattr(response, "is_rendered", True):

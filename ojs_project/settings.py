@@ -84,6 +84,7 @@ MIDDLEWARE = [
     "ojs_project.middleware.ProtocolMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
@@ -164,6 +165,8 @@ TIME_ZONE = "UTC"
 USE_TZ = True
 LANGUAGE_CODE = "en-us"
 USE_I18N = True
+# The admin's languages, chosen by the browser. Django has more, but not of our pages.
+LANGUAGES = [("en", "English"), ("de", "Deutsch"), ("es", "Español")]
 
 # Static files: served straight from the installed packages, so that starting a server needs no
 # `collectstatic`. Set DJANGO_STATIC_ROOT to collect them for a web server of your own.

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.contrib import admin
+from django.contrib.admin.utils import quote
 from django.core.management import call_command
 from django.urls import reverse
 
@@ -29,7 +30,7 @@ MANIFEST = "django.contrib.staticfiles.storage.ManifestStaticFilesStorage"
 
 @pytest.fixture
 def rows():
-    worker = WorkerFactory(labels=["blue"])
+    worker = WorkerFactory(worker_id="worker_255/a", labels=["blue"])
     JobFactory(active=True, reserved_by=worker.pk)
     QueueFactory(name="mail")
     JobErrorFactory(job=JobFactory(dead=True))
@@ -46,7 +47,7 @@ def pages(client: Any, site: str = "admin") -> dict[str, Any]:
         known = {pattern.name for pattern in admin.site._registry[model].get_urls()}
         row = model._default_manager.first()
         for page in ("changelist", "change", "copy"):
-            keys = [] if page == "changelist" else [row and row.pk]
+            keys = [] if page == "changelist" else [row and quote(row.pk)]
             if f"{name}_{page}" in known and None not in keys:
                 url = reverse(f"admin:{name}_{page}", args=keys, current_app=site)
                 found[url] = client.get(url)

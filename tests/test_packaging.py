@@ -146,6 +146,17 @@ def test_the_wheel_holds_every_template(wheel):
     }
 
 
+def test_the_wheel_holds_every_translation(wheel):
+    shipped = {name for name in zipfile.ZipFile(wheel).namelist() if "/locale/" in name}
+
+    assert shipped == {
+        f"{app}/locale/{language}/LC_MESSAGES/django.{kind}"
+        for app in ("jobs", "workers")
+        for language in ("de", "es")
+        for kind in ("po", "mo")
+    }
+
+
 def test_the_apps_come_from_the_wheel(site):
     output = site.run("-c", "import jobs, workers; print(jobs.__file__, workers.__file__)")
 

@@ -14,7 +14,11 @@ class WorkersConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
+        from jobs.labels import translate_labels
+
         from . import log  # noqa: F401 (connects itself)
+
+        translate_labels(self)
 
         if apps.is_installed("django_q"):
             from .housekeeping import install_schedules

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 
 class WorkerState(models.TextChoices):
-    RUNNING = "running"
-    QUIET = "quiet"
-    TERMINATE = "terminate"
-    TERMINATED = "terminated"
+    RUNNING = "running", _("Running")
+    QUIET = "quiet", _("Quiet")
+    TERMINATE = "terminate", _("Terminate")
+    TERMINATED = "terminated", _("Terminated")
 
     @property
     def rank(self) -> int:

@@ -15,7 +15,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from .display import NOTHING
+from .display import NOTHING, decimal
 
 Value = float | None
 WIDTH, HEIGHT = 440, 170
@@ -37,18 +37,18 @@ def number(value: float) -> str:
     """A number for an axis: 0, 0.5, 20, 1.5k, 3M."""
     for size, unit in ((1e6, "M"), (1e3, "k")):
         if value >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"
+            return decimal(value / size, ".3g") + unit
+    return decimal(value, ".3g")
 
 
 def seconds(value: float) -> str:
     """A length of time for an axis."""
     if value < 1:
-        return f"{value * 1000:.3g} ms"
+        return decimal(value * 1000, ".3g") + " ms"
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value:.3g} s"
+            return f"{decimal(value / size, '.3g')} {unit}"
+    return decimal(value, ".3g") + " s"
 
 
 @dataclass(frozen=True)

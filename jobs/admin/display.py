@@ -16,6 +16,8 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 
+from .words import word
+
 NOTHING = "–"
 UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
@@ -35,7 +37,16 @@ def length(value: timedelta | None) -> str:
     """A length of time exactly enough to compare it with what was configured."""
     if value is None:
         return NOTHING
-    return span(value) if value >= timedelta(seconds=10) else f"{value.total_seconds():g} s"
+    return (
+        span(value)
+        if value >= timedelta(seconds=10)
+        else decimal(value.total_seconds(), "g") + " s"
+    )
+
+
+def decimal(value: float, form: str) -> str:
+    """A number in a `format()` such as `.3g`, with the decimal mark of the reader's language."""
+    return format(value, form).replace(".", str(formats.get_format("DECIMAL_SEPARATOR")))
 
 
 def lasted(value: timedelta) -> str:
@@ -85,7 +96,7 @@ def moment(value: datetime | None) -> str | SafeString:
 
 def chip(kind: str, text: str = "") -> SafeString:
     """A state or condition as a coloured word; the word alone carries the meaning."""
-    return format_html('<span class="ojs-chip ojs-chip-{}">{}</span>', kind, text or kind)
+    return format_html('<span class="ojs-chip ojs-chip-{}">{}</span>', kind, text or word(kind))
 
 
 def chips(texts: Iterable[str]) -> str | SafeString:

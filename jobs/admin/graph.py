@@ -18,6 +18,7 @@ from django.utils.translation import gettext as _
 from ..models import Job, Workflow, WorkflowType
 from ..workflow_document import STEP_STATE, Tree
 from . import display
+from .words import word
 
 WIDTH, HEIGHT, GAP = 168, 44, 28
 ROWS, COLUMNS = 12, 60
@@ -217,7 +218,7 @@ def _path(one: Box, other: Box) -> str:
 
 def _drawn(box: Box) -> SafeString:
     x, y = _corner(box)
-    below = " · ".join(part for part in (box.note, box.state) if part and part != "more")
+    below = " · ".join(part for part in (box.note, word(box.state)) if part and part != "more")
     shape = format_html(
         '<g class="ojs-node ojs-node-{}"><title>{}</title>'
         '<rect x="{}" y="{}" width="{}" height="{}" rx="6"/>'

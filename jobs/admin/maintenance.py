@@ -92,5 +92,6 @@ def maintenance_notice(request: HttpRequest) -> str | None:
         said = f"{said} {switch.reason}"
     about = gettext("Begun by %(who)s") % {"who": switch.started_by or "?"}
     if switch.until:
-        about = f"{about}, {gettext('ends')} {display.distance(switch.until)}"
+        ends = gettext("ends %(distance)s") % {"distance": display.distance(switch.until)}
+        about = f"{about}, {ends}"
     return f"{said} ({about})"

@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext, ngettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from .. import dashboard, engine, queue_config
@@ -60,7 +60,7 @@ class PausedFilter(admin.SimpleListFilter):
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
-        return (("active", _("active")), ("paused", _("paused")))
+        return (("active", pgettext_lazy("state", "active")), ("paused", _("paused")))
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         if self.value() == "paused":
@@ -284,14 +284,14 @@ class QueueAdmin(OJSModelAdmin):
         who = {"cancelled_by": request.user.get_username(), "reason": answer.reason}
         cancelled = len(engine.bulk.cancel(waiting, **who, most=PURGED_AT_ONCE))
         text = ngettext("%(count)s job was deleted.", "%(count)s jobs were deleted.", deleted)
-        text %= {"count": f"{deleted:,}"}
+        text %= {"count": dashboard.grouped(deleted)}
         if cancelled:
             more = ngettext(
                 "%(count)s job of a workflow was cancelled.",
                 "%(count)s jobs of workflows were cancelled.",
                 cancelled,
             )
-            text = f"{text} {more % {'count': f'{cancelled:,}'}}"
+            text = f"{text} {more % {'count': dashboard.grouped(cancelled)}}"
         if waiting.exists():
             text = f"{text} " + gettext("There are more: purge again.")
         self.message_user(request, text, messages.SUCCESS)

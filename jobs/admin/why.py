@@ -17,6 +17,7 @@ from ..engine.limits import QUEUE_KEY, rooms
 from ..lifecycle import WAITING, State
 from ..models import CronRun, Dependency, Job, Maintenance, Queue
 from .display import absolute, distance
+from .words import word
 
 Source = Callable[[Any], Iterable[str]]
 _sources: list[Source] = []
@@ -52,7 +53,9 @@ def _others(job: Any) -> Iterator[str]:
         some = edges.order_by("position").values_list(
             "predecessor_id", "predecessor__type", "predecessor__state", "condition"
         )
-        named = ", ".join(f"{kind} {job_id} ({state})" for job_id, kind, state, _how in some[:5])
+        named = ", ".join(
+            f"{kind} {job_id} ({word(state)})" for job_id, kind, state, _how in some[:5]
+        )
         text = ngettext(
             "It waits for %(count)s job to end: %(named)s.",
             "It waits for %(count)s jobs to end: %(named)s.",

@@ -16,6 +16,7 @@ from ..conf import ojs_settings
 from ..database import alias, atomic
 from ..errors import BatchTooLarge
 from ..events import bulk_event, record
+from ..expressions import JSONObjectHas
 from ..fields import Document, missing, refuse, wrong_type
 from ..identifiers import parse_uuid
 from ..lifecycle import State
@@ -237,9 +238,7 @@ def _with_meta(jobs: Any, meta: Document) -> Any:
     for name, value in meta.items():
         if type(value) not in (str, int, float, bool):
             raise wrong_type(f"filter.meta.{name}", "string", value)
-        if not name or "__" in name:
-            raise refuse(f"filter.meta.{name}", "This member cannot be filtered by.")
-        jobs = jobs.filter(**{f"meta__{name}": value})
+        jobs = jobs.filter(JSONObjectHas("meta", name, value))
     return jobs
 
 

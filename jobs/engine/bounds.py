@@ -80,6 +80,34 @@ def tell_refused(refusal: QueueFull) -> None:
     )
 
 
+@contextlib.contextmanager
+def accepted() -> Iterator[None]:
+    """What is enqueued inside was accepted long ago: the next steps of a workflow.
+
+    A full queue or maintenance must not break what is under way; new workflows are refused.
+    """
+    token = _accepted.set(True)
+    try:
+        yield
+    finally:
+        _accepted.reset(token)
+
+
+def are_accepted() -> bool:
+    return _accepted.get()
+
+
+_accepted: ContextVar[bool] = ContextVar("ojs_accepted", default=False)
+
+
+def fill_in(new: Sequence[NewJob]) -> None:
+    """Give jobs what their queues say and they do not."""
+    for queue in Queue.objects.guarded().filter(pk__in={job.queue for job in new}):
+        for job in new:
+            if job.queue == queue.pk:
+                _fill_in(job, queue.config)
+
+
 def depth(queue: str) -> int:
     """How many jobs of the queue wait: what a bound is about (OJS backpressure §3)."""
     waiting = Job.objects.filter(queue=queue)

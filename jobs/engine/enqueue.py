@@ -58,10 +58,7 @@ INSERT = """
                coalesce(followed, false), parent_results, unique_key, rate_key,
                coalesce(project, '')
           FROM given
-         WHERE NOT EXISTS (SELECT 1
-                             FROM ojs_jobs_maintenance
-                            WHERE refuses_jobs
-                              AND coalesce(until > statement_timestamp(), true)){guard}
+         {guard}
    ON CONFLICT (id) DO NOTHING
      RETURNING id, type, queue, priority, state, scheduled_at
     ), rung AS (
@@ -82,10 +79,13 @@ TOLD = """, told AS (
           FROM inserted
          WHERE state <> 'pending'
     )"""
-# A queue that is bounded, draining or particular decides about its jobs first; the batch comes
-# back untouched then. Answered once for the statement, from an index that is empty where no
-# queue is like that.
-GUARD = """
+# During maintenance nothing may be taken. A queue that is bounded, draining or particular decides
+# about its jobs first; the batch comes back untouched then. Answered once for the statement, from
+# an empty table and an index that is empty where no queue is like that.
+GUARD = """WHERE NOT EXISTS (SELECT 1
+                             FROM ojs_jobs_maintenance
+                            WHERE refuses_jobs
+                              AND coalesce(until > statement_timestamp(), true))
            AND NOT EXISTS (SELECT 1
                              FROM ojs_jobs_queue
                             WHERE is_guarded
@@ -119,8 +119,9 @@ def _enqueue_unique(new: Sequence[NewJob]) -> Sequence[NewJob]:
     # Late: what gives way is cancelled, and what waited for it may have to be enqueued.
     from .unique import Conflicts
 
-    # Before anything gives way, and before a duplicate is told of one that could not be made.
-    maintenance.refuse_jobs()
+    if not bounds.are_accepted():
+        # Before anything gives way, or a duplicate is told of one that could not be made.
+        maintenance.refuse_jobs()
     with atomic():
         _stamp(new, timezone.now())
         conflicts = Conflicts(new)
@@ -133,7 +134,11 @@ def _enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
     if not new:
         return new
     try:
-        _store_all(new)
+        if bounds.are_accepted():
+            bounds.fill_in(new)
+            _store_all(new, admitted=True)
+        else:
+            _store_all(new)
     except bounds.Guarded:
         bounds.store(new, lambda: _store(new, admitted=True))
     _know_queues({job.queue for job in new})
@@ -142,21 +147,21 @@ def _enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
     return new
 
 
-def _store_all(new: Sequence[NewJob]) -> None:
+def _store_all(new: Sequence[NewJob], *, admitted: bool = False) -> None:
     if len(new) > BATCH or any(job.client_id or job.rate_limit for job in new):
         # Ids that somebody else chose may be taken, and a second statement may fail when the
         # first has succeeded; then all is undone.
         _refuse_repeated_ids(new)
         with atomic():
-            _store(new)
+            _store(new, admitted=admitted)
     else:
-        _store(new)
+        _store(new, admitted=admitted)
 
 
 def _store(new: Sequence[NewJob], *, admitted: bool = False) -> None:
     """
     Args:
-        admitted: the guarded queues among them have agreed.
+        admitted: the guarded queues among them have agreed, and maintenance was asked.
 
     Raises:
         InMaintenance: nothing is enqueued now.
@@ -167,7 +172,8 @@ def _store(new: Sequence[NewJob], *, admitted: bool = False) -> None:
         batch = new[start : start + BATCH]
         stored = insert(batch, admitted)
         if stored < len(batch):
-            maintenance.refuse_jobs()
+            if not admitted:
+                maintenance.refuse_jobs()
             if not (admitted or stored) and bounds.guarded({job.queue for job in batch}):
                 raise bounds.Guarded
             raise _duplicate(batch)
@@ -226,9 +232,10 @@ def _record(job: NewJob) -> dict[str, Any]:
 
 
 def _insert_portable(new: Sequence[NewJob], admitted: bool) -> int:
-    maintenance.refuse_jobs()
-    if not admitted and bounds.guarded({job.queue for job in new}):
-        return 0
+    if not admitted:
+        maintenance.refuse_jobs()
+        if bounds.guarded({job.queue for job in new}):
+            return 0
     now = timezone.now()
     _stamp(new, now)
     rows = [

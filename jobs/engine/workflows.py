@@ -26,6 +26,7 @@ from ..projects import give
 from ..signals import send_on_commit, workflow_finished
 from ..validation import new_job
 from ..workflow_plans import Plan, node_of
+from .bounds import accepted
 from .dependencies import cancel_waiting, release
 from .enqueue import enqueue
 from .inheritance import ERRORS, errors_of, results_of_workflow, subtree
@@ -182,7 +183,7 @@ def _advance_chain(workflow: Workflow) -> bool:
     if index + 1 >= workflow.size:
         return _finish(workflow, failed=False)
     try:
-        with atomic():
+        with atomic(), accepted():
             _begin_step(workflow, index + 1)
     except OJSError as refusal:
         problem = {"code": refusal.code, "message": refusal.message}
@@ -205,7 +206,7 @@ def _advance_batch(workflow: Workflow) -> bool:
         failed = _anything_failed(workflow)
         due = ("on_complete", "on_failure" if failed else "on_success")
         try:
-            with atomic():
+            with atomic(), accepted():
                 fired = _fire(workflow, [name for name in due if name in workflow.callbacks])
         except OJSError as refusal:
             problem = {"code": refusal.code, "message": refusal.message}

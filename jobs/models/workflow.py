@@ -15,20 +15,20 @@ from .job import Job
 class WorkflowType(models.TextChoices):
     """How the members follow one another (OJS workflows §1.1; HTTP §14 for `dag`)."""
 
-    CHAIN = "chain"
-    GROUP = "group"
-    BATCH = "batch"
-    DAG = "dag"
+    CHAIN = "chain", _("Chain")
+    GROUP = "group", _("Group")
+    BATCH = "batch", _("Batch")
+    DAG = "dag", _("Dag")
 
 
 class WorkflowState(models.TextChoices):
     """OJS workflows §8.1."""
 
-    PENDING = "pending"
-    RUNNING = "running"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
+    PENDING = "pending", _("Pending")
+    RUNNING = "running", _("Running")
+    COMPLETED = "completed", _("Completed")
+    FAILED = "failed", _("Failed")
+    CANCELLED = "cancelled", _("Cancelled")
 
 
 class Workflow(models.Model):

@@ -31,6 +31,14 @@ def ojs_chip(kind: str, text: str = "") -> SafeString:
     return chip(kind, text)
 
 
+@register.filter
+def ojs_word(state: str) -> str:
+    """A state in the reader's language."""
+    from ..admin.words import word
+
+    return word(state)
+
+
 @register.simple_tag
 def ojs_json(value: Any) -> str | SafeString:
     from ..admin.display import json_block

@@ -389,6 +389,24 @@ def test_a_filter_that_means_everything_or_nothing_is_refused(everything, verb, 
     assert all(name == state for name, state in states().items()) and actions() == []
 
 
+def test_what_failed_with_an_error_is_retried_from_the_dead_letter_alone(everything):
+    fixed, other = JobFactory(dead=True, queue="billing"), JobFactory(dead=True, queue="billing")
+    given_up = JobFactory(discarded=True, queue="billing")
+    for job, last in ((fixed, "Refused"), (other, "Timeout"), (given_up, "Refused")):
+        JobErrorFactory(job=job, attempt=1, type="Refused")
+        JobErrorFactory(job=job, attempt=2, type=last)
+    wanted = {"queue": "billing", "error_type": "Refused"}
+
+    unsure = everything.send("admin/dead-letter/retry", {"filter": wanted})
+    report = everything.send("admin/dead-letter/retry", {"filter": wanted, "confirm": True})
+
+    assert unsure.status_code == 400
+    assert (report.json()["matched"], report.json()["succeeded"]) == (1, 1)
+    available = Job.objects.filter(state=State.AVAILABLE).values_list("pk", flat=True)
+    assert list(available) == [fixed.pk]
+    assert Job.objects.filter(state=State.DISCARDED).count() == 2
+
+
 def test_jobs_of_workflows_stay_with_them(everything, clients):
     steps = [{"type": "a", "args": []}, {"type": "b", "args": []}]
     made = clients.send("workflows", {"type": "chain", "steps": steps}).json()["workflow"]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import orjson
 import pytest
 
-from jobs import engine
+from jobs import engine, maintenance
+from jobs.audit import of_shell
 from jobs.errors import QueueFull
 from jobs.models import Event, Job, Queue
 from jobs.producer import enqueue
@@ -241,3 +244,33 @@ def test_statistics_count_every_state(api):
     assert (body["stats"]["available"], body["stats"]["depth"]) == (2, 5)
     assert body["queue"]["name"] == body["stats"]["queue"] == "mail"
     assert api.see("queues/nowhere/stats").status_code == 404
+
+
+def close_the_queue(api):
+    many_jobs(1, queue="slow")
+    put(api, "queues/slow/config", {"max_size": 1, "default_timeout": 7})
+
+
+def drain_the_queue(api):
+    put(api, "queues/slow/config", {"allowed_job_types": ["nothing"], "default_timeout": 7})
+
+
+def begin_maintenance(api):
+    put(api, "queues/slow/config", {"default_timeout": 7})
+    maintenance.begin(actor=of_shell(), refuses_jobs=True)
+
+
+@pytest.mark.parametrize("close", [close_the_queue, drain_the_queue, begin_maintenance])
+def test_a_workflow_that_is_under_way_goes_on_whatever_new_jobs_are_told(api, close):
+    steps = [{"type": "a", "args": []}, {"type": "b", "args": [], "options": {"queue": "slow"}}]
+    flow = {"type": "chain", "steps": steps}
+    assert api.send("workflows", flow).status_code == 201
+    (first,) = api.fetch()
+    close(api)
+
+    assert api.ack(first["id"]).status_code == 200
+
+    second = Job.objects.get(type="b")
+    assert (second.state, second.timeout) == ("available", timedelta(seconds=7))
+    flow["steps"] = steps[1:]
+    assert api.send("workflows", flow).status_code in (422, 429, 503), "a new one is refused"

@@ -8,6 +8,8 @@ import orjson
 import pytest
 from django.db.models import F
 
+from jobs import engine, maintenance
+from jobs.audit import of_shell
 from jobs.models import Event, Job, RateLimit
 from tests.factories import ago, ahead
 from tests.ojs_client import V1, refusal
@@ -183,3 +185,35 @@ def test_the_answer_to_an_enqueue_says_what_the_window_allows(api):
 def test_a_policy_that_breaks_a_rule_is_refused(api, policy, field):
     assert refusal(api.push(rate_limit=policy))["details"]["field"] == field
     assert not Job.objects.exists()
+
+
+def test_a_rate_limited_job_goes_only_to_a_worker_that_can_do_it(api):
+    policy = {"key": "stripe", "concurrency": 5}
+    needy = api.pushed(meta={"capabilities": ["gpu"]}, rate_limit=policy)
+    plain = api.pushed(rate_limit=policy)
+
+    def claim(*able):
+        return [str(job.id) for job in engine.claim(["default"], count=10, able=able)]
+
+    assert claim("cpu") == [plain]
+    assert claim("cpu", "gpu") == [needy]
+
+
+def test_a_project_is_given_its_own_rate_limited_jobs_only(api):
+    policy = {"key": "stripe", "concurrency": 5}
+    mine, _ = api.pushed(rate_limit=policy), api.pushed(rate_limit=policy)
+    Job.objects.filter(pk=mine).update(project="acme")
+
+    claimed = engine.claim(["default"], count=10, project="acme")
+
+    assert [str(job.id) for job in claimed] == [mine]
+
+
+def test_maintenance_stops_rate_limited_jobs_too(api):
+    limited(api, rate=HOUR)
+    maintenance.begin(actor=of_shell())
+    assert given(api) == []
+
+    maintenance.end(actor=of_shell())
+
+    assert len(given(api)) == 1

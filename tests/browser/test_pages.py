@@ -87,6 +87,33 @@ def test_the_dashboard_shows_what_is_wrong_and_renews_itself(log_in):
     assert page.locator("#throughput-table[open]").count() == 1
 
 
+SHOW = """
+(hidden) => {
+    Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
+    document.dispatchEvent(new Event("visibilitychange"));
+}
+"""
+
+
+def test_a_dashboard_that_nobody_sees_rests_and_looks_at_once_when_it_is_seen(log_in):
+    a_busy_hour()
+    page = log_in()
+    page.clock.install()
+    page.goto(DASHBOARD)
+    page.select_option("#ojs-interval", "5")
+    page.evaluate(SHOW, True)
+    looks = []
+    page.on("request", lambda request: looks.append(request.url))
+
+    page.clock.run_for(60_000)
+    assert looks == []
+
+    with page.expect_request(f"**{DASHBOARD}*"):
+        page.evaluate(SHOW, False)
+    with page.expect_request(f"**{DASHBOARD}*"):
+        page.clock.run_for(6_000)
+
+
 def test_without_script_the_dashboard_is_reloaded_by_its_button(log_in):
     a_busy_hour()
     page = log_in(java_script_enabled=False)
@@ -146,12 +173,8 @@ def test_more_than_a_thousand_jobs_are_cancelled_after_their_number_was_typed(lo
     assert page.locator(".messagelist .success").inner_text() == "1001 jobs were cancelled."
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 390])
-def test_every_page_fits_its_window(log_in, scheme, width):
-    scene = draw()
-    page = log_in(color_scheme=scheme, viewport={"width": width, "height": 900})
-    pages = {
+def addresses(scene):
+    return {
         "dashboard": DASHBOARD,
         "workers": "/admin/ojs_workers/worker/",
         "worker": "/admin/ojs_workers/worker/web-4/change/".replace("web-4", quote("web-4")),
@@ -164,12 +187,32 @@ def test_every_page_fits_its_window(log_in, scheme, width):
         "queues": "/admin/ojs_jobs/queue/",
         "queue": "/admin/ojs_jobs/queue/images/change/",
     }
-    too_wide = {}
-    for name, url in pages.items():
+
+
+def too_wide(page, scene, names: str) -> dict[str, int]:
+    """Look at every page; return by how many pixels it is wider than its window."""
+    found = {}
+    for name, url in addresses(scene).items():
         page.goto(url)
         if PICTURES:
-            picture = Path(PICTURES) / f"{name}-{scheme}-{width}.png"
-            page.screenshot(path=str(picture), full_page=True)
-        if page.evaluate(TOO_WIDE) > 1:
-            too_wide[name] = page.evaluate(TOO_WIDE)
-    assert too_wide == {}
+            page.screenshot(path=str(Path(PICTURES) / names.format(name)), full_page=True)
+        if (pixels := page.evaluate(TOO_WIDE)) > 1:
+            found[name] = pixels
+    return found
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_every_page_fits_its_window(log_in, scheme, width):
+    scene = draw()
+    page = log_in(color_scheme=scheme, viewport={"width": width, "height": 900})
+
+    assert too_wide(page, scene, f"{{}}-{scheme}-{width}.png") == {}
+
+
+def test_german_is_longer_and_fits_a_phone_as_well(log_in):
+    scene = draw()
+    page = log_in(locale="de-DE", viewport={"width": 390, "height": 900})
+
+    assert too_wide(page, scene, "{}-de-390.png") == {}
+    assert "Warteschlange" in page.locator("#content").inner_text()

@@ -214,6 +214,7 @@ ENDPOINTS = [
     ("GET", "admin/dead-letter", "ojs:admin:read"),
     ("DELETE", "admin/dead-letter", "ojs:admin:purge"),
     ("GET", "admin/dead-letter/stats", "ojs:admin:read"),
+    ("POST", "admin/dead-letter/retry", "ojs:admin:write"),
     ("GET", "admin/dead-letter/{id}", "ojs:admin:read"),
     ("DELETE", "admin/dead-letter/{id}", "ojs:admin:purge"),
     ("POST", "admin/dead-letter/{id}/retry", "ojs:admin:write"),

@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from jobs import dashboard
 from jobs.admin.confirm import Answer, Question, ask, back, say, trace
+from jobs.admin.words import word
 from jobs.audit import of_request
 from jobs.database import atomic
 
@@ -73,7 +74,7 @@ def _said(directive: WorkerState, count: int) -> str:
         "%(count)d worker will hear “%(directive)s” at its next heartbeat.",
         "%(count)d workers will hear “%(directive)s” at their next heartbeat.",
         count,
-    ) % {"count": count, "directive": directive}
+    ) % {"count": count, "directive": word(directive)}
 
 
 def _tell(

@@ -11,6 +11,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext, ngettext
 
 from jobs.admin import display
+from jobs.admin.words import word
 from jobs.models import OperatorAction
 
 from ..fleet import Convergence, convergence
@@ -51,7 +52,7 @@ def _back(request: HttpRequest) -> str:
 
 def sentence(found: Convergence) -> str:
     """ "12 of 14 report quiet, 2 have not been heard for 15 s"."""
-    state = found.rows[0][0].state
+    state = word(found.rows[0][0].state)
     said = gettext("%(done)d of %(all)d report “%(state)s”") % {
         "done": found.count(Answer.REPORTED),
         "all": len(found.rows),

@@ -11,10 +11,11 @@ from django.template.response import TemplateResponse
 from django.urls import path
 from django.utils import timezone
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, pgettext
 
 from jobs.admin import display
 from jobs.admin.charts import Chart, Line, seconds
+from jobs.dashboard import grouped
 from jobs.history import RANGES, Points
 from jobs.models import Queue
 
@@ -100,19 +101,19 @@ def cards(figures: Figures, points: Points) -> list[tuple[str, str, str]]:
         (
             _("Throughput"),
             pace(completed / seconds),
-            _("%(count)s completed in %(span)s") % {"count": f"{completed:,}", "span": span},
+            _("%(count)s completed in %(span)s") % {"count": grouped(completed), "span": span},
         ),
         (_("Queue depth"), figures.depth, _("available jobs now")),
         (_("Oldest wait"), figures.oldest, _("of an available job now")),
         (
             _("Error rate"),
-            f"{failed / attempts:.1%}" if attempts else display.NOTHING,
+            display.decimal(failed / attempts, ".1%") if attempts else display.NOTHING,
             _("%(failed)s of %(all)s attempts in %(span)s")
-            % {"failed": f"{failed:,}", "all": f"{attempts:,}", "span": span},
+            % {"failed": grouped(failed), "all": grouped(attempts), "span": span},
         ),
         (
             _("Busy"),
-            f"{figures.busy:,} / {figures.capacity:,}",
+            f"{grouped(figures.busy)} / {grouped(figures.capacity)}",
             _("jobs in hand, of what running workers can take"),
         ),
     ]
@@ -121,10 +122,10 @@ def cards(figures: Figures, points: Points) -> list[tuple[str, str, str]]:
 def pace(a_second: float) -> str:
     """A rate in the unit that needs no leading zeros."""
     if a_second >= 1:
-        return _("%(rate)s a second") % {"rate": f"{a_second:,.3g}"}
+        return _("%(rate)s a second") % {"rate": display.decimal(a_second, ".3g")}
     if a_second * 60 >= 1:
-        return _("%(rate)s a minute") % {"rate": f"{a_second * 60:,.3g}"}
-    return _("%(rate)s an hour") % {"rate": f"{a_second * 3600:,.3g}"}
+        return _("%(rate)s a minute") % {"rate": display.decimal(a_second * 60, ".3g")}
+    return _("%(rate)s an hour") % {"rate": display.decimal(a_second * 3600, ".3g")}
 
 
 def charts(points: Points, fleet: Points) -> list[Chart]:
@@ -158,7 +159,7 @@ def charts(points: Points, fleet: Points) -> list[Chart]:
             moments,
             [
                 Line(_("available"), "main", points.highest("available")),
-                Line(_("active"), "other", points.highest("active")),
+                Line(pgettext("state", "active"), "other", points.highest("active")),
                 Line(_("scheduled or retryable"), "quiet-dashed", points.highest("delayed")),
             ],
         ),

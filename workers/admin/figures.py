@@ -110,7 +110,7 @@ class Figures:
         """Jobs that wait to be fetched, in all queues."""
         total = sum(row.depth.of(State.AVAILABLE) for row in self.queues)
         capped = any(State.AVAILABLE in row.depth.capped for row in self.queues)
-        return f"≈ {total:,}" if capped else f"{total:,}"
+        return f"≈ {dashboard.grouped(total)}" if capped else dashboard.grouped(total)
 
     @property
     def oldest(self) -> str:

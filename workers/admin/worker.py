@@ -21,6 +21,7 @@ from django.utils.translation import gettext_lazy as _
 from jobs import dashboard
 from jobs.admin import display
 from jobs.admin.base import ReadOnlyModelAdmin, may
+from jobs.admin.words import word
 from jobs.models import RefusedFinish
 
 from ..condition import Condition, condition, in_hand
@@ -135,11 +136,11 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
         queryset = queryset.alias(label_text=Cast("labels", CharField()))
-        for word in search_term.split():
+        for part in search_term.split():
             queryset = queryset.filter(
-                Q(worker_id__icontains=word)
-                | Q(hostname__icontains=word)
-                | Q(label_text__icontains=word)
+                Q(worker_id__icontains=part)
+                | Q(hostname__icontains=part)
+                | Q(label_text__icontains=part)
             )
         return queryset, False
 
@@ -166,7 +167,7 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
             "held": dashboard.held([worker.pk])[:SHOWN],
             "refused": RefusedFinish.objects.filter(worker_id=worker.pk)[:SHOWN],
             "unfenced": dashboard.unfenced_by(worker.pk)[:SHOWN],
-            "recent": f"{dashboard.RECENT:,}",
+            "recent": dashboard.grouped(dashboard.RECENT),
             "directives": Directive.objects.filter(worker_id=worker.pk)[:SHOWN],
         }
         return super().render_change_form(request, context, *args, **kwargs)
@@ -201,14 +202,14 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
 
     @admin.display(description=_("reported state"))
     def reported(self, worker: Worker) -> str:
-        return worker.state
+        return word(worker.state)
 
     @admin.display(description=_("asked"))
     def asked(self, worker: Worker) -> str | SafeString:
         """The directive, and when; who and why is in the history."""
         if not worker.directive:
             return gettext("nothing")
-        return format_html("{}, {}", worker.directive, display.moment(worker.directed_at))
+        return format_html("{}, {}", word(worker.directive), display.moment(worker.directed_at))
 
     @admin.display(description=_("desired state"))
     def desired(self, worker: Worker) -> str | SafeString:
@@ -216,10 +217,10 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
         if worker.state == WorkerState.TERMINATED:
             return display.NOTHING
         if worker.desired_state == worker.state:
-            return str(worker.desired_state)
+            return word(worker.desired_state)
         return format_html(
             '<span class="ojs-nowrap">{} → {}</span>',
-            worker.state,
+            word(worker.state),
             display.chip(worker.desired_state),
         )
 

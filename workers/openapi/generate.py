@@ -20,7 +20,7 @@ from jobs.api.dialects import MEDIA_TYPE
 
 from .components import COMPONENTS
 from .operation import Operation, Reply
-from .operations import ALIASES, NOT_YET, OPERATIONS, TAGS, flare, queue_operations
+from .operations import ALIASES, OPERATIONS, TAGS, flare, queue_operations
 from .schema import Schema, ref
 
 URLS = "workers.urls"
@@ -73,6 +73,7 @@ EXAMPLES = {
     409: ("conflict", "Cannot cancel job in terminal state 'completed'.", {}),
     410: ("result_pruned", "Result expired at 2026-02-19T10:30:00.000Z", {}),
     413: ("envelope_too_large", "The request body may have at most 16777216 bytes.", {}),
+    415: ("unsupported_compression", "The Content-Encoding 'br' is not supported.", {}),
     422: ("unsupported", "OJS version '2.0' is not supported.", {"supported": ["1.0"]}),
     429: ("queue_full", "The queue is full.", {}),
     501: ("unsupported", "prometheus-client is not installed.", {"extra": "metrics"}),
@@ -91,6 +92,22 @@ SECURITY = {
 }
 
 
+LINKS: dict[tuple[str, str], tuple[str, str, tuple[str, ...]]] = {
+    ("/ojs/v1/jobs", "201"): ("job_id", "/job/id", ("/ojs/v1/jobs/", "/ojs/v1/admin/jobs/")),
+    ("/flare/v1/jobs", "201"): ("job_id", "/id", ("/flare/v1/jobs/",)),
+    ("/ojs/v1/workflows", "201"): ("workflow_id", "/workflow/id", ("/ojs/v1/workflows/",)),
+    ("/ojs/v1/cron", "201"): ("name", "/name", ("/ojs/v1/cron/",)),
+    ("/ojs/v1/queues", "201"): ("name", "/name", ("/ojs/v1/queues/", "/ojs/v1/admin/queues/")),
+    ("/ojs/v1/workers/register", "200"): (
+        "worker_id",
+        "/worker_id",
+        ("/ojs/v1/workers/{", "/ojs/v1/admin/workers/"),
+    ),
+}
+"""What is made by POST, and its status → the parameter, where its value stands in the answer, and
+the beginnings of the paths that take it."""
+
+
 class NotDescribed(LookupError):
     """An endpoint of ours is in none of the tables."""
 
@@ -99,8 +116,6 @@ class Endpoints(EndpointEnumerator):
     """Ours alone. The views have `schema = None`, to be no part of a host site's document."""
 
     def should_include_endpoint(self, path: str, callback: Any) -> bool:
-        if path.startswith(NOT_YET) and path != "/ojs/v1/admin/reset":
-            return False
         return issubclass(getattr(callback, "cls", object), OJSViewSet)
 
 
@@ -206,6 +221,8 @@ def _responses(operation: Operation, *, open_to_all: bool) -> dict[str, Any]:
         del refusals[401], refusals[403]
     if media_type != MEDIA_TYPE:
         del refusals[422]  # the version of OJS is no matter there
+    if operation.body is not None:
+        refusals[415] = "The body's `Content-Encoding` is neither `identity` nor `gzip`."
     refusals |= operation.refusals
     found = {
         status: _refusal(status, description, media_type)
@@ -277,6 +294,20 @@ def _components() -> dict[str, Any]:
     }
 
 
+def _link(paths: dict[str, Any]) -> None:
+    """Say with which requests one may go on: tools that play through a session ask for it."""
+    for (made, status), (parameter, pointer, beginnings) in LINKS.items():
+        paths[made]["post"]["responses"][status]["links"] = {
+            operation["operationId"]: {
+                "operationId": operation["operationId"],
+                "parameters": {parameter: f"$response.body#{pointer}"},
+            }
+            for path, methods in paths.items()
+            if path.startswith(beginnings) and f"{{{parameter}}}" in path
+            for operation in methods.values()
+        }
+
+
 def _drop_unused(document: dict[str, Any], kind: str) -> None:
     paths = json.dumps(document["paths"])
     components = document["components"]
@@ -298,5 +329,6 @@ def document() -> dict[str, Any]:
     with patched_settings(SETTINGS | {"APPEND_COMPONENTS": components}):
         found: dict[str, Any] = generator.get_schema(public=True)
     _drop_unused(found, "responses")
+    _link(found["paths"])
     validate_schema(found)
     return found

@@ -37,16 +37,23 @@ TYPE = text(
 
 QUEUE = text(pattern=r"^[a-z0-9][a-z0-9.-]*$", maxLength=128, default="default")
 
-WHEN = text(
-    "An RFC 3339 timestamp with a time zone, or `+PT5S`: counted from now.",
-    examples=["2026-12-24T18:00:00Z", "+PT5S"],
+WHEN: Schema = {
+    "description": "An RFC 3339 timestamp with a time zone, or `+PT5S`: counted from now.",
+    "anyOf": [
+        text(format="date-time", examples=["2026-12-24T18:00:00Z"]),
+        text(pattern=r"^\+P(T[0-9]{1,6}[SMH]|[0-9]{1,4}D)$", examples=["+PT5S"]),
+    ],
+}
+PERIOD = text(
+    "ISO 8601; these are the simplest.",
+    pattern=r"^P(T[1-9][0-9]{0,5}[SMH]|[1-9][0-9]{0,3}D)$",
+    examples=["PT5M"],
 )
-
 MILLISECONDS = integer(minimum=0, maximum=CENTURY * 1000)
 
 SECONDS: Schema = {
     "description": "Whole seconds, or an ISO 8601 duration such as `PT5M`.",
-    "oneOf": [integer(minimum=0, maximum=CENTURY), text(examples=["PT5M"])],
+    "oneOf": [integer(minimum=0, maximum=CENTURY), PERIOD],
 }
 
 WORKER_ID = text("Who sends this.", maxLength=255)
@@ -57,9 +64,9 @@ ATTEMPT = integer(
 
 RETRY = obj(
     max_attempts=integer("All executions, the first included.", minimum=0, maximum=10_000),
-    initial_interval=text("ISO 8601.", examples=["PT1S"]),
+    initial_interval=PERIOD,
     backoff_coefficient=number(minimum=1, maximum=1_000_000),
-    max_interval=text("ISO 8601.", examples=["PT5M"]),
+    max_interval=PERIOD,
     jitter=boolean(),
     strategy=enum("none", "constant", "linear", "exponential", "polynomial"),
     non_retryable_errors=array(text(maxLength=255)),
@@ -70,14 +77,14 @@ UNIQUE = obj(
     keys=array(enum("type", "queue", "args", "meta"), minItems=1),
     args_keys=array(text(minLength=1)),
     meta_keys=array(text(minLength=1)),
-    period=text("ISO 8601; how long a job counts as a duplicate.", examples=["PT1H"]),
+    period=PERIOD | {"description": "How long a job counts as a duplicate."},
     states=array(enum(*STATE), minItems=1),
     on_conflict=enum("reject", "replace", "replace_except_schedule", "ignore"),
 ) | {"additionalProperties": False, "description": "OJS unique jobs §2."}
 
 PACE = {
     "limit": integer(minimum=0, maximum=2**31 - 1),
-    "period": text("ISO 8601, 1 ms to 366 days.", examples=["PT1M"]),
+    "period": PERIOD | {"description": "ISO 8601, 1 ms to 366 days."},
 }
 RATE = obj("limit period", **PACE, window=enum("sliding", "fixed"))
 RATE_LIMITS = obj(

@@ -67,6 +67,10 @@ class AdminBulkViewSet(AdminViewSet):
         """Give discarded, cancelled or retryable jobs fresh attempts (§8.1)."""
         return self._answer("retry", lambda reason: {"cancelled": True})
 
+    def retry_dead(self, request: Any) -> Response:
+        """The same, of what is in the dead letter (dead letter §6.2)."""
+        return self._answer("retry", lambda reason: {}, Job.objects.dead())
+
     def cancel(self, request: Any) -> Response:
         """Cancel jobs that have not finished, active ones too (§8.2)."""
         return self._answer(
@@ -77,7 +81,9 @@ class AdminBulkViewSet(AdminViewSet):
         """Delete finished jobs for good (§8.3)."""
         return self._answer("delete", lambda reason: {})
 
-    def _answer(self, name: str, how: Callable[[str], dict[str, Any]]) -> Response:
+    def _answer(
+        self, name: str, how: Callable[[str], dict[str, Any]], among: Any = None
+    ) -> Response:
         verb, body = VERBS[name], self.read(required=True)
         is_dry = fields.boolean(body, "dry_run")
         if not is_dry:
@@ -85,7 +91,8 @@ class AdminBulkViewSet(AdminViewSet):
         reason, wanted = reason_of(body), fields.mapping(body, "filter")
         if wanted is None:
             raise missing("filter")
-        jobs = _chosen(self.own(Job.objects.all()), wanted, verb)
+        among = Job.objects.all() if among is None else among
+        jobs = _chosen(self.own(among), wanted, verb)
         able, unable = jobs, jobs.exclude(state__in=sorted(verb.states))
         if verb.bound:
             able, unable = able.exclude(verb.bound), unable | jobs.filter(verb.bound)

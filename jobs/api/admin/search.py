@@ -6,7 +6,7 @@ import re
 from datetime import datetime
 from typing import Any, Literal
 
-from django.db.models import F, OuterRef, Subquery
+from django.db.models import Exists, F, OuterRef
 from django.utils import timezone
 
 from ... import fields
@@ -82,8 +82,10 @@ def of_type(jobs: Any, wanted: str) -> Any:
 
 def failed_with(jobs: Any, error_type: str) -> Any:
     """Jobs whose latest error is of this type (OJS dead letter §9.1)."""
-    errors = JobError.objects.filter(job=OuterRef("pk")).order_by("-id")
-    return jobs.alias(last_error=Subquery(errors.values("type")[:1])).filter(last_error=error_type)
+    # From the errors to the jobs: most jobs have none.
+    later = JobError.objects.filter(job=OuterRef("job"), pk__gt=OuterRef("pk"))
+    latest = JobError.objects.filter(type=error_type).exclude(Exists(later))
+    return jobs.filter(pk__in=latest.values("job"))
 
 
 def ordered(jobs: Any, parameters: Any) -> tuple[Any, Literal["", "up", "down"]]:

@@ -65,6 +65,11 @@ urlpatterns = [
         name="admin-dead-letter-stats",
     ),
     path(
+        f"{BASE}/dead-letter/retry",
+        AdminBulkViewSet.as_view({"post": "retry_dead"}),
+        name="admin-dead-letter-bulk-retry",
+    ),
+    path(
         f"{BASE}/dead-letter/<str:job_id>",
         AdminDeadLetterViewSet.as_view({"get": "retrieve", "delete": "destroy"}),
         name="admin-dead-letter-job",

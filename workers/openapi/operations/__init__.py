@@ -3,12 +3,36 @@
 from __future__ import annotations
 
 from ..operation import Operation
-from . import bulk, flare, jobs, limits, queue_operations, queues, workers, workflows
+from . import (
+    admin,
+    admin_queues,
+    bulk,
+    flare,
+    fleet,
+    jobs,
+    limits,
+    queue_operations,
+    queues,
+    workers,
+    workflows,
+)
 
 Key = tuple[str, str]
 """Method and path: `("GET", "/ojs/v1/jobs/{job_id}")`."""
 
-TABLES = (jobs, bulk, workers, workflows, queues, queue_operations, limits, flare)
+TABLES = (
+    jobs,
+    bulk,
+    workers,
+    workflows,
+    queues,
+    queue_operations,
+    limits,
+    admin,
+    admin_queues,
+    fleet,
+    flare,
+)
 
 OPERATIONS: dict[Key, Operation] = {
     key: operation for table in TABLES for key, operation in table.OPERATIONS.items()
@@ -31,8 +55,6 @@ TAGS = {
     "Dead letter": "Jobs that were given up.",
     "Events": "What happened.",
     "Server": "What it can do, and how it is.",
+    "Admin": "For operators without a browser.",
     "Flare": "The Zeridion Flare Workers API, where it is switched on.",
 }
-
-NOT_YET = ("/ojs/v1/admin/",)
-"""Beginnings of paths that are still to be described."""

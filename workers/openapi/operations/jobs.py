@@ -61,6 +61,13 @@ CANCELLED = JOB | {
     "cancelled_at": "2026-02-12T10:31:00.000Z",
     "previous_state": "available",
 }
+BLOCK = (
+    Query(
+        "OJS-Block-Timeout",
+        integer(minimum=0, maximum=86_400),
+        'Seconds to wait for room in a full queue that says `block`, `OJS["MAX_WAIT"]` at most.',
+    ),
+)
 TAKEN = {
     409: "A job with this id exists, or a unique policy refuses the job.",
     422: "The retry policy breaks a rule, the version of the envelope is not ours, or the queue "
@@ -127,6 +134,7 @@ OPERATIONS = {
         "PUSH (OJS HTTP §9.1).",
         body=ref("NewJob"),
         example=NEW_JOB,
+        headers=BLOCK,
         refusals=TAKEN | TOO_LARGE | MAINTAINED,
     ),
     ("POST", "/ojs/v1/jobs/batch"): Operation(
@@ -143,6 +151,7 @@ OPERATIONS = {
         'At most `OJS["MAX_BATCH"]` (OJS HTTP §9.2).',
         body=obj("jobs", jobs=array(ref("NewJob"), minItems=1)),
         example={"jobs": [NEW_JOB]},
+        headers=BLOCK,
         refusals=TAKEN | TOO_LARGE | MAINTAINED,
     ),
     ("GET", "/ojs/v1/jobs/{job_id}"): Operation(

@@ -17,7 +17,7 @@ from ..schema import (
     ref,
     text,
 )
-from ..sent import QUEUE, RATE, RATE_LIMITS, RETRY, STATE, WHEN
+from ..sent import PERIOD, QUEUE, RATE, RATE_LIMITS, RETRY, STATE, WHEN
 
 CENTURY = 100 * 365 * 86_400
 MOST = 2**31 - 1
@@ -42,9 +42,9 @@ CONFIG = obj(
     concurrency=integer("Jobs that may be active at once.", minimum=0, maximum=MOST),
     rate_limit={"oneOf": [RATE, RATE_LIMITS]},
     retention=obj(
-        completed=text(examples=["P7D"]),
-        discarded=text(examples=["P30D"]),
-        cancelled=text(examples=["P1D"]),
+        completed=PERIOD,
+        discarded=PERIOD,
+        cancelled=PERIOD,
     )
     | {"additionalProperties": False},
     visibility_timeout=integer("Seconds.", minimum=1, maximum=CENTURY),

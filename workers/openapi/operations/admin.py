@@ -1,0 +1,295 @@
+"""The Admin API: jobs, dead letter, statistics, the server itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..operation import NO_JOB, TOO_LARGE, Operation, Query, Reply
+from ..schema import COUNT, TIME, array, boolean, enum, free, integer, nullable, obj, ref, text
+from ..sent import PERIOD, WHEN
+from .jobs import DONE, JOB
+from .queues import NOT_DEAD
+
+BASE = "/ojs/v1/admin"
+REASON = {"reason": text("Why, for the audit.", maxLength=2000)}
+WHY: dict[str, Any] = {
+    "body": obj(**REASON),
+    "example": {"reason": "customer asked"},
+    "optional": True,
+}
+PAGES = (
+    Query("page", integer(minimum=1, maximum=10_000, default=1)),
+    Query("per_page", integer(minimum=1, maximum=100, default=20)),
+    Query("limit", integer(minimum=1, maximum=100), "The same as `per_page`."),
+    Query("cursor", text(), "`pagination.next_cursor` of the page before."),
+)
+PAGINATION = obj(
+    "total page per_page has_more",
+    total=COUNT,
+    page=integer(),
+    per_page=integer(),
+    has_more=boolean(),
+    total_is_minimum=boolean("There are more than were counted."),
+    next_cursor=text(),
+)
+FIRST = {"total": 1, "page": 1, "per_page": 20, "has_more": False}
+LINE = obj(
+    "id type queue state priority attempt max_attempts created_at enqueued_at",
+    id=text(format="uuid"),
+    type=text(),
+    queue=text(),
+    state=ref("JobState"),
+    priority=integer(),
+    attempt=integer(),
+    max_attempts=integer(),
+    created_at=TIME,
+    enqueued_at=TIME,
+    started_at=TIME,
+    scheduled_at=TIME,
+    completed_at=TIME,
+    cancelled_at=TIME,
+    discarded_at=TIME,
+    worker_id=text(),
+    tags=array(text()),
+    dead_letter=boolean(),
+    error=free("The last one."),
+)
+SHORT = {
+    name: JOB[name]
+    for name in (
+        "id",
+        "type",
+        "queue",
+        "state",
+        "priority",
+        "attempt",
+        "max_attempts",
+        "created_at",
+        "enqueued_at",
+    )
+}
+WHOLE = obj(
+    "id type queue state args meta errors retry_policy metadata job",
+    id=text(format="uuid"),
+    type=text(),
+    queue=text(),
+    state=ref("JobState"),
+    args=array({}),
+    meta=free(),
+    errors=array(free()),
+    retry_policy=nullable(free("In force: with what the client left out.")),
+    metadata=free("When what happened."),
+    worker_id=text(),
+    redacted=boolean('What `OJS["REDACT_KEYS"]` names is hidden from this key.'),
+    previous_state=ref("JobState"),
+    re_enqueued_at=TIME,
+    job=free("The same once more."),
+)
+KNOWN = DONE | {"errors": [], "retry_policy": None, "metadata": {}, "worker_id": "worker-1"}
+FILTERS = (
+    Query("queue", text()),
+    Query("state", text(), "Several, separated by commas."),
+    Query("type", text(), "`email.*` means all that begin so."),
+    Query("since", text(), "Created then or later."),
+    Query("until", text(), "Created before."),
+    Query("worker_id", text()),
+    Query("error_type", text(), "Of the last error."),
+    Query("sort", enum("created_at", "scheduled_at", "priority", "discarded_at")),
+    Query("order", enum("asc", "desc")),
+)
+LINES = Reply(
+    "A page.",
+    obj("items pagination", items=array(LINE), pagination=PAGINATION),
+    {"items": [SHORT], "pagination": FIRST},
+)
+DETAIL = Reply(
+    "The job: its members at the top level, and as `job`.", WHOLE, KNOWN | {"job": KNOWN}
+)
+MAINTENANCE = obj(
+    "maintenance reason enabled_at estimated_end",
+    maintenance=boolean(),
+    reason=nullable(text()),
+    enabled_at=nullable(TIME),
+    estimated_end=nullable(TIME),
+    until=nullable(TIME),
+    enabled_by=text(),
+    refuse_jobs=boolean(),
+    disabled_at=TIME,
+)
+NONE = {"maintenance": False, "reason": None, "enabled_at": None, "estimated_end": None}
+POINT = {
+    "timestamp": "2026-02-12T10:30:00.000Z",
+    "processed": 112,
+    "completed": 110,
+    "failed": 2,
+    "enqueued": 120,
+    "discarded": 1,
+    "latency_p50_ms": 12,
+    "latency_p99_ms": 480,
+    "run_p50_ms": 780,
+    "run_p99_ms": 3100,
+}
+
+OPERATIONS = {
+    ("GET", f"{BASE}/jobs"): Operation(
+        "Admin", "Search jobs", {200: LINES}, "OJS admin API §7.1.", query=(*FILTERS, *PAGES)
+    ),
+    ("GET", f"{BASE}/jobs/{{job_id}}"): Operation(
+        "Admin", "Everything about a job", {200: DETAIL}, refusals=NO_JOB
+    ),
+    ("POST", f"{BASE}/jobs/{{job_id}}/cancel"): Operation(
+        "Admin",
+        "Cancel a job",
+        {200: DETAIL},
+        refusals=NO_JOB | {409: "It has finished already."} | TOO_LARGE,
+        **WHY,
+    ),
+    ("POST", f"{BASE}/jobs/{{job_id}}/retry"): Operation(
+        "Admin",
+        "Give a discarded or cancelled job fresh attempts",
+        {200: DETAIL},
+        refusals=NO_JOB | {409: "It is neither."} | TOO_LARGE,
+        **WHY,
+    ),
+    ("GET", f"{BASE}/dead-letter"): Operation(
+        "Admin", "Search the dead letter", {200: LINES}, query=(*FILTERS, *PAGES)
+    ),
+    ("DELETE", f"{BASE}/dead-letter"): Operation(
+        "Admin",
+        "Delete the dead letter, or a part of it, for good",
+        {
+            200: Reply(
+                "A bounded number in one request.",
+                obj("purged_count has_more", purged_count=COUNT, has_more=boolean()),
+                {"purged_count": 17, "has_more": False},
+            )
+        },
+        body=obj(
+            "confirm",
+            confirm=boolean("Must be true.", enum=[True]),
+            queue=text(maxLength=255),
+            type=text(maxLength=255),
+            error_type=text(maxLength=255),
+            older_than=WHEN,
+            **REASON,
+        ),
+        example={"confirm": True, "queue": "email", "reason": "the address list was wrong"},
+        refusals=TOO_LARGE,
+    ),
+    ("GET", f"{BASE}/dead-letter/stats"): Operation(
+        "Admin",
+        "How many dead jobs there are, of which queue and with which error",
+        {
+            200: Reply(
+                "Counted now.",
+                obj(
+                    "total by_queue by_error_type oldest_at newest_at retention",
+                    total=COUNT,
+                    by_queue={"type": "object", "additionalProperties": COUNT},
+                    by_error_type={"type": "object", "additionalProperties": COUNT},
+                    oldest_at=nullable(TIME),
+                    newest_at=nullable(TIME),
+                    retention=obj("max_age max_count", max_age=text(), max_count=COUNT),
+                ),
+                {
+                    "total": 2,
+                    "by_queue": {"email": 2},
+                    "by_error_type": {"SMTPError": 2},
+                    "oldest_at": "2026-02-11T10:30:00.000Z",
+                    "newest_at": "2026-02-12T10:30:00.000Z",
+                    "retention": {"max_age": "P180D", "max_count": 10_000},
+                },
+            )
+        },
+    ),
+    ("GET", f"{BASE}/dead-letter/{{job_id}}"): Operation(
+        "Admin", "A job of the dead letter", {200: DETAIL}, refusals=NOT_DEAD
+    ),
+    ("DELETE", f"{BASE}/dead-letter/{{job_id}}"): Operation(
+        "Admin",
+        "Delete a job of the dead letter for good",
+        {204: Reply("It is gone.")},
+        refusals=NOT_DEAD,
+    ),
+    ("POST", f"{BASE}/dead-letter/{{job_id}}/retry"): Operation(
+        "Admin",
+        "Enqueue it again with fresh attempts",
+        {200: DETAIL},
+        refusals=NOT_DEAD | TOO_LARGE,
+        **WHY,
+    ),
+    ("GET", f"{BASE}/stats/history"): Operation(
+        "Admin",
+        "What happened when, for charts",
+        {
+            200: Reply(
+                "One point a period, oldest first.",
+                obj(
+                    "period queue data",
+                    period=text(),
+                    queue=nullable(text()),
+                    data=array(
+                        obj(
+                            " ".join(POINT),
+                            **{
+                                name: TIME
+                                if name == "timestamp"
+                                else nullable(integer())
+                                if name.endswith("_ms")
+                                else COUNT
+                                for name in POINT
+                            },
+                        )
+                    ),
+                ),
+                {"period": "5m", "queue": None, "data": [POINT]},
+            )
+        },
+        query=(
+            Query("period", enum("1m", "5m", "1h", "1d")),
+            Query("since", text(), "An hour before `until` where it is left out."),
+            Query("until", text()),
+            Query("queue", text()),
+        ),
+    ),
+    ("GET", f"{BASE}/system/maintenance"): Operation(
+        "Admin",
+        "Whether the server is in maintenance",
+        {200: Reply("It.", MAINTENANCE, NONE)},
+    ),
+    ("POST", f"{BASE}/system/maintenance"): Operation(
+        "Admin",
+        "Begin maintenance, or end it",
+        {200: Reply("How it is now.", MAINTENANCE, NONE | {"disabled_at": JOB["created_at"]})},
+        "OJS admin API §12.1.",
+        body=obj(
+            "enabled",
+            enabled=boolean(),
+            until=WHEN,
+            estimated_duration=PERIOD,
+            refuse_jobs=boolean("Refuse new jobs as well."),
+            **REASON,
+        ),
+        example={"enabled": True, "reason": "migration", "estimated_duration": "PT30M"},
+        refusals=TOO_LARGE,
+    ),
+    ("GET", f"{BASE}/system/config"): Operation(
+        "Admin",
+        "What the server is configured to",
+        {
+            200: Reply(
+                "But for secrets; durations in seconds.",
+                obj(
+                    "specversion version backend capabilities extensions options",
+                    specversion=text(),
+                    version=text(),
+                    backend=text(),
+                    capabilities=free(),
+                    extensions={"description": "Names of extensions."},
+                    options=free(),
+                ),
+            )
+        },
+    ),
+}
+ALIASES: dict[tuple[str, str], tuple[str, str]] = {}

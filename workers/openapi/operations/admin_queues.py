@@ -1,0 +1,152 @@
+"""The Admin API: queues, and many jobs by a filter."""
+
+from __future__ import annotations
+
+from ..operation import TOO_LARGE, Operation, Query, Reply
+from ..schema import COUNT, TIME, Schema, array, boolean, enum, free, nullable, obj, text
+from ..sent import RATE, RATE_LIMITS, STATE, WHEN
+from .admin import BASE, FIRST, PAGES, PAGINATION, REASON
+from .jobs import JOB
+from .queue_operations import ABOUT, CONFIGURED, DOCUMENT, FULL, NO_QUEUE
+from .queue_operations import OPERATIONS as QUEUES
+
+COUNTS = dict.fromkeys(STATE, 0) | {"available": 42}
+FIGURES = FULL | {"counts": free(), "throughput": free(), "latency_ms": free()}
+FARES = {"counts": COUNTS, "throughput": {}, "latency_ms": {}}
+PAUSE = {
+    "paused_by": text(),
+    "reason": text(),
+    "paused_until": nullable(TIME),
+}
+STATES = {
+    "description": "One state, or several.",
+    "oneOf": [enum(*STATE), array(enum(*STATE), minItems=1)],
+}
+FILTER = obj(
+    queue=text(minLength=1, maxLength=255),
+    type=text("`email.*` means all that begin so.", minLength=1, maxLength=255),
+    state=STATES,
+    since=WHEN,
+    until=WHEN,
+    error_type=text(minLength=1, maxLength=255),
+    worker_id=text(minLength=1, maxLength=255),
+) | {"additionalProperties": False, "minProperties": 1}
+REPORT = {
+    "action": "retry",
+    "matched": 3,
+    "succeeded": 2,
+    "failed": 1,
+    "errors": [{"job_id": JOB["id"], "error": "Job is currently active and cannot be retried"}],
+    "has_more": False,
+}
+
+
+def by_filter(verb: str, summary: str) -> Operation:
+    return Operation(
+        "Admin",
+        summary,
+        {
+            200: Reply(
+                "What was done; or what a dry run would do.",
+                obj(
+                    "action matched succeeded failed errors has_more",
+                    action=text(),
+                    matched=COUNT,
+                    succeeded=COUNT,
+                    failed=COUNT,
+                    errors=array(obj("job_id error", job_id=text(), error=text())),
+                    has_more=boolean("There are more: ask again."),
+                    dry_run=boolean(),
+                ),
+                REPORT | {"action": verb},
+            )
+        },
+        "A bounded number in one request, all of them or none (OJS admin API §8).",
+        body=obj(
+            "filter",
+            filter=FILTER,
+            confirm=boolean("Must be true, but for a dry run."),
+            dry_run=boolean("Count only."),
+            **REASON,
+        ),
+        example={"filter": {"queue": "email"}, "confirm": True, "reason": "mail server is back"},
+        refusals=TOO_LARGE,
+    )
+
+
+def stopped(summary: str, like: str, **more: Schema) -> Operation:
+    pattern = QUEUES["POST", f"/ojs/v1/queues/{{name}}/{like}"].replies[200]
+    schema = pattern.schema or {}
+    properties = schema["properties"] | PAUSE
+    return Operation(
+        "Admin",
+        summary,
+        {200: Reply("The queue.", schema | {"properties": properties}, pattern.example)},
+        body=obj(**REASON, **more),
+        example={"reason": "the mail server is down"},
+        optional=True,
+        refusals=NO_QUEUE | TOO_LARGE,
+    )
+
+
+OPERATIONS = {
+    ("GET", f"{BASE}/queues"): Operation(
+        "Admin",
+        "Every queue, how deep it is and how it fares",
+        {
+            200: Reply(
+                "By name.",
+                obj(
+                    "items pagination",
+                    items=array(obj("name status counts throughput latency_ms", **FIGURES)),
+                    pagination=PAGINATION,
+                ),
+                {"items": [CONFIGURED | FARES], "pagination": FIRST},
+            )
+        },
+        "OJS admin API §6.1.",
+        query=(Query("state", enum("active", "paused", "draining")), *PAGES),
+    ),
+    ("GET", f"{BASE}/queues/{{name}}"): Operation(
+        "Admin",
+        "A queue with its configuration",
+        {
+            200: Reply(
+                "It.",
+                obj(
+                    "name status counts throughput latency_ms queue oldest_available_at pause",
+                    **FIGURES,
+                    queue=obj("name status paused", **DOCUMENT),
+                    oldest_available_at=nullable(TIME),
+                    pause=obj(**PAUSE),
+                ),
+                CONFIGURED | FARES | {"queue": ABOUT, "oldest_available_at": None, "pause": {}},
+            )
+        },
+        refusals=NO_QUEUE,
+    ),
+    ("POST", f"{BASE}/queues/{{name}}/pause"): stopped(
+        "Hand out none of its jobs", "pause", until=WHEN
+    ),
+    ("POST", f"{BASE}/queues/{{name}}/resume"): stopped("Hand them out again", "resume"),
+    ("PUT", f"{BASE}/queues/{{name}}/rate-limit"): Operation(
+        "Admin",
+        "Set the rate limit of a whole queue",
+        {200: Reply("The queue as it is now.", obj("name status config", **FULL), CONFIGURED)},
+        "OJS rate limiting §7.2.",
+        body={"anyOf": [RATE, RATE_LIMITS]},
+        example={"limit": 100, "period": "PT1M"},
+        refusals=TOO_LARGE,
+    ),
+    ("POST", f"{BASE}/jobs/bulk/retry"): by_filter("retry", "Give many jobs fresh attempts"),
+    ("POST", f"{BASE}/dead-letter/retry"): by_filter(
+        "retry", "Give many jobs of the dead letter fresh attempts"
+    ),
+    ("POST", f"{BASE}/jobs/bulk/cancel"): by_filter("cancel", "Cancel many jobs"),
+    ("POST", f"{BASE}/jobs/bulk/delete"): by_filter("delete", "Delete many jobs for good"),
+}
+ALIASES = {
+    (method, path.replace("/ojs/v1/", f"{BASE}/", 1)): (method, path)
+    for method, path in QUEUES
+    if "{name}" in path and (method, path.replace("/ojs/v1/", f"{BASE}/", 1)) not in OPERATIONS
+}

@@ -1,0 +1,178 @@
+"""The Admin API: workers, and how the whole server is doing."""
+
+from __future__ import annotations
+
+from ..operation import TOO_LARGE, Operation, Query, Reply
+from ..schema import COUNT, TIME, array, boolean, enum, free, integer, nullable, obj, text
+from .admin import BASE, FIRST, LINE, PAGES, PAGINATION, REASON, WHY
+
+NO_WORKER = {404: "There is no such worker."}
+GONE = {409: "It is gone, or nothing leads back to running."}
+STATES = ("running", "quiet", "terminate", "stale")
+WORKER = {
+    "id": text(),
+    "hostname": text(),
+    "pid": nullable(integer()),
+    "state": enum(*STATES, "terminated"),
+    "reported_state": text(),
+    "directive": nullable(text()),
+    "desired_state": text(),
+    "condition": text(),
+    "queues": array(text()),
+    "labels": array(text()),
+    "capabilities": array({}),
+    "concurrency": nullable(integer()),
+    "active_jobs": COUNT,
+    "jobs_done": COUNT,
+    "jobs_failed": COUNT,
+    "started_at": nullable(TIME),
+    "last_heartbeat_at": nullable(TIME),
+    "protocol": text(),
+    "version": text(),
+    "metadata": free(),
+}
+ONE = {
+    "id": "worker-1",
+    "hostname": "host-1",
+    "pid": 4711,
+    "state": "running",
+    "reported_state": "running",
+    "directive": None,
+    "desired_state": "running",
+    "condition": "running",
+    "queues": ["email"],
+    "labels": ["eu"],
+    "capabilities": [],
+    "concurrency": 10,
+    "active_jobs": 3,
+    "jobs_done": 1200,
+    "jobs_failed": 4,
+    "started_at": "2026-02-12T10:00:00.000Z",
+    "last_heartbeat_at": "2026-02-12T10:30:00.000Z",
+    "protocol": "ojs",
+    "version": "acme-worker/2.1",
+    "metadata": {},
+}
+DETAIL = {
+    "jobs": array(LINE),
+    "directives": array(
+        obj(
+            "directive asked_by source reason asked_at answer answered_at",
+            directive=text(),
+            asked_by=text(),
+            source=text(),
+            reason=text(),
+            asked_at=nullable(TIME),
+            answer=text(),
+            answered_at=nullable(TIME),
+        )
+    ),
+}
+ORDERED = Reply(
+    "The worker; it hears it with its next heartbeat.",
+    obj(f"{' '.join(WORKER)} jobs directives signalled", **WORKER, **DETAIL, signalled=boolean()),
+    ONE | {"directive": "quiet", "jobs": [], "directives": [], "signalled": True},
+)
+NUMBERS = {"type": "object", "additionalProperties": COUNT}
+
+OPERATIONS = {
+    ("GET", f"{BASE}/workers"): Operation(
+        "Admin",
+        "List workers",
+        {
+            200: Reply(
+                "Every worker that has not left.",
+                obj(
+                    "items summary pagination",
+                    items=array(obj(" ".join(WORKER), **WORKER)),
+                    summary=NUMBERS,
+                    pagination=PAGINATION,
+                ),
+                {"items": [ONE], "summary": {"total": 1, "running": 1}, "pagination": FIRST},
+            )
+        },
+        "OJS admin API §9.1.",
+        query=(
+            Query("state", enum(*STATES)),
+            Query("label", text()),
+            Query("queue", text()),
+            Query("hostname", text()),
+            Query("version", text()),
+            Query("protocol", text()),
+            *PAGES,
+        ),
+    ),
+    ("GET", f"{BASE}/workers/{{worker_id}}"): Operation(
+        "Admin",
+        "A worker, the jobs in its hands and what was asked of it",
+        {
+            200: Reply(
+                "The worker.",
+                obj(f"{' '.join(WORKER)} jobs directives", **WORKER, **DETAIL),
+                ONE | {"jobs": [], "directives": []},
+            )
+        },
+        refusals=NO_WORKER,
+    ),
+    ("POST", f"{BASE}/workers/{{worker_id}}/quiet"): Operation(
+        "Admin",
+        "Ask it to take no more jobs",
+        {200: ORDERED},
+        refusals=NO_WORKER | GONE | TOO_LARGE,
+        **WHY,
+    ),
+    ("POST", f"{BASE}/workers/{{worker_id}}/resume"): Operation(
+        "Admin", "Take that back", {200: ORDERED}, refusals=NO_WORKER | GONE | TOO_LARGE, **WHY
+    ),
+    ("POST", f"{BASE}/workers/{{worker_id}}/directive"): Operation(
+        "Admin",
+        "Ask it for a state",
+        {200: ORDERED},
+        body=obj("directive", directive=enum("quiet", "terminate", "running", "resume"), **REASON),
+        example={"directive": "terminate", "reason": "new version"},
+        refusals=NO_WORKER | GONE | TOO_LARGE,
+    ),
+    ("DELETE", f"{BASE}/workers/{{worker_id}}"): Operation(
+        "Admin",
+        "Forget a stale worker, and take its jobs back",
+        {
+            200: Reply(
+                "It is forgotten.",
+                obj(
+                    "id deregistered removed jobs_rescheduled",
+                    id=text(),
+                    deregistered=boolean(),
+                    removed=boolean(),
+                    jobs_rescheduled=COUNT,
+                ),
+                {
+                    "id": "worker-1",
+                    "deregistered": True,
+                    "removed": True,
+                    "jobs_rescheduled": 3,
+                },
+            )
+        },
+        refusals=NO_WORKER | {409: "It is not stale."} | TOO_LARGE,
+        **WHY,
+    ),
+    ("GET", f"{BASE}/stats"): Operation(
+        "Admin",
+        "Queues, workers and jobs of the whole server",
+        {
+            200: Reply(
+                "Counted now.",
+                obj(
+                    "queues workers jobs throughput uptime_seconds",
+                    queues={"description": "Their number, or what is known of them."},
+                    workers=COUNT,
+                    jobs=free(),
+                    throughput=free(),
+                    uptime_seconds=COUNT,
+                ),
+            )
+        },
+        "OJS admin API §10.1.",
+    ),
+}
+ALIASES: dict[tuple[str, str], tuple[str, str]] = {}
