@@ -16,6 +16,7 @@ from ..models import DeadJob, Job, JobError, Queue, Scope
 from ..projects import own
 from ..timestamps import format_timestamp, parse_timestamp
 from ..validation import QUEUE_LENGTH, QUEUE_PATTERN
+from .authentication import Caller
 from .base import OJSViewSet, Response
 from .dialects import job_reply
 from .jobs import full_envelope, parse_id
@@ -90,32 +91,8 @@ class DeadLetterViewSet(OJSViewSet):
     """`/ojs/v1/dead-letter`: the discarded jobs, as a view (OJS HTTP §12)."""
 
     scopes: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("list", "retrieve", "retry", "destroy"), Scope.OPERATE
+        ("retrieve", "retry", "destroy"), Scope.OPERATE
     )
-
-    def list(self, request: Any) -> Response:
-        """Newest first; `queue` and `type` filter."""
-        parameters = request.query_params
-        dead = own(DeadJob.objects.order_by("-finished_at", "-pk"), self.caller.project)
-        for name in ("queue", "type"):
-            if parameters.get(name):
-                dead = dead.filter(**{name: parameters[name]})
-        jobs, pagination = page(
-            parameters,
-            dead,
-            keys=lambda job: [job.finished_at.isoformat(), str(job.pk)],
-            after=_older_than,
-            parts=2,
-            most=MAX_DEAD,
-        )
-        history = errors_by_job([job.pk for job in jobs])
-        return Response(
-            {
-                "jobs": [envelope(job, history.get(job.pk, ())) for job in jobs],
-                "pagination": pagination,
-                "total": pagination["total"],
-            }
-        )
 
     def retrieve(self, request: Any, job_id: str) -> Response:
         job = DeadJob.objects.filter(pk=parse_id(job_id)).first()
@@ -145,6 +122,31 @@ class DeadLetterViewSet(OJSViewSet):
                 selection={"ids": [str(wanted)]},
             )
         return Response({"deleted": True, "job_id": job_id})
+
+
+def list_dead(request: Any, caller: Caller) -> Response:
+    """Newest first; `queue` and `type` filter."""
+    parameters = request.query_params
+    dead = own(DeadJob.objects.order_by("-finished_at", "-pk"), caller.project)
+    for name in ("queue", "type"):
+        if parameters.get(name):
+            dead = dead.filter(**{name: parameters[name]})
+    jobs, pagination = page(
+        parameters,
+        dead,
+        keys=lambda job: [job.finished_at.isoformat(), str(job.pk)],
+        after=_older_than,
+        parts=2,
+        most=MAX_DEAD,
+    )
+    history = errors_by_job([job.pk for job in jobs])
+    return Response(
+        {
+            "jobs": [envelope(job, history.get(job.pk, ())) for job in jobs],
+            "pagination": pagination,
+            "total": pagination["total"],
+        }
+    )
 
 
 def _older_than(rows: Any, keys: list[str]) -> Any:

@@ -3,6 +3,8 @@
 from django.urls import path
 
 from .admin import urls as admin
+from .admin.bulk import AdminBulkViewSet
+from .admin.dead_letter import AdminDeadLetterViewSet, WholeDeadLetterViewSet
 from .bulk import BulkViewSet
 from .cron import CronViewSet
 from .jobs import JobViewSet
@@ -84,7 +86,21 @@ urlpatterns = [
         RateLimitViewSet.as_view({"get": "retrieve", "put": "override"}),
         name="rate-limit",
     ),
-    path("ojs/v1/dead-letter", DeadLetterViewSet.as_view({"get": "list"}), name="dead-letter"),
+    path(
+        "ojs/v1/dead-letter",
+        WholeDeadLetterViewSet.as_view({"get": "list", "delete": "purge"}),
+        name="dead-letter",
+    ),
+    path(
+        "ojs/v1/dead-letter/stats",
+        AdminDeadLetterViewSet.as_view({"get": "stats"}),
+        name="dead-letter-stats",
+    ),
+    path(
+        "ojs/v1/dead-letter/retry",
+        AdminBulkViewSet.as_view({"post": "retry_dead"}),
+        name="dead-letter-bulk-retry",
+    ),
     path(
         "ojs/v1/dead-letter/<str:job_id>",
         DeadLetterViewSet.as_view({"get": "retrieve", "delete": "destroy"}),

@@ -510,3 +510,21 @@ def test_the_dead_letter_is_counted_by_queue_and_by_error(operator):
     assert body["by_error_type"] == {"Timeout": 2, "Refused": 1, "Unknown": 1}
     assert body["oldest_at"] <= body["newest_at"]
     assert body["retention"] == {"max_age": "P180D", "max_count": 10_000}
+
+
+def test_the_dead_letter_has_the_addresses_of_its_own_document_too():
+    """Dead letter §10: the same verbs, without `/admin`."""
+    client = OJSClient(make_key("on-call", scopes=["operate"])[1])
+    for queue in ("email", "email", "billing"):
+        JobFactory(dead=True, queue=queue)
+
+    assert client.see("dead-letter").json()["total"] == 3
+    assert client.see("dead-letter/stats").json()["by_queue"] == {"billing": 1, "email": 2}
+    billing = {"filter": {"queue": "billing"}, "confirm": True}
+    assert client.send("dead-letter/retry", billing).json()["succeeded"] == 1
+    assert (
+        refusal(erase(client, "dead-letter", {"queue": "email"}))["details"]["field"] == "confirm"
+    )
+    purged = erase(client, "dead-letter", {"queue": "email", "confirm": True})
+    assert purged.json() == {"purged_count": 2, "has_more": False}
+    assert client.see("dead-letter").json()["total"] == 0

@@ -15,7 +15,7 @@ from ...models import DeadJob, JobError, Scope
 from ...timestamps import format_timestamp
 from ..base import Response
 from ..jobs import parse_id
-from ..queues import errors_by_job
+from ..queues import errors_by_job, list_dead
 from .base import AdminViewSet, confirmed, reason_of
 from .documents import COLUMNS, line, moment, reply
 from .paging import page
@@ -123,3 +123,16 @@ class AdminDeadLetterViewSet(AdminViewSet):
                 },
             }
         )
+
+
+class WholeDeadLetterViewSet(AdminDeadLetterViewSet):
+    """`/ojs/v1/dead-letter` itself: listed as over HTTP, purged as over the Admin API (OJS HTTP
+    §12; dead letter §10)."""
+
+    @property
+    def scope(self) -> str:
+        return Scope.OPERATE if self.action == "list" else super().scope
+
+    def list(self, request: Any) -> Response:
+        """Newest first, in full; `queue` and `type` filter."""
+        return list_dead(request, self.caller)

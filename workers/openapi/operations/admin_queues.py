@@ -149,4 +149,7 @@ ALIASES = {
     (method, path.replace("/ojs/v1/", f"{BASE}/", 1)): (method, path)
     for method, path in QUEUES
     if "{name}" in path and (method, path.replace("/ojs/v1/", f"{BASE}/", 1)) not in OPERATIONS
+} | {
+    (method, f"/ojs/v1/dead-letter{path}"): (method, f"{BASE}/dead-letter{path}")
+    for method, path in (("DELETE", ""), ("GET", "/stats"), ("POST", "/retry"))
 }
