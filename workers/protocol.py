@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import cache
 from typing import Any, NamedTuple
 
 from django.db.models import F
@@ -314,8 +315,12 @@ STANDING = """
 
 
 def _standing(worker_id: str, queues: Sequence[str]) -> _Standing:
-    statement = STANDING.format(queues=", ".join(["%s"] * len(queues)))
-    return _Standing._make(run(statement, [*queues, worker_id])[0])
+    return _Standing._make(run(_statement(len(queues)), [*queues, worker_id])[0])
+
+
+@cache
+def _statement(queues: int) -> str:
+    return STANDING.format(queues=", ".join(["%s"] * queues))
 
 
 def ack(completions: Sequence[Completion], *, project: str = "") -> list[Outcome]:

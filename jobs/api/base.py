@@ -9,6 +9,7 @@ import json
 import logging
 import re
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, ClassVar, cast
 
 import orjson
@@ -175,7 +176,7 @@ class OJSViewSet(ViewSet):
         if parsed is not None:
             projects.require(parsed, self.caller.project)
 
-    @property
+    @cached_property
     def caller(self) -> Caller:
         return cast(Caller, self.request.user)
 
