@@ -103,7 +103,7 @@ def test_no_csrf_token_is_asked_for(api, path):
         ("jobs/batch", "POST"),
         (f"jobs/{NOBODYS}", "GET, HEAD, DELETE, PATCH"),
         ("queues", "GET, HEAD, POST"),
-        ("dead-letter", "GET, HEAD"),
+        ("dead-letter", "GET, HEAD, DELETE"),
         ("events", "GET, HEAD"),
         ("health", "GET, HEAD"),
         ("workers/fetch", "POST"),
