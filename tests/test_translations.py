@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import pytest
 from django.contrib import admin
+from django.contrib.admin.utils import quote
 from django.urls import reverse
 from django.utils import translation
 
@@ -214,7 +215,7 @@ def test_no_page_is_half_english(fleet, language):
         *(list_of(f"ojs_jobs_{model}") for model in ("job", "deadjob", "queue", "event")),
         reverse("admin:ojs_jobs_job_change", args=[job.pk]),
         reverse("admin:ojs_jobs_queue_change", args=["slow"]),
-        reverse("admin:ojs_workers_worker_change", args=[fleet.pk]),
+        reverse("admin:ojs_workers_worker_change", args=[quote(fleet.pk)]),
         reverse("admin:index"),
     ]
     client.cookies["django_language"] = language
