@@ -78,11 +78,18 @@ def reclaim_orphans() -> int:
     §10.2 asks for the jobs of the last heartbeat; a job fetched after it is held all the same.
     The reservation covers both, and never a job that has moved on (§5.6).
     """
-    gone = Worker.objects.filter(state=WorkerState.TERMINATED)
-    orphans = Job.objects.active().filter(
-        reserved_until__isnull=False, reserved_by__in=gone.values("pk")
-    )
-    return engine.reclaim(orphans, engine.WORKER_DEATH)
+    held = Job.objects.active().filter(reserved_until__isnull=False)
+    skip = connection().features.has_select_for_update_skip_locked
+    with atomic():
+        # The worker is locked first, as a heartbeat locks it: one that returns just now either
+        # keeps its jobs or hears that it has lost them (§10.3).
+        gone = (
+            Worker.objects.filter(state=WorkerState.TERMINATED, pk__in=held.values("reserved_by"))
+            .order_by("pk")
+            .select_for_update(skip_locked=skip)
+        )
+        ids = list(gone.values_list("pk", flat=True)[:BATCH_SIZE])
+        return engine.reclaim(held.filter(reserved_by__in=ids), engine.WORKER_DEATH) if ids else 0
 
 
 def expire_reservations() -> int:

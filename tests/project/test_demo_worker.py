@@ -62,6 +62,17 @@ def becomes(job: Job, state: str) -> Job:
     return job
 
 
+def taken(job: Job) -> Job:
+    """Wait until a worker has begun the job, which may be over by the time it is seen."""
+
+    def begun() -> bool:
+        job.refresh_from_db()
+        return job.started_at is not None
+
+    eventually(begun, lambda: f"the job is still {job.state}")
+    return job
+
+
 def says(state: str) -> None:
     eventually(
         lambda: Worker.objects.get().state == state,
@@ -99,7 +110,7 @@ def test_it_runs_no_more_jobs_than_it_said(api, worker):
 
 
 def test_it_obeys_quiet_and_the_resume_of_it(api, worker):
-    busy = becomes(enqueue(api, "demo.slow", 1), "active")
+    busy = taken(enqueue(api, "demo.slow", 1))
     assert Worker.objects.direct(WorkerState.QUIET) == 1
     says("quiet")
     becomes(busy, "completed")
@@ -171,7 +182,7 @@ def test_told_to_terminate_it_fails_what_outlasts_the_grace_period_and_leaves(ap
 
 def test_sigterm_lets_it_finish_what_it_has(api, tmp_path):
     with working(api, tmp_path, "--grace", "30") as worker:
-        job = becomes(enqueue(api, "demo.slow", 1), "active")
+        job = taken(enqueue(api, "demo.slow", 1))
 
         assert worker.terminate() == 0
 
