@@ -183,6 +183,7 @@ def _at(place: str, read: Any, item: Document, caller: Any) -> Any:
     except InvalidRequest as refusal:
         refusal.message = f"{place}: {refusal.message}"
         refusal.details["field"] = f"{place}.{refusal.details.get('field', '')}"
+        fields.within(place, refusal)
         raise
 
 
@@ -218,6 +219,7 @@ def failure(body: Document, caller: Any) -> Failure:
         _read_error(found, error)
     except InvalidRequest as refusal:
         refusal.details["field"] = f"error.{refusal.details.get('field', '')}"
+        fields.within("error", refusal)
         raise
     return found
 
