@@ -25,7 +25,7 @@ from . import display
 from .base import ReadOnlyModelAdmin
 from .copying import copy_view, may_copy
 from .export import as_csv
-from .job_list import PREVIEW, JobChangeList, NewestJobs
+from .job_list import PREVIEW, NewestDead, NewestJobs
 from .search import HELP, search
 from .timeline import timeline
 from .why import why
@@ -126,7 +126,7 @@ class JobPages(ReadOnlyModelAdmin):
         return search(queryset, search_term, sees_all=may_see(request.user)), False
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
-        return NewestJobs if self.is_searched_by_id else JobChangeList
+        return NewestJobs if self.is_searched_by_id else NewestDead
 
     def get_urls(self) -> Any:
         views: tuple[tuple[str, str, Any], ...] = (
