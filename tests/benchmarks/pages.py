@@ -57,7 +57,7 @@ PAGES = {
     "workers, page 10": "ojs_workers/worker/?p=10",
     "workers, search": "ojs_workers/worker/?q=host-7",
     "workers, busiest first": "ojs_workers/worker/?o=-4",
-    "workers, one": "ojs_workers/worker/worker_2D77/change/",
+    "workers, one": "ojs_workers/worker/worker-77/change/",
     **{
         f"workers by {name}": f"ojs_workers/worker/?{name}={value}"
         for name, value in {

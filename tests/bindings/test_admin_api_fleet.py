@@ -60,7 +60,7 @@ def test_a_label_is_quieted_and_the_next_fetch_and_heartbeat_of_each_obey(operat
     action = OperatorAction.objects.get()
     assert (action.verb, action.actor, action.source) == ("quiet_worker", "on-call", "api")
     assert (action.count, action.reason) == (2, "Release 42")
-    assert action.selection == {"filter": {"label": "blue"}}
+    assert action.selection == {"filter": {"label": "blue"}, "ids": ["a", "b"]}
     assert Directive.objects.filter(action_id=action.pk).count() == 2
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import pytest
 from django.urls import reverse
 from django.utils import timezone
 
-from jobs import engine, rollup
-from jobs.models import CronJob, CronRun, Job, Rollup
+from jobs import engine, maintenance, rollup
+from jobs.audit import Actor
+from jobs.models import CronJob, CronRun, Job, Rollup, Source
 from tests.factories import (
     JobErrorFactory,
     JobFactory,
@@ -34,6 +36,10 @@ def running_reaper(db):
 def wrong(page):
     """What the attention list says."""
     return [item.text for item in page.context["attention"]]
+
+
+def idle(page):
+    return [text for text in wrong(page) if "cron job" in text]
 
 
 def card(page, name):
@@ -77,6 +83,18 @@ def test_whatever_is_wrong_comes_first(admin_client):
     ]
 
 
+def test_maintenance_is_told_with_who_why_and_until_when(admin_client):
+    maintenance.begin(
+        actor=Actor("ops", Source.ADMIN),
+        reason="New disks.",
+        until=timezone.now() + timedelta(hours=2),
+    )
+
+    (text,) = wrong(admin_client.get(DASHBOARD))
+
+    assert text.startswith("Maintenance: no jobs are handed out. New disks. (Begun by ops, ends in")
+
+
 def cron_job(name, **changes):
     template = {"type": "report.make", "args": []}
     engine.upsert_cron(engine.NewCronJob(name, "0 9 * * *", template))
@@ -103,7 +121,7 @@ def test_schedules_that_did_not_run_are_told_with_the_reason(admin_client):
 
     page = admin_client.get(DASHBOARD)
 
-    assert wrong(page) == [
+    assert idle(page) == [
         "The cron job “full” was refused 1 min ago: Queue “mail” is full.",
         "The cron job “late” should have run 2 min 5 s ago.",
         "The cron job “lost” is enabled and has no next run.",
@@ -117,9 +135,10 @@ def test_a_schedule_that_ran_again_no_longer_calls(admin_client):
     for _ in range(2):
         engine.run_cron_now(slow)
     Job.objects.update(state="completed", finished_at=timezone.now())
+    assert len(idle(admin_client.get(DASHBOARD))) == 1
     engine.run_cron_now(slow)
 
-    assert wrong(admin_client.get(DASHBOARD)) == []
+    assert idle(admin_client.get(DASHBOARD)) == []
 
 
 def test_many_schedules_that_did_not_run_are_not_all_named(admin_client):

@@ -14,7 +14,9 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from jobs import maintenance
 from jobs.admin import display
+from jobs.admin.maintenance import in_words
 from jobs.conf import ojs_settings
 from jobs.models import CronJob, DeadJob
 from jobs.models.cron import LATE, Outcome
@@ -52,6 +54,14 @@ def attention(figures: Any) -> list[Item]:
     """Everything that is wrong, errors first."""
     items = [item for source in _sources for item in source(figures)]
     return sorted(items, key=lambda item: not item.is_error)
+
+
+@watch
+def maintenance_mode(figures: Any) -> Iterator[Item]:
+    switch = maintenance.current()
+    if switch is not None:
+        url = display.admin_url(figures.site_name, "ojs_jobs_maintenance", "changelist")
+        yield Item(in_words(switch), url)
 
 
 @watch
