@@ -270,7 +270,12 @@ def _unfinished(name: str) -> list[Job]:
     unfinished = list(jobs.only("type", "queue", "state", "attempt", "priority"))
     # Finished, or deleted since.
     finished = set(ids) - {job.pk for job in unfinished}
-    open_runs.filter(job_id__in=finished).update(unfinished=False, held=False)
+    if finished:
+        # Passing over those that somebody else has locked: they are seen to be over next time.
+        skip = connection().features.has_select_for_update_skip_locked
+        over = open_runs.filter(job_id__in=finished).select_for_update(skip_locked=skip)
+        runs = list(over.values_list("pk", flat=True))
+        CronRun.objects.filter(pk__in=runs).update(unfinished=False, held=False)
     return unfinished
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pytest
 
-from jobs import engine
 from jobs.audit import Actor
 from jobs.errors import Conflict
 from jobs.lifecycle import State

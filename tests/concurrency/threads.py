@@ -49,11 +49,13 @@ WAITING = """
 """
 
 
-def while_it_waits(change: Callable[[], Any], act: Callable[[], Any]) -> Any:
-    """Do `change`, and commit it when `act` waits for its locks; return what `act` did.
+def while_it_waits(
+    change: Callable[[], Any], act: Callable[[], Any], then: Callable[[], Any] = lambda: None
+) -> Any:
+    """Do `change`; when `act` waits for its locks do `then`, and commit; return what `act` did.
 
-    What `act` read before it had to wait is out of date then. One that does not wait at all goes
-    on without it, and the change is committed when it is done.
+    What `act` read before it had to wait is out of date then. If `then` needs what `act` has
+    locked already, that is a deadlock. An `act` that does not wait at all is done before `then`.
     """
     with ThreadPoolExecutor(1) as pool:
 
@@ -74,4 +76,5 @@ def while_it_waits(change: Callable[[], Any], act: Callable[[], Any]) -> Any:
             change()
             acting = pool.submit(acted)
             eventually(lambda: acting.done() or waits(), lambda: "neither done nor waiting")
+            then()
         return acting.result()
