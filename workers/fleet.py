@@ -59,10 +59,7 @@ class Selector:
         for label in self.labels:
             found = found.filter(JSONArrayHas("labels", label))
         if self.queues:
-            of_any = Q()
-            for queue in self.queues:
-                of_any |= Q(JSONArrayHas("queues", queue))
-            found = found.filter(of_any)
+            found = found.filter(any_of("queues", self.queues))
         for column, texts in (
             ("hostname", self.hosts),
             ("version", self.versions),
@@ -71,6 +68,14 @@ class Selector:
             if texts:
                 found = found.filter(**{f"{column}__in": texts})
         return found.order_by("pk")
+
+
+def any_of(column: str, texts: Iterable[str]) -> Q:
+    """Workers whose list holds at least one of these."""
+    found = Q()
+    for text in texts:
+        found |= Q(JSONArrayHas(column, text))
+    return found
 
 
 def find(worker_id: str, *, project: str = "") -> Worker:
@@ -115,8 +120,10 @@ def order(
         part_of: the action in the audit that this order carries out, if there is one already.
     """
     with atomic():
-        wanted = Worker.objects.filter(pk__in=workers.order_by().values("pk"))
-        chosen = list(wanted.order_by("pk").select_for_update())
+        wanted = Worker.objects.filter(pk__in=workers.order_by().values("pk")).order_by("pk")
+        ids = list(wanted.select_for_update().values_list("pk", flat=True))
+        # Asked again now that they stand still: a subquery is not, after the wait for a lock.
+        chosen = list(workers.filter(pk__in=ids).order_by("pk"))
         named = Worker.objects.filter(pk__in=[worker.pk for worker in chosen])
         hearing = named.quieted() if directive == WorkerState.RUNNING else named.behind(directive)
         heard = list(hearing.order_by("pk").values_list("pk", flat=True))

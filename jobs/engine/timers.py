@@ -111,12 +111,16 @@ def time_out() -> int:
                 :BATCH_SIZE
             ]
         )
-        outcomes = []
-        for job in overrun:
-            failure = _overrun(job)
-            about: dict[str, Any] = {"time": job.now, "worker_id": job.reserved_by}
-            record([job_event("job.timeout", job, data=failure.details, **about)])
-            outcomes += fail_locked([job], failure)
+        if not overrun:
+            return 0
+        failures = [_overrun(job) for job in overrun]
+        record(
+            job_event(
+                "job.timeout", job, time=job.now, worker_id=job.reserved_by, data=failure.details
+            )
+            for job, failure in zip(overrun, failures, strict=True)
+        )
+        outcomes = fail_locked(zip(overrun, failures, strict=True))
     if outcomes:
         send_on_commit(jobs_failed, Job, outcomes=outcomes)
     return len(outcomes)
