@@ -63,9 +63,14 @@ class OperatorActionAdmin(ReadOnlyModelAdmin):
     @admin.display(description=_("selection"))
     def chosen(self, action: OperatorAction) -> str | SafeString:
         """How the targets were chosen; their own names where nothing else was said."""
-        words = [f"{key}: {value}" for key, value in action.selection.items() if key != "ids"]
+        said = ((key, value) for key, value in action.selection.items() if key != "ids")
+        words = [f"{key}: {_named(value)}" for key, value in said]
         return display.code("; ".join(words) or ", ".join(action.selection.get("ids", ())))
 
     @admin.display(description=_("selection"))
     def whole_selection(self, action: OperatorAction) -> str | SafeString:
         return display.json_block(action.selection)
+
+
+def _named(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
