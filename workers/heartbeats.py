@@ -35,21 +35,24 @@ class Description:
     concurrency: int | None = None
     labels: list[str] | None = None
     job_types: list[str] | None = None
-    """What it can run; told at registration only."""
+    """What it can run."""
     project: str | None = None
-    """Whose it is, which its key says; settled when it arrives."""
+    """Whose it is, which its key says."""
     started_at: datetime | None = None
     protocol: str | None = None
     version: str | None = None
     heartbeat_timeout: timedelta | None = None
     capabilities: list[str] | None = None
-    """Written at registration alone, like `details` and `specs`."""
     details: dict[str, Any] | None = None
     specs: dict[str, str] | None = None
 
     def given(self) -> dict[str, Any]:
         pairs = ((name, getattr(self, name)) for name in self.__slots__)
         return {name: value for name, value in pairs if value is not None}
+
+
+SETTLED = frozenset({"job_types", "project", "capabilities", "details", "specs"})
+"""What a worker says when it arrives; no later heartbeat changes it."""
 
 
 @dataclass(slots=True)
@@ -210,7 +213,8 @@ def _write_portable(heartbeat: Heartbeat) -> Written | None:
         before = fresh.select_for_update().values_list("state", flat=True).first()
         if before is None:
             return None
-        Worker.objects.filter(pk=heartbeat.worker_id).update(**changes(heartbeat))
+        said = {name: it for name, it in changes(heartbeat).items() if name not in SETTLED}
+        Worker.objects.filter(pk=heartbeat.worker_id).update(**said)
         worker = Worker.objects.only("state", "directive").get(pk=heartbeat.worker_id)
         jobs = {job_id for job_id in heartbeat.job_ids().values() if job_id is not None}
         if worker.state == WorkerState.QUIET != before:
@@ -227,7 +231,7 @@ def _write_portable(heartbeat: Heartbeat) -> Written | None:
 
 
 def changes(heartbeat: Heartbeat) -> dict[str, Any]:
-    """The columns a heartbeat writes."""
+    """The columns that a worker's first heartbeat writes; later ones leave what is `SETTLED`."""
     said: dict[str, Any] = heartbeat.description.given() if heartbeat.description else {}
     said["last_heartbeat_at"] = timezone.now()
     if heartbeat.active_job_ids is not None:

@@ -153,6 +153,7 @@ def retry(job_ids: Collection[UUID], *, cancelled: bool = False) -> int:
             expires_at=None,
             finished_by="",
             unfenced=False,
+            result_pruned=False,
             enqueued_at=Now(),
         )
         # Its attempts are counted anew; what the last one kept is there for the first.

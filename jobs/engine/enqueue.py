@@ -170,13 +170,15 @@ def _store(new: Sequence[NewJob], *, admitted: bool = False) -> None:
     insert = _insert_postgresql if is_postgresql() else _insert_portable
     for start in range(0, len(new), BATCH):
         batch = new[start : start + BATCH]
-        stored = insert(batch, admitted)
-        if stored < len(batch):
+        while (stored := insert(batch, admitted)) < len(batch):
             if not admitted:
                 maintenance.refuse_jobs()
             if not (admitted or stored) and bounds.guarded({job.queue for job in batch}):
                 raise bounds.Guarded
-            raise _duplicate(batch)
+            taken = _taken(batch)
+            if stored or taken:
+                raise _duplicate_of(taken or batch[0])
+            # What refused them is over again, and they are tried once more.
     limits.know([job for job in new if job.rate_limit])
 
 
@@ -298,13 +300,12 @@ def _duplicate_of(job: NewJob) -> DuplicateJob:
     return DuplicateJob(f"A job with id '{job.id}' already exists.", existing_job_id=str(job.id))
 
 
-def _duplicate(batch: Sequence[NewJob]) -> DuplicateJob:
-    """Find out which id was taken. On PostgreSQL the others of the batch are there, ours."""
+def _taken(batch: Sequence[NewJob]) -> NewJob | None:
+    """Find a job whose id is taken. On PostgreSQL the others of the batch are there, ours."""
     ids = [job.id for job in batch if job.client_id]
-    stamp = batch[0].created_at
-    taken = Job.objects.filter(pk__in=ids).exclude(created_at=stamp).values_list("pk", flat=True)
-    existing = next(iter(taken[:1]), ids[0])
-    return _duplicate_of(next(job for job in batch if job.id == existing))
+    others = Job.objects.filter(pk__in=ids).exclude(created_at=batch[0].created_at)
+    existing = others.values_list("pk", flat=True).first()
+    return next((job for job in batch if job.id == existing), None)
 
 
 _known_queues: set[str] = set()

@@ -17,7 +17,7 @@ from .. import wakeup
 from ..database import atomic
 from ..events import job_event, record
 from ..lifecycle import Event, State
-from ..models import Job, JobError
+from ..models import Job, JobError, RateLimit
 from ..retry import RetryPolicy
 from ..signals import jobs_failed, send_on_commit
 from . import limits
@@ -48,15 +48,29 @@ def fail(failures: Sequence[Failure]) -> list[Outcome]:
                 outcomes[index] = Outcome(job.pk, max_attempts=job.max_attempts)
                 settled.append((job, item, outcomes[index]))
                 del locked[item.job_id]
+        _hold_limits(settled)
         _settle_failed(settled)
-        for job, item, _ in settled:
-            if item.rate_limit_until is not None and job.rate_key:
-                limits.hold(job.rate_key, item.rate_limit_until, item.message)
     answers = [outcomes.get(index, Outcome(item.job_id)) for index, item in enumerate(failures)]
     explain(failures, answers, "fail")
     if settled and jobs_failed.has_listeners():
         send_on_commit(jobs_failed, Job, outcomes=[outcome for _, _, outcome in settled])
     return answers
+
+
+def _hold_limits(settled: Sequence[tuple[Job, Failure, Outcome]]) -> None:
+    """Hold the rate limits that handlers met, before workflows are locked, as a fetch does (§9)."""
+    held = [
+        (job.rate_key, item.rate_limit_until, item.message)
+        for job, item, _ in settled
+        if item.rate_limit_until is not None and job.rate_key
+    ]
+    keys = {key for key, _, _ in held}
+    if len(keys) > 1:
+        # In the order in which a fetch locks several.
+        rows = RateLimit.objects.filter(pk__in=keys).order_by("pk").select_for_update()
+        list(rows.values_list("pk", flat=True))
+    for key, until, message in held:
+        limits.hold(key, until, message)
 
 
 def _holds(item: Failure, job: Job) -> bool:
@@ -67,9 +81,9 @@ def _holds(item: Failure, job: Job) -> bool:
     )
 
 
-def fail_locked(jobs: Iterable[Job], failure: Failure) -> list[Outcome]:
-    """Fail active jobs the caller has locked, all in the same way (an execution timeout)."""
-    settled = [(job, failure, Outcome(job.pk, max_attempts=job.max_attempts)) for job in jobs]
+def fail_locked(failed: Iterable[tuple[Job, Failure]]) -> list[Outcome]:
+    """Fail active jobs the caller has locked; one outcome for each, in order."""
+    settled = [(job, item, Outcome(job.pk, max_attempts=job.max_attempts)) for job, item in failed]
     _settle_failed(settled)
     return [outcome for _, _, outcome in settled]
 

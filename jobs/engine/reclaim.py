@@ -177,7 +177,7 @@ def _take_back_portable(lost: JobQuerySet, cause: Cause) -> int:
     _return([job.pk for job in jobs if job.has_attempts_left])
     _discard(spent)
     record(event for job in jobs for event in _events(job, cause, now))
-    wakeup.notify({job.queue for job in jobs})
+    wakeup.notify({job.queue for job in jobs if job.has_attempts_left})
     follow([job.pk for job in spent if job.followed])
     return len(jobs)
 

@@ -62,13 +62,15 @@ def time_out() -> int:
                 :BATCH_SIZE
             ]
         )
+        if not overrun:
+            return 0
         now = timezone.now()
         failures = [_overrun(job, now) for job in overrun]
-        outcomes = []
-        for job, failure in zip(overrun, failures, strict=True):
-            about: dict[str, Any] = {"time": now, "worker_id": job.reserved_by}
-            record([job_event("job.timeout", job, data=failure.details, **about)])
-            outcomes += fail_locked([job], failure)
+        record(
+            job_event("job.timeout", job, time=now, worker_id=job.reserved_by, data=failure.details)
+            for job, failure in zip(overrun, failures, strict=True)
+        )
+        outcomes = fail_locked(zip(overrun, failures, strict=True))
     if outcomes:
         send_on_commit(jobs_failed, Job, outcomes=outcomes)
     return len(outcomes)
