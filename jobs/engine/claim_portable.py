@@ -61,7 +61,7 @@ def take(
     able: Sequence[str],
     project: str,
 ) -> list[ClaimedJob]:
-    """The tidy version, for databases where one statement cannot do it all."""
+    """Claim available jobs of the queues, then due ones; see `claim()`."""
     with atomic():
         ids: list[UUID] = []
         wanted = open_queues(queues)
@@ -79,7 +79,11 @@ def take(
                 if room > 0:
                     found = jobs.filter(queue=queue).order_by(*order)[:room]
                     ids += found.values_list("pk", flat=True)
-        return claim_chosen(ids, worker_id, period)
+        claimed = claim_chosen(ids, worker_id, period)
+    place = {queue: number for number, queue in enumerate(queues)}
+    return sorted(
+        claimed, key=lambda job: (place[job.queue], -job.priority, job.enqueued_at, job.id)
+    )
 
 
 def open_queues(queues: Sequence[str]) -> list[str]:
