@@ -19,7 +19,7 @@ from django.utils import timezone
 from jobs import engine
 from jobs.api.authentication import make_key
 from jobs.lifecycle import State
-from jobs.models import ApiKey, Job
+from jobs.models import ApiKey, Job, OperatorAction
 from jobs.validation import new_job
 from tests import processes
 from tests.conftest import url_of_test_database
@@ -292,7 +292,13 @@ def test_only_the_worker_that_claimed_a_job_may_update_it(connect, worker):
     other = connect()
     other.register("worker-002")
 
-    for said in ({"status": "completed"}, {"status": "running"}, {"progress_percent": 5}):
+    for said in (
+        {"status": "completed"},
+        {"status": "completed", "worker_id": "worker-001"},
+        {"status": "failed", "worker_id": "worker-001"},
+        {"status": "running"},
+        {"progress_percent": 5},
+    ):
         assert other.refused("JOB.UPDATE", str(job.pk), json.dumps(said)) == (
             "Worker worker-002 cannot update job claimed by worker-001"
         )
@@ -494,6 +500,8 @@ def test_a_session_key_speaks_for_its_worker_and_no_other(guarded, capsys):
     key = capsys.readouterr().out.strip()
     assert len(bytes.fromhex(key)) == 32
     assert key not in str(ApiKey.objects.values())
+    action = OperatorAction.objects.get()
+    assert (action.verb, action.source, action.count) == ("manage_keys", "shell", 1)
 
     first = Client(guarded.port, password=key)
     assert first.register().startswith("OK")

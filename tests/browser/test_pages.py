@@ -87,6 +87,30 @@ def test_the_dashboard_shows_what_is_wrong_and_renews_itself(log_in):
     assert page.locator("#throughput-table[open]").count() == 1
 
 
+def test_nothing_moves_for_whoever_asked_for_that(log_in):
+    a_busy_hour()
+    page = log_in(reduced_motion="reduce")
+    page.goto(DASHBOARD)
+
+    moving = """
+        () => [...document.querySelectorAll("*")].map(each => getComputedStyle(each)).filter(
+            style => style.transitionDuration !== "0s" || style.animationName !== "none"
+        ).length
+    """
+    assert page.evaluate(moving) == 0
+
+
+def test_without_script_the_dashboard_reloads_itself(log_in):
+    a_busy_hour()
+    page = log_in(java_script_enabled=False)
+    page.goto(DASHBOARD + "?refresh=2")
+    assert "A job has been waiting in “mail”" in page.inner_text("[data-live=attention]")
+
+    Job.objects.filter(queue="mail").delete()
+
+    page.locator("text=waiting in “mail”").wait_for(state="detached")
+
+
 SHOW = """
 (hidden) => {
     Object.defineProperty(document, "hidden", {value: hidden, configurable: true});

@@ -12,15 +12,12 @@ from jobs.engine import Failure
 
 from . import handlers
 from .active import ActiveJob, ActiveJobs
-from .client import Refused
+from .client import CONFLICT, Refused
 from .context import JobContext, Progress
 from .execution import failed
 from .handlers import Handler
 from .outcomes import JobTimeout, needs_database, not_found
 from .pool import EventLoop, Threads
-
-CONFLICT = 409
-"""The job is not, or no longer, this worker's."""
 
 
 class Dispatcher:
