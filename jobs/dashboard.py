@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from django.db.models import Count, Sum
+from django.db.models import Sum
 from django.utils import formats
 
 from .database import run_by_index
 from .lifecycle import State
 from .models import Job, QueueSample
+from .models.job import DUE_STATES
 from .querysets import JobQuerySet
 
 MOST_COUNTED = 500
@@ -62,28 +63,33 @@ SOME = """
                FROM ojs_jobs_job AS job
               WHERE job.queue = queue.name AND job.state = 'available'
               LIMIT {most}) AS first)"""
-AVAILABLE = """
-    SELECT queue.name, {count}, {since}
+# What is due: its indexes do not tell scheduled from retryable, nor the one for due jobs one queue
+# from another, so that one bounded look at all of them beats a look for each queue.
+DEPTHS = """
+    SELECT queue.name, 'available', {count}, {since}
       FROM ojs_jobs_queue AS queue
      WHERE queue.name IN ({names})
-"""
-# Their indexes do not tell scheduled from retryable, nor the one for due jobs one queue from
-# another: one bounded look at all of them beats a look for each queue.
-DUE = """
-    SELECT queue, state, count(*)
+ UNION ALL
+    SELECT queue, state, count(*), NULL
       FROM (SELECT queue, state
               FROM ojs_jobs_job
              WHERE state IN ('scheduled', 'retryable')
              LIMIT {most}) AS first
   GROUP BY queue, state
+ UNION ALL
+    SELECT queue, 'active', count(*), NULL
+      FROM ojs_jobs_job
+     WHERE reserved_until IS NOT NULL AND state = 'active'
+  GROUP BY queue
 """
 
 
-def _available_statement(names: int) -> str:
-    return AVAILABLE.format(
+def _depths_statement(names: int) -> str:
+    return DEPTHS.format(
         count=SOME.format(what="count(*)", most=MOST_COUNTED + 1),
         since=SOME.format(what="min(enqueued_at)", most=MOST_COUNTED + 1),
         names=", ".join(["%s"] * names),
+        most=MOST_DUE_COUNTED + 1,
     )
 
 
@@ -95,25 +101,18 @@ def depths(queues: Collection[str]) -> dict[str, Depth]:
     found = {queue: Depth() for queue in queues}
     if not found:
         return found
-    available, due = run_by_index(
-        (_available_statement(len(found)), list(found)),
-        (DUE.format(most=MOST_DUE_COUNTED + 1), ()),
-    )
-    for name, jobs, since in available:
-        found[name].waiting_since = _moment(since)
-        found[name].jobs[State.AVAILABLE] = min(jobs, MOST_COUNTED)
-        if jobs > MOST_COUNTED:
-            found[name].capped.add(State.AVAILABLE)
-    are_too_many = sum(jobs for _name, _state, jobs in due) > MOST_DUE_COUNTED
-    for name, state, jobs in due:
+    (rows,) = run_by_index((_depths_statement(len(found)), list(found)))
+    for name, state, jobs, since in rows:
         if name in found:
-            found[name].jobs[state] = jobs
-    if are_too_many:
-        for depth in found.values():
-            depth.capped |= {State.SCHEDULED, State.RETRYABLE}
-    active = Job.objects.active().filter(queue__in=queues, reserved_until__isnull=False)
-    for name, jobs in active.order_by().values_list("queue").annotate(Count("pk")):
-        found[name].jobs[State.ACTIVE] = jobs
+            found[name].jobs[State(state)] = jobs
+            found[name].waiting_since = found[name].waiting_since or _moment(since)
+    due = sum(jobs for _name, state, jobs, _since in rows if state in DUE_STATES)
+    for depth in found.values():
+        if depth.of(State.AVAILABLE) > MOST_COUNTED:
+            depth.jobs[State.AVAILABLE] = MOST_COUNTED
+            depth.capped.add(State.AVAILABLE)
+        if due > MOST_DUE_COUNTED:
+            depth.capped |= set(DUE_STATES)
     deep = [name for name, depth in found.items() if depth.capped]
     if deep:
         _add_samples(found, deep)

@@ -65,8 +65,6 @@ class Schedule(Protocol):
     def after(self, moment: datetime) -> Occurrence | None:
         """The first occurrence later than `moment`; None if there is none in fifty years."""
 
-    def explain(self) -> str: ...
-
 
 @dataclass(frozen=True)
 class Interval:
@@ -77,9 +75,6 @@ class Interval:
 
     def after(self, moment: datetime) -> Occurrence:
         return Occurrence(moment + self.length)
-
-    def explain(self) -> str:
-        return f"Every {self.spelling}"
 
 
 class WallClock(CronSim):
@@ -137,11 +132,6 @@ class Calendar:
             elif at > moment:
                 return Occurrence(at, skipped, skipped_at)
         return None
-
-    def explain(self) -> str:
-        if WallClock(self.expression, datetime(2000, 1, 1)).nearest:
-            return self.expression
-        return CronSim(self.expression, datetime(2000, 1, 1)).explain()
 
 
 @cache

@@ -59,10 +59,7 @@ class Selector:
         for label in self.labels:
             found = found.filter(JSONArrayHas("labels", label))
         if self.queues:
-            of_any = Q()
-            for queue in self.queues:
-                of_any |= Q(JSONArrayHas("queues", queue))
-            found = found.filter(of_any)
+            found = found.filter(any_of("queues", self.queues))
         for column, texts in (
             ("hostname", self.hosts),
             ("version", self.versions),
@@ -71,6 +68,14 @@ class Selector:
             if texts:
                 found = found.filter(**{f"{column}__in": texts})
         return found.order_by("pk")
+
+
+def any_of(column: str, texts: Iterable[str]) -> Q:
+    """Workers whose list holds at least one of these."""
+    found = Q()
+    for text in texts:
+        found |= Q(JSONArrayHas(column, text))
+    return found
 
 
 def find(worker_id: str, *, project: str = "") -> Worker:

@@ -215,14 +215,15 @@ def say(model_admin: Any, request: HttpRequest, done: int, text: str, asked: int
 
 def trace(
     request: HttpRequest, verb: str, objects: Sequence[Any], answer: Answer, **how: Any
-) -> None:
-    """Write down that the operator did `verb` to `objects`, if there were any.
+) -> Any:
+    """Write down that the operator did `verb` to `objects`, if there were any; return the entry.
 
     See `audit.record_action`.
     """
-    if objects:
-        how = {"selection": answer.selection, "reason": answer.reason} | how
-        record_action(of_request(request), verb, objects, **how)
+    if not objects:
+        return None
+    how = {"selection": answer.selection, "reason": answer.reason} | how
+    return record_action(of_request(request), verb, objects, **how)
 
 
 def in_batches(

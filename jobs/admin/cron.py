@@ -20,6 +20,7 @@ from ..schedules import InvalidSchedule, read_schedule, upcoming
 from . import display
 from .base import ReadOnlyModelAdmin, may
 from .confirm import Answer, Question, ask, say, trace
+from .cron_words import in_words
 
 RUNS = 10
 
@@ -122,7 +123,7 @@ class CronJobAdmin(ReadOnlyModelAdmin):
     @admin.display(description=_("in words"))
     def meaning(self, cron: CronJob) -> str:
         try:
-            return read_schedule(cron.expression, cron.timezone).explain()
+            return in_words(read_schedule(cron.expression, cron.timezone))
         except InvalidSchedule as problem:
             return str(problem)
 

@@ -25,7 +25,7 @@ from . import display
 from .base import ReadOnlyModelAdmin
 from .copying import copy_view, may_copy
 from .export import as_csv
-from .job_list import PREVIEW, JobChangeList, NewestJobs
+from .job_list import PREVIEW, NewestDead, NewestJobs
 from .search import HELP, search
 from .timeline import timeline
 from .why import why
@@ -81,7 +81,7 @@ class JobPages(ReadOnlyModelAdmin):
             {"fields": ("pretty_args", "pretty_meta", "pretty_parents", "pretty_result")},
         ),
         (
-            _("Timeline"),
+            _("Times"),
             {
                 "fields": (
                     "created",
@@ -126,7 +126,7 @@ class JobPages(ReadOnlyModelAdmin):
         return search(queryset, search_term, sees_all=may_see(request.user)), False
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
-        return NewestJobs if self.is_searched_by_id else JobChangeList
+        return NewestJobs if self.is_searched_by_id else NewestDead
 
     def get_urls(self) -> Any:
         views: tuple[tuple[str, str, Any], ...] = (
@@ -193,7 +193,13 @@ class JobPages(ReadOnlyModelAdmin):
 
     @admin.display(description=_("worker"))
     def worker(self, job: Job) -> str | SafeString:
-        return display.worker_link(self.admin_site.name, job.reserved_by or job.finished_by)
+        name = job.reserved_by or job.finished_by
+        # An id as long as a UUID would make five lines of each row.
+        return format_html(
+            '<span class="ojs-clip" title="{}">{}</span>',
+            name,
+            display.worker_link(self.admin_site.name, name),
+        )
 
     # Fields of the page
 
@@ -274,7 +280,7 @@ class JobPages(ReadOnlyModelAdmin):
     @admin.display(description=_("finished"))
     def finished(self, job: Job) -> str | SafeString:
         if job.finished_at and job.started_at:
-            lasted = display.span(job.finished_at - job.started_at)
+            lasted = display.lasted(job.finished_at - job.started_at)
             after = gettext("%(span)s after it was started") % {"span": lasted}
             return format_html("{}, {}", display.moment(job.finished_at), after)
         return display.moment(job.finished_at)

@@ -83,8 +83,11 @@ def maintenance_notice(request: HttpRequest) -> str | None:
     if not request.user.has_module_perms("ojs_jobs"):
         return None
     switch = maintenance.current()
-    if switch is None:
-        return None
+    return None if switch is None else in_words(switch)
+
+
+def in_words(switch: Maintenance) -> str:
+    """What maintenance means for jobs, why, by whom, and when it ends."""
     said = gettext("Maintenance: no jobs are handed out.")
     if switch.refuses_jobs:
         said = gettext("Maintenance: no jobs are handed out, and none are taken.")

@@ -66,7 +66,7 @@ class KeysetChangeList(FiguresChangeList):
 
     def __init__(self, request: Any, *args: Any, **kwargs: Any) -> None:
         for name in (OLDER, NEWER):
-            if key := parse_uuid(request.GET.get(name, "")):
+            if key := self.read_key(request.GET.get(name, "")):
                 self.edge, self.direction = key, name
         super().__init__(request, *args, **kwargs)
 
@@ -77,21 +77,35 @@ class KeysetChangeList(FiguresChangeList):
             self.filter_params.pop(name, None)
         return super().get_queryset(request, exclude_parameters)
 
+    # The key of a row is its id; a list in another order says how its own are written and read.
+
+    def read_key(self, text: str) -> Any:
+        return parse_uuid(text)
+
+    def key_of(self, row: Any) -> str:
+        return str(row.pk)
+
+    def older_than(self, rows: Any, key: Any) -> Any:
+        return rows.filter(pk__lt=key)
+
+    def newer_than(self, rows: Any, key: Any) -> Any:
+        return rows.filter(pk__gt=key)
+
     def page_of_rows(self) -> list[Any]:
         rows, size = self.queryset, self.list_per_page
         if self.edge is not None and self.direction == NEWER:
-            found = list(rows.filter(pk__gt=self.edge).order_by("pk")[: size + 1])
+            found = list(self.newer_than(rows, self.edge).reverse()[: size + 1])
             has_newer, has_older = len(found) > size, True
             page = found[:size][::-1]
         else:
-            older = rows if self.edge is None else rows.filter(pk__lt=self.edge)
+            older = rows if self.edge is None else self.older_than(rows, self.edge)
             found = list(older[: size + 1])
             has_newer, has_older = self.edge is not None, len(found) > size
             page = found[:size]
         if page and has_newer:
-            self.newer_query = self.get_query_string({NEWER: page[0].pk})
+            self.newer_query = self.get_query_string({NEWER: self.key_of(page[0])})
         if page and has_older:
-            self.older_page_query = self.get_query_string({OLDER: page[-1].pk})
+            self.older_page_query = self.get_query_string({OLDER: self.key_of(page[-1])})
         return page
 
     @property

@@ -277,12 +277,15 @@ class QueueAdmin(OJSModelAdmin):
             text = gettext("Nothing was purged: these are not the names of the queues.")
             self.message_user(request, text, messages.ERROR)
             return back(request)
-        trace(request, "purge_queue", answer.objects, answer, message=gettext("Purged."))
+        # Before the first batch: what a crash leaves undone was not done by nobody.
+        action = trace(request, "purge_queue", answer.objects, answer, message=gettext("Purged."))
         waiting = Job.objects.filter(queue__in=names, state__in=sorted(WAITING))
         deleted = len(engine.bulk.purge(waiting, WAITING, most=PURGED_AT_ONCE))
         # What a workflow or another job waits for must end, not vanish.
         who = {"cancelled_by": request.user.get_username(), "reason": answer.reason}
         cancelled = len(engine.bulk.cancel(waiting, **who, most=PURGED_AT_ONCE))
+        action.selection |= {"deleted": deleted, "cancelled": cancelled}
+        action.save(update_fields=["selection"])
         text = ngettext("%(count)s job was deleted.", "%(count)s jobs were deleted.", deleted)
         text %= {"count": dashboard.grouped(deleted)}
         if cancelled:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.utils import timezone
@@ -56,10 +56,15 @@ def timeline(job: Any, site_name: str) -> list[Step]:
     for index, (moment, kind, state, worker, attempt) in enumerate(found):
         end = found[index + 1][0] if index + 1 < len(found) else timezone.now()
         is_over = index + 1 == len(found) and state in ENDS
-        lasted = display.NOTHING if is_over else display.lasted(end - moment)
+        lasted = display.NOTHING if is_over else _duration(state, end - moment)
         link = display.worker_link(site_name, worker)
         steps.append(Step(moment, _words(kind), str(state), link, attempt or None, lasted))
     return steps
+
+
+def _duration(state: State, length: timedelta) -> str:
+    about = {"span": display.lasted(length)}
+    return _("ran %(span)s") % about if state == State.ACTIVE else _("waited %(span)s") % about
 
 
 def _from_columns(job: Any) -> list[tuple[datetime, str, State, str, int | None]]:

@@ -47,6 +47,17 @@ class Caller:
                 f"This API key may not do that: it needs the scope '{scope}'.", scope=scope
             )
 
+    def require_no_project(self) -> None:
+        """
+        Raises:
+            PermissionDenied: the key belongs to a project, and this concerns all of them.
+        """
+        if self.project:
+            raise PermissionDenied(
+                "This API key belongs to a project, and this concerns all of them.",
+                project=self.project,
+            )
+
 
 ANYBODY = Caller(scopes=frozenset(str(scope) for scope in Scope))
 """What everybody may where `ALLOW_ANONYMOUS` is on."""

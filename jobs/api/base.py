@@ -143,6 +143,8 @@ class OJSViewSet(ViewSet):
 
     scopes: ClassVar[dict[str, str]] = {}
     """Action → scope; an action that is not named here is open to everybody."""
+    about_everybody: ClassVar[frozenset[str]] = frozenset()
+    """Actions on what all projects share: nothing for the key of one of them."""
 
     @classmethod
     def as_view(cls, *args: Any, **kwargs: Any) -> Any:
@@ -159,6 +161,8 @@ class OJSViewSet(ViewSet):
         scope = self.scope
         if scope:
             self.caller.require(scope, reads=request.method in READS)
+        if self.action in self.about_everybody:
+            self.caller.require_no_project()
         if "job_id" in kwargs and self.caller.project:
             self.require_own(kwargs["job_id"])
 

@@ -10,7 +10,7 @@ from django.utils import timezone
 from .. import dashboard, engine, fields, queue_config
 from ..audit import of_caller, record_action
 from ..database import atomic
-from ..errors import NotFound, PermissionDenied
+from ..errors import NotFound
 from ..fields import missing, refuse
 from ..lifecycle import State
 from ..models import Job, Queue, Scope
@@ -38,6 +38,7 @@ class QueueOperationsViewSet(OJSViewSet):
         "purge": Scope.OPERATE,
         "destroy": Scope.OPERATE,
     }
+    about_everybody = frozenset({"pause", "resume", "configure", "limit", "destroy"})
 
     def retrieve(self, request: Any, name: str) -> Response:
         """A queue, its configuration and how deep it is (queue configuration §9.3)."""
@@ -135,10 +136,6 @@ class QueueOperationsViewSet(OJSViewSet):
 
     def destroy(self, request: Any, name: str) -> Response:
         """Delete a queue, saying what becomes of its jobs (queue configuration §5.3)."""
-        if self.caller.project:
-            raise PermissionDenied(
-                "A queue holds jobs of everybody; this API key belongs to a project."
-            )
         body = self.read()
         strategy = fields.text(body, "strategy", "reject") or ""
         if strategy not in STRATEGIES:

@@ -33,6 +33,7 @@ class QueueViewSet(OJSViewSet):
     """`/ojs/v1/queues`"""
 
     scopes: ClassVar[dict[str, str]] = {"list": Scope.PRODUCE, "create": Scope.OPERATE}
+    about_everybody = frozenset({"create"})
 
     def create(self, request: Any) -> Response:
         """Make a queue before its first job (queue configuration §9.2)."""

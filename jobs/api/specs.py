@@ -36,6 +36,7 @@ class SpecViewSet(OJSViewSet):
         "create": Scope.OPERATE,
         "destroy": Scope.OPERATE,
     }
+    about_everybody = frozenset({"create", "destroy"})
 
     def list(self, request: Any) -> Response:
         """What is registered, by type."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -49,7 +49,8 @@ class NewCronJob:
     template: dict[str, Any]
     timezone: str = "UTC"
     overlap_policy: OverlapPolicy = OverlapPolicy.SKIP
-    enabled: bool = True
+    enabled: bool | None = True
+    """None: as it is, where a protocol has no word for it; a new one is enabled."""
     description: str = ""
     project: str = ""
 
@@ -76,7 +77,8 @@ def upsert_cron(new: NewCronJob) -> tuple[CronJob, bool]:
     """
     read_schedule(new.expression, new.timezone)
     now = timezone.now()
-    wanted = {
+    new, asked = replace(new, enabled=new.enabled is not False), new.enabled
+    wanted: dict[str, Any] = {
         "expression": new.expression,
         "timezone": new.timezone,
         "template": new.template,
@@ -94,11 +96,11 @@ def upsert_cron(new: NewCronJob) -> tuple[CronJob, bool]:
         if not created and new.project and row.project != new.project:
             raise PermissionDenied(f"Cron job '{new.name}' is not of this project.")
         if not created:
-            wanted["project"] = row.project
+            wanted |= {"project": row.project, "enabled": row.enabled if asked is None else asked}
             same = ("expression", "timezone", "enabled")
-            kept = all(getattr(row, name) == wanted[name] for name in same)
-            changes = wanted if kept else wanted | _timing(new, now)
-            CronJob.objects.filter(pk=new.name).update(**changes)
+            if any(getattr(row, name) != wanted[name] for name in same):
+                wanted |= _timing(replace(new, enabled=wanted["enabled"]), now)
+            CronJob.objects.filter(pk=new.name).update(**wanted)
             row.refresh_from_db()
     return row, created
 

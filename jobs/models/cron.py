@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import ClassVar
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import OuterRef, Q, Subquery
 from django.db.models.functions import Now
 from django.utils.timezone import now
 from django.utils.translation import gettext_lazy as _
@@ -28,9 +29,27 @@ class Outcome(models.TextChoices):
     REFUSED = "refused", _("refused")
 
 
+LATE = timedelta(minutes=1)
+"""The reaper looks for due schedules each second."""
+
+
 class CronJobQuerySet(models.QuerySet["CronJob"]):
     def due(self) -> CronJobQuerySet:
         return self.filter(next_run_at__lte=Now())
+
+    def that_did_not_run(self) -> CronJobQuerySet:
+        """Enabled ones that are late, have no next run, or whose latest run came to nothing.
+
+        The latest run is told as `last_outcome`, `last_reason` and `last_decided_at`.
+        """
+        runs = CronRun.objects.filter(cron_name=OuterRef("pk")).order_by("-id")
+        told = {
+            f"last_{name}": Subquery(runs.values(name)[:1])
+            for name in ("outcome", "reason", "decided_at")
+        }
+        is_late = Q(next_run_at__isnull=True) | Q(next_run_at__lte=Now() - LATE)
+        came_to_nothing = Q(last_outcome__in=(Outcome.SKIPPED, Outcome.REFUSED))
+        return self.filter(enabled=True).annotate(**told).filter(is_late | came_to_nothing)
 
 
 class CronJob(models.Model):

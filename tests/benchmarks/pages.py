@@ -2,16 +2,20 @@
 
     DATABASE_URL=postgresql://… python -m tests.benchmarks.pages
 
-fills the database it is given (once) and prints a line for each page: median, slowest, queries.
+fills the database it is given (once) and prints a line for each page: median, slowest, queries, and
+whether that is within the goal. `ONLY=search` measures the pages with this in their name, `SLOW=1`
+adds the two slowest queries of each.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import statistics
 import sys
 import time
 from typing import Any
+from urllib.parse import quote
 
 JOBS = 1_000_000
 WORKERS = 1_000
@@ -50,19 +54,90 @@ PAGES = {
     "dashboard, 24 hours": "ojs_workers/dashboard/?range=24h",
     "dashboard, 7 days": "ojs_workers/dashboard/?range=7d",
     "workers": "ojs_workers/worker/",
-    "workers with a label": "ojs_workers/worker/?label=blue",
+    "workers, page 10": "ojs_workers/worker/?p=10",
+    "workers, search": "ojs_workers/worker/?q=host-7",
+    "workers, busiest first": "ojs_workers/worker/?o=-4",
+    "workers, one": "ojs_workers/worker/worker-77/change/",
+    **{
+        f"workers by {name}": f"ojs_workers/worker/?{name}={value}"
+        for name, value in {
+            "state": "running",
+            "desired": "running",
+            "directive": "none",
+            "label": "blue",
+            "queue": "queue-7",
+            "host": "host-7",
+            "version": "2.0",
+            "protocol": "ojs",
+            "stale": "no",
+            "group": "label",
+        }.items()
+    },
+    "workers grouped by host": "ojs_workers/worker/?group=host",
     "jobs": "ojs_jobs/job/",
     "jobs, half a million rows on": "ojs_jobs/job/?older={middle}",
+    **{
+        f"jobs, {state}": f"ojs_jobs/job/?state={state}"
+        for state in ("available", "active", "scheduled", "retryable", "completed", "cancelled")
+    },
     "jobs, discarded": "ojs_jobs/job/?state=discarded",
+    "jobs, pending": "ojs_jobs/job/?state=pending",
+    "jobs, queue": "ojs_jobs/job/?queue=queue-7",
     "jobs, type and queue": "ojs_jobs/job/?type=type-7&queue=queue-7",
-    "jobs, search by type": "ojs_jobs/job/?q=type:type-7",
-    "jobs, search by tag and worker": "ojs_jobs/job/?q=tag:a+worker:worker-7",
-    "jobs, a type there is not": "ojs_jobs/job/?q=type:nothing",
-    "jobs, search in arguments": "ojs_jobs/job/?q=args.0:999",
+    "jobs, completed of a type": "ojs_jobs/job/?state=completed&type=type-7",
+    "jobs, discarded of a queue there is not": "ojs_jobs/job/?state=discarded&queue=none",
+    "jobs, last 24 hours": "ojs_jobs/job/?since=24h",
+    "jobs, type, last 24 hours": "ojs_jobs/job/?since=24h&type=type-7",
+    **{
+        f"search {text}": f"ojs_jobs/job/?q={quote(text)}"
+        for text in (
+            "type:type-7",
+            "type:nothing",
+            "queue:queue-7",
+            "queue:nothing",
+            "tag:a",
+            "tag:nothing",
+            "worker:worker-65",
+            "worker:nothing",
+            "worker:worker-999",
+            "tag:a worker:worker-65",
+            "args.0:999",
+            "args.1:user@example.com",
+            "meta.tenant:acme",
+            "error:error-7",
+            "error:nothing",
+            "error:error-7 type:type-20",
+            "id:{middle}",
+            "{middle}",
+            "type-7",
+            "nothing",
+            "state:retryable",
+            "state:completed queue:nothing",
+            "project:acme",
+            "type:type-7 before:{earlier}",
+            "args.0:999 before:{earlier}",
+            "error:error-7 after:{earlier}",
+        )
+    },
+    "search type:nothing, last 24 hours": "ojs_jobs/job/?since=24h&q=type:nothing",
+    "search tag:nothing, completed": "ojs_jobs/job/?state=completed&q=tag:nothing",
+    "search args.0:999, discarded": "ojs_jobs/job/?state=discarded&q=args.0:999",
+    "search error:error-7, discarded": "ojs_jobs/job/?state=discarded&q=error:error-7",
     "dead letter": "ojs_jobs/deadjob/",
+    "dead letter, last page": "ojs_jobs/deadjob/?older={dead}",
+    "dead letter by type": "ojs_jobs/deadjob/?type=type-20",
+    "dead letter by queue": "ojs_jobs/deadjob/?queue=queue-0",
+    "dead letter by error": "ojs_jobs/deadjob/?error=error-7",
     "dead letter by error, 24 hours": "ojs_jobs/deadjob/?error=error-7&since=24h",
+    "dead letter, search error:error-7": "ojs_jobs/deadjob/?q=error:error-7",
+    "dead letter, search args.0:999": "ojs_jobs/deadjob/?q=args.0:999",
+    "one job": "ojs_jobs/job/{middle}/change/",
     "queues": "ojs_jobs/queue/",
+    "events": "ojs_jobs/event/",
+    "operator actions": "ojs_jobs/operatoraction/",
 }
+GOAL, QUERIES = 300, 15
+"""Milliseconds and queries that a page may take."""
 
 
 def fill() -> None:
@@ -110,6 +185,7 @@ def measure() -> None:
     from django.test.utils import CaptureQueriesContext
     from django.utils import timezone
 
+    from jobs.identifiers import moment_of
     from jobs.models import Job
     from workers import reaper
     from workers.models import Worker
@@ -117,10 +193,20 @@ def measure() -> None:
     user, _ = User.objects.get_or_create(username="bench", is_staff=True, is_superuser=True)
     client = Client()
     client.force_login(user)
-    print(f"{'page':36}{'median ms':>10}{'slowest':>9}{'queries':>9}")
-    middle = Job.objects.order_by("pk").values_list("pk", flat=True)[JOBS // 2]
+    print(f"{'page':44}{'median ms':>10}{'slowest':>9}{'queries':>9}")
+    ids = Job.objects.order_by("pk").values_list("pk", flat=True)
+    dead = Job.objects.dead().order_by("finished_at")
+    died, dead_id = dead.values_list("finished_at", "pk")[50]
+    places = {
+        "middle": ids[JOBS // 2],
+        "earlier": f"{moment_of(ids[JOBS // 2]):%Y-%m-%d}",
+        "dead": f"{died:%Y-%m-%dT%H:%M:%S.%f}Z~{dead_id}",
+    }
+    missed = 0
     for name, address in PAGES.items():
-        url = address.format(middle=middle)
+        if not re.search(os.environ.get("ONLY", ""), name):
+            continue
+        url = address.replace("%7B", "{").replace("%7D", "}").format(**places)
         Worker.objects.update(last_heartbeat_at=timezone.now())
         reaper.sign_of_life("bench:1")
         client.get(f"/admin/{url}")
@@ -132,10 +218,15 @@ def measure() -> None:
             assert reply.status_code == 200, (url, reply.status_code)
         with CaptureQueriesContext(connection) as captured:
             client.get(f"/admin/{url}")
-        print(f"{name:36}{statistics.median(times):10.0f}{max(times):9.0f}{len(captured):9}")
+        median = statistics.median(times)
+        is_met = median < GOAL and len(captured) <= QUERIES
+        missed += not is_met
+        mark = "" if is_met else "  missed"
+        print(f"{name:44}{median:10.0f}{max(times):9.0f}{len(captured):9}{mark}", flush=True)
         if os.environ.get("SLOW"):
             for query in sorted(captured, key=lambda each: -float(each["time"]))[:2]:
                 print("      ", query["time"], query["sql"][:900])
+    print(f"{missed} pages miss {GOAL} ms or {QUERIES} queries.")
 
 
 if __name__ == "__main__":

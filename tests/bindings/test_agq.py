@@ -292,7 +292,13 @@ def test_only_the_worker_that_claimed_a_job_may_update_it(connect, worker):
     other = connect()
     other.register("worker-002")
 
-    for said in ({"status": "completed"}, {"status": "running"}, {"progress_percent": 5}):
+    for said in (
+        {"status": "completed"},
+        {"status": "completed", "worker_id": "worker-001"},
+        {"status": "failed", "worker_id": "worker-001"},
+        {"status": "running"},
+        {"progress_percent": 5},
+    ):
         assert other.refused("JOB.UPDATE", str(job.pk), json.dumps(said)) == (
             "Worker worker-002 cannot update job claimed by worker-001"
         )

@@ -209,6 +209,46 @@ def test_registering_again_brings_a_schedule_up_to_date_and_makes_no_second(flar
     assert CronJob.objects.get().expression == "30 4 * * *"
 
 
+def test_a_schedule_that_an_operator_disabled_stays_so_when_its_workers_come_back(flare):
+    flare.register(recurring_schedules=[SCHEDULE])
+    engine.set_cron_enabled("rjob_report.generate", enabled=False)
+
+    for expression in (SCHEDULE["cron_expression"], "30 4 * * *"):
+        changed = SCHEDULE | {"cron_expression": expression}
+        assert flare.register(recurring_schedules=[changed]).status_code == 200
+        row = CronJob.objects.get()
+        assert (row.expression, row.enabled, row.next_run_at) == (expression, False, None)
+    engine.set_cron_enabled("rjob_report.generate", enabled=True)
+    assert CronJob.objects.get().next_run_at is not None
+
+
+@pytest.mark.parametrize(
+    ("cronos", "alike"),
+    [
+        ("0 12 ? * MON#1", "0 12 * * MON#1"),
+        ("0 0 LW * ?", "0 0 LW * *"),
+        ("@every_minute", "* * * * *"),
+        ("@every_second", "* * * * * *"),
+        ("0 22-1 * * *", "0 22,23,0,1 * * *"),
+        ("0 22-4/3 * * *", "0 22,1,4 * * *"),
+        ("0 0 * NOV-FEB FRI-MON", "0 0 * 11,12,1,2 5,6,0,1"),
+        ("*/20 0-30 9-17/2 ? JAN-MAR MON-FRI", "*/20 0-30 9-17/2 * JAN-MAR MON-FRI"),
+    ],
+)
+def test_what_only_cronos_knows_is_stored_in_the_words_of_every_schedule(flare, cronos, alike):
+    flare.register(recurring_schedules=[SCHEDULE | {"cron_expression": cronos}])
+
+    assert CronJob.objects.get().expression == alike
+
+
+@pytest.mark.parametrize("expression", ["? * * * *", "0 22-1/0 * * *", "0 0 ? ? *", "@never", "*"])
+def test_what_not_even_cronos_knows_is_refused(flare, expression):
+    schedule = SCHEDULE | {"cron_expression": expression}
+
+    assert refusal(flare.register(recurring_schedules=[schedule])) == (400, "invalid_request")
+    assert not CronJob.objects.exists()
+
+
 def test_what_a_schedule_enqueues_is_polled_like_any_job(flare):
     flare.register(
         queues=["reports"], job_types=["report.generate"], recurring_schedules=[SCHEDULE]

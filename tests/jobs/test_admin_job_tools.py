@@ -359,7 +359,7 @@ def test_a_job_in_nobodys_way_is_next(admin_client):
     assert why(admin_client) == ["Nothing is in its way: the next fetch takes it."]
 
 
-# What happened
+# Its timeline
 
 
 def test_the_timeline_tells_each_step_and_its_length(admin_client, api):
@@ -371,6 +371,7 @@ def test_the_timeline_tells_each_step_and_its_length(admin_client, api):
 
     assert [step.kind for step in steps] == ["available", "started", "completed"]
     assert [step.attempt for step in steps][1] == 1
+    assert steps[0].lasted.startswith("waited ") and steps[1].lasted.startswith("ran ")
     assert steps[-1].lasted == "–"
 
 
@@ -382,7 +383,7 @@ def test_without_events_the_timeline_is_what_the_job_itself_knows(admin_client):
     steps = page_of(admin_client, job).context["timeline"]
 
     assert [step.kind for step in steps] == ["created", "started", "completed"]
-    assert steps[0].lasted == "1 min"
+    assert steps[0].lasted == "waited 1 min"
 
 
 # Actions

@@ -6,9 +6,10 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from jobs.admin.dead_letter import DeadJobAdmin
 from jobs.admin.job import JobAdmin
 from jobs.models import Job
-from tests.factories import JobFactory
+from tests.factories import JobFactory, ago
 from tests.operators import list_of
 
 pytestmark = pytest.mark.django_db
@@ -19,18 +20,19 @@ JOB, DEAD = "ojs_jobs_job", "ojs_jobs_deadjob"
 @pytest.fixture
 def pages_of_two(monkeypatch):
     monkeypatch.setattr(JobAdmin, "list_per_page", 2)
+    monkeypatch.setattr(DeadJobAdmin, "list_per_page", 2)
 
 
 def shown(page):
     return [job.pk for job in page.context["cl"].result_list]
 
 
-def turn(client, page, rel):
+def turn(client, page, rel, model=JOB):
     """Follow the link to the next page or the one before."""
     found = page.context["cl"]
     query = found.older_page_query if rel == "next" else found.newer_query
     assert f'rel="{rel}"' in page.content.decode()
-    return client.get(list_of(JOB) + query)
+    return client.get(list_of(model) + query)
 
 
 def test_all_pages_together_are_the_list_and_so_they_are_on_the_way_back(
@@ -101,3 +103,29 @@ def test_an_action_on_a_later_page_is_about_what_was_ticked_there(admin_client, 
     assert {job.pk for job in page.context["objects"]} == set(jobs[:2])
     everything = admin_client.post(address, ticked | {"select_across": "1"})
     assert len(everything.context["objects"]) == Job.objects.count()
+
+
+def test_the_dead_letter_goes_on_where_its_page_ended(admin_client, pages_of_two):
+    together = ago(50)
+    dead = [JobFactory(dead=True, finished_at=together).pk for _ in range(3)][::-1]
+    oldest = JobFactory(dead=True, finished_at=ago(90)).pk
+
+    first = admin_client.get(list_of(DEAD))
+    for _ in range(3):
+        JobFactory(dead=True)
+    Job.objects.filter(pk=dead[1]).delete()  # retried or discarded meanwhile
+    with CaptureQueriesContext(connection) as queries:
+        second = turn(admin_client, first, "next", DEAD)
+
+    assert [shown(first), shown(second)] == [dead[:2], [dead[2], oldest]]
+    assert not [query for query in queries if " OFFSET " in query["sql"]]
+    assert shown(turn(admin_client, second, "prev", DEAD))[-1] == dead[0]
+
+
+@pytest.mark.parametrize(
+    "key", ["nonsense", "~", "2026-01-01T00:00~x", "2026-01-01T00:00:00~" + "0" * 36]
+)
+def test_a_key_that_is_none_is_the_newest_page_of_the_dead_letter(admin_client, pages_of_two, key):
+    dead = [JobFactory(dead=True).pk for _ in range(3)][::-1]
+
+    assert shown(admin_client.get(list_of(DEAD), {"older": key})) == dead[:2]

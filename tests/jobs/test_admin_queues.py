@@ -70,8 +70,8 @@ def test_the_list_takes_the_same_queries_for_one_queue_and_for_a_hundred(
         QueueFactory(name=f"queue-{number}")
         JobFactory(queue=f"queue-{number}")
 
-    # Session, user, capped count, page of queues, available, due and active jobs, the reaper.
-    with django_assert_num_queries(9 + PLANNER):
+    # Session, user, capped count, page of queues, their depths, maintenance, the reaper.
+    with django_assert_num_queries(7 + PLANNER):
         page = admin_client.get(list_of(QUEUE))
 
     assert len(page.context["cl"].result_list) == count

@@ -255,6 +255,32 @@ def test_a_project_purges_its_own_jobs_and_deletes_no_queue(site):
     assert str(Job.objects.get().pk) == kept
 
 
+QUEUE, SPECS = "/ojs/v1/queues/default", "/ojs/v1/job-specs"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("post", f"{QUEUE}/pause", {}),
+        ("post", f"{QUEUE}/resume", {}),
+        ("post", f"/ojs/v1/admin{QUEUE.removeprefix('/ojs/v1')}/pause", {}),
+        ("put", f"{QUEUE}/config", {"concurrency": 1}),
+        ("post", "/ojs/v1/queues", {"name": "new"}),
+        ("post", SPECS, {"specs": {"a.b": "v1"}}),
+        ("delete", f"{SPECS}/a.b", {}),
+    ],
+)
+def test_what_all_projects_share_is_not_for_the_key_of_one(site, method, path, body):
+    """One project's operator would stop the jobs of all the others."""
+    ojs().pushed()
+
+    reply = getattr(ojs("acme"), method)(
+        path, data=orjson.dumps(body), content_type="application/json"
+    )
+
+    assert code(reply) == (403, "permission_denied")
+
+
 def test_a_job_is_unique_in_its_project_and_never_meets_those_of_others(site):
     unique = {"unique": {"keys": ["type"], "on_conflict": "replace"}}
     theirs, nobodys = ojs("other").pushed(**unique), ojs().pushed(**unique)
@@ -315,6 +341,16 @@ def test_over_flare_the_jobs_of_other_projects_are_not_found(site):
         acme.cancel(job_id),
         acme.get(f"/flare/v1/jobs/{job_id}"),
     ):
+        assert flare_refusal(reply) == NOT_FOUND
+    assert Job.objects.get().state == State.ACTIVE
+
+
+def test_another_projects_job_is_not_found_whosever_worker_id_comes_with_it(site):
+    job_id = flare("other", "shared-id").enqueued()
+    flare("other", "shared-id").poll()
+    acme = flare("acme", "shared-id")
+
+    for reply in (acme.ack(job_id), acme.fail(job_id), acme.beat(job_id)):
         assert flare_refusal(reply) == NOT_FOUND
     assert Job.objects.get().state == State.ACTIVE
 

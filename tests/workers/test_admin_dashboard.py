@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import pytest
 from django.urls import reverse
 from django.utils import timezone
 
-from jobs import rollup
-from jobs.models import Rollup
+from jobs import engine, maintenance, rollup
+from jobs.audit import Actor
+from jobs.models import CronJob, CronRun, Job, Rollup, Source
 from tests.factories import (
     JobErrorFactory,
     JobFactory,
@@ -34,6 +36,10 @@ def running_reaper(db):
 def wrong(page):
     """What the attention list says."""
     return [item.text for item in page.context["attention"]]
+
+
+def idle(page):
+    return [text for text in wrong(page) if "cron job" in text]
 
 
 def card(page, name):
@@ -75,6 +81,72 @@ def test_whatever_is_wrong_comes_first(admin_client):
         "The queue “web” is paused by ops for 2 min: Disk full",
         "1 job went to the dead letter in the last hour.",
     ]
+
+
+def test_maintenance_is_told_with_who_why_and_until_when(admin_client):
+    maintenance.begin(
+        actor=Actor("ops", Source.ADMIN),
+        reason="New disks.",
+        until=timezone.now() + timedelta(hours=2),
+    )
+
+    (text,) = wrong(admin_client.get(DASHBOARD))
+
+    assert text.startswith("Maintenance: no jobs are handed out. New disks. (Begun by ops, ends in")
+
+
+def cron_job(name, **changes):
+    template = {"type": "report.make", "args": []}
+    engine.upsert_cron(engine.NewCronJob(name, "0 9 * * *", template))
+    CronJob.objects.filter(pk=name).update(**changes)
+    return name
+
+
+def test_schedules_that_did_not_run_are_told_with_the_reason(admin_client):
+    cron_job("on-time")
+    cron_job("off", enabled=False, next_run_at=None)
+    cron_job("late", next_run_at=ago(125))
+    cron_job("lost", next_run_at=None)
+    CronRun.objects.create(
+        cron_name=cron_job("full"),
+        scheduled_for=ago(60),
+        decided_at=ago(60),
+        outcome="refused",
+        reason="Queue “mail” is full.",
+    )
+    slow = cron_job("slow")
+    for _ in range(2):
+        engine.run_cron_now(slow)
+    CronRun.objects.filter(cron_name=slow).update(decided_at=ago(30))
+
+    page = admin_client.get(DASHBOARD)
+
+    assert idle(page) == [
+        "The cron job “full” was refused 1 min ago: Queue “mail” is full.",
+        "The cron job “late” should have run 2 min 5 s ago.",
+        "The cron job “lost” is enabled and has no next run.",
+        "The cron job “slow” was skipped 30 s ago: its earlier run has not finished.",
+    ]
+    assert reverse("admin:ojs_jobs_cronjob_change", args=["late"]) in page.content.decode()
+
+
+def test_a_schedule_that_ran_again_no_longer_calls(admin_client):
+    slow = cron_job("slow")
+    for _ in range(2):
+        engine.run_cron_now(slow)
+    Job.objects.update(state="completed", finished_at=timezone.now())
+    assert len(idle(admin_client.get(DASHBOARD))) == 1
+    engine.run_cron_now(slow)
+
+    assert idle(admin_client.get(DASHBOARD)) == []
+
+
+def test_many_schedules_that_did_not_run_are_not_all_named(admin_client):
+    for number in range(8):
+        cron_job(f"late-{number}", next_run_at=ago(100))
+
+    assert wrong(admin_client.get(DASHBOARD))[-1] == "3 more cron jobs did not run."
+    assert len(wrong(admin_client.get(DASHBOARD))) == 6
 
 
 def test_a_worker_that_died_long_ago_no_longer_calls(admin_client):

@@ -14,15 +14,20 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from jobs import maintenance
 from jobs.admin import display
+from jobs.admin.maintenance import in_words
 from jobs.conf import ojs_settings
-from jobs.models import DeadJob
+from jobs.models import CronJob, DeadJob
+from jobs.models.cron import LATE, Outcome
 
 from .. import reaper
 from ..condition import Condition
 
 MOST = 1000
 """Counted no further."""
+NAMED = 5
+"""Cron jobs that are named one by one."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,16 @@ def attention(figures: Any) -> list[Item]:
 
 
 @watch
+def maintenance_mode(figures: Any) -> Iterator[Item]:
+    switch = maintenance.current()
+    if switch is not None:
+        url = display.admin_url(figures.site_name, "ojs_jobs_maintenance", "changelist")
+        yield Item(in_words(switch), url)
+
+
+@watch
 def silent_reaper(figures: Any) -> Iterator[Item]:
-    seen = reaper.last_seen()
+    seen = figures.reaper_seen
     if not reaper.is_silent(seen):
         return
     if seen is None:
@@ -118,3 +131,40 @@ def growing_dead_letter(figures: Any) -> Iterator[Item]:
             count,
         ) % {"count": f"{MOST}+" if count > MOST else count}
         yield Item(text, display.admin_url(figures.site_name, "ojs_jobs_deadjob", "changelist"))
+
+
+@watch
+def idle_schedules(figures: Any) -> Iterator[Item]:
+    """Schedules that did not run: late, without a next run, or their latest run came to nothing."""
+    crons: list[Any] = list(CronJob.objects.that_did_not_run().order_by("pk")[: MOST + 1])
+    yield from (_idle(cron, figures.site_name) for cron in crons[:NAMED])
+    others = len(crons[:MOST]) - NAMED
+    if others > 0:
+        text = ngettext(
+            "%(count)s more cron job did not run.", "%(count)s more cron jobs did not run.", others
+        )
+        url = display.admin_url(figures.site_name, "ojs_jobs_cronjob", "changelist")
+        yield Item(text % {"count": f"{others}+" if len(crons) > MOST else others}, url)
+
+
+def _idle(cron: Any, site_name: str) -> Item:
+    """What is wrong with a cron job that did not run."""
+    now, about, is_error = timezone.now(), {"name": cron.pk}, True
+    if cron.next_run_at is None:
+        text = _("The cron job “%(name)s” is enabled and has no next run.")
+    elif cron.next_run_at <= now - LATE:
+        about["span"] = display.span(now - cron.next_run_at)
+        text = _("The cron job “%(name)s” should have run %(span)s ago.")
+    else:
+        about |= {"span": display.span(now - cron.last_decided_at), "reason": cron.last_reason}
+        is_error = cron.last_outcome == Outcome.REFUSED
+        text = (
+            _("The cron job “%(name)s” was refused %(span)s ago: %(reason)s")
+            if is_error
+            else _(
+                "The cron job “%(name)s” was skipped %(span)s ago: its earlier run has not "
+                "finished."
+            )
+        )
+    url = display.admin_url(site_name, "ojs_jobs_cronjob", "change", cron.pk)
+    return Item(text % about, url, is_error)

@@ -22,6 +22,7 @@ from jobs.models import Queue
 from ..models import Dashboard, FleetSample
 from .attention import attention
 from .figures import Figures
+from .notices import reaper_seen
 
 REFRESH = (0, 2, 5, 15, 60)
 """Seconds between two looks; 0 means never."""
@@ -61,7 +62,7 @@ class DashboardAdmin(admin.ModelAdmin):
             raise PermissionDenied
         chosen = RANGES.get(request.GET.get("range", ""), RANGES["1h"])
         refresh = request.GET.get("refresh", "")
-        figures = Figures(self.admin_site.name)
+        figures = Figures(self.admin_site.name, reaper_seen(request))
         points = Points(chosen)
         context = {
             **self.admin_site.each_context(request),

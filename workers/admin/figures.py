@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
@@ -54,8 +54,9 @@ class QueueRow:
 class Figures:
     """Queues and workers as they are now."""
 
-    def __init__(self, site_name: str) -> None:
+    def __init__(self, site_name: str, reaper_seen: datetime | None) -> None:
         self.site_name = site_name
+        self.reaper_seen = reaper_seen
 
     @cached_property
     def _fleet(self) -> list[Any]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Any
+
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext as _
@@ -14,12 +17,20 @@ from .. import reaper
 APPS = ("ojs_workers", "ojs_jobs")
 
 
+def reaper_seen(request: Any) -> datetime | None:
+    """When any reaper was last seen: asked once for a page."""
+    if not hasattr(request, "ojs_reaper_seen"):
+        request.ojs_reaper_seen = reaper.last_seen()
+    seen: datetime | None = request.ojs_reaper_seen
+    return seen
+
+
 @notice
 def reaper_notice(request: HttpRequest) -> str | None:
     """Say since when nobody recovers the jobs of dead workers."""
     if not any(request.user.has_module_perms(app) for app in APPS):
         return None
-    seen = reaper.last_seen()
+    seen = reaper_seen(request)
     if not reaper.is_silent(seen):
         return None
     if seen is None:

@@ -23,7 +23,7 @@ from .. import drain
 from ..condition import in_hand
 from ..fleet import capacity, serving
 from ..models import IN_WORK, FleetOperation, OperationState, OperationStep, Phase, Worker
-from .actions import jobs_in_hand
+from .actions import consequences
 
 EVERY = 2
 SHOWN = 1000
@@ -94,7 +94,7 @@ DRAIN = Question(
     is_destructive=True,
     form_class=DrainForm,
     template="admin/ojs/confirm_workers.html",
-    details=jobs_in_hand,
+    details=consequences,
 )
 
 

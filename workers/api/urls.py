@@ -2,15 +2,22 @@
 
 from django.urls import path
 
+from .bulk import AdminWorkerBulkViewSet as Bulk
 from .views import AdminWorkerViewSet as Workers
 from .views import StatisticsViewSet as Statistics
 
 BASE = "ojs/v1/admin"
 ONE = f"{BASE}/workers/<path:worker_id>"
 
+MANY = f"{BASE}/workers/bulk"
+
 urlpatterns = [
     path(f"{BASE}/stats", Statistics.as_view({"get": "retrieve"}), name="admin-stats"),
     path(f"{BASE}/workers", Workers.as_view({"get": "list"}), name="admin-workers"),
+    # Before a worker that is called "bulk": what is asked of that one goes through its `directive`.
+    path(f"{MANY}/quiet", Bulk.as_view({"post": "quiet"}), name="admin-workers-quiet"),
+    path(f"{MANY}/resume", Bulk.as_view({"post": "resume"}), name="admin-workers-resume"),
+    path(f"{MANY}/terminate", Bulk.as_view({"post": "terminate"}), name="admin-workers-terminate"),
     path(f"{ONE}/quiet", Workers.as_view({"post": "quiet"}), name="admin-worker-quiet"),
     path(f"{ONE}/resume", Workers.as_view({"post": "resume"}), name="admin-worker-resume"),
     path(f"{ONE}/directive", Workers.as_view({"post": "direct"}), name="admin-worker-directive"),

@@ -152,6 +152,8 @@ def update(session: Session, job: bytes, document: bytes) -> Status:
     if said.get("worker_id") is not None:
         worker_id = valid_worker_id(documents.fields.text(said, "worker_id") or "")
         session.speak_for(worker_id)
+        # A connection that speaks for a worker cannot borrow another's name (§7.4).
+        worker_id = session.worker_id or worker_id
     else:
         worker_id = session.worker()
     projects.require(job_id, session.project)

@@ -17,7 +17,7 @@ from jobs.schedules import InvalidSchedule, read_schedule, read_zone
 from jobs.validation import PRIORITIES, QUEUE_LENGTH, QUEUE_PATTERN, TYPE_PATTERN, NewJob
 from workers.protocol import Completion, Description, Failure
 
-from . import ids
+from . import cronos, ids
 
 LONGEST_WORKER_ID = 100
 CAPACITY = (1, 50)
@@ -106,7 +106,7 @@ def _schedule(item: Document, project: str) -> NewCronJob:
         options["max_attempts"] = attempts
     if seconds is not None:
         options["visibility_timeout"] = seconds
-    expression = fields.required_text(item, "cron_expression")
+    expression = cronos.translated(fields.required_text(item, "cron_expression"))
     zone = fields.text(item, "timezone", longest=64) or "UTC"
     for field, check in (
         ("timezone", lambda: read_zone(zone)),
@@ -121,6 +121,8 @@ def _schedule(item: Document, project: str) -> NewCronJob:
         expression=expression,
         timezone=zone,
         template={"type": kind, "args": [{}], "options": options},
+        # Flare has no word for it: one that an operator disabled stays so, whoever registers.
+        enabled=None,
         project=project,
     )
 

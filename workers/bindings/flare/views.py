@@ -143,8 +143,9 @@ class WorkerViewSet(FlareViewSet):
         body = self.read()
         worker_id = requests.worker_id(body, self.caller)
         asked = requests.outcome(body, worker_id)
-        self._admit(worker_id)
         project = self.caller.project
+        projects.require(asked.job_id, project)
+        self._admit(worker_id)
         if isinstance(asked, Completion):
             (outcome,) = protocol.ack([asked], project=project)
         else:
@@ -161,6 +162,7 @@ class WorkerViewSet(FlareViewSet):
         worker_id = requests.worker_id(body, self.caller)
         job_id = requests.job_id(body)
         progress = requests.progress(body)
+        projects.require(job_id, self.caller.project)
         self._admit(worker_id)
         try:
             goes_on = liveness.keep_alive(

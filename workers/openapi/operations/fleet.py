@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..operation import TOO_LARGE, Operation, Query, Reply
 from ..schema import COUNT, TIME, array, boolean, enum, free, integer, nullable, obj, text
 from .admin import BASE, FIRST, LINE, PAGES, PAGINATION, REASON, WHY
@@ -75,7 +77,63 @@ ORDERED = Reply(
 )
 NUMBERS = {"type": "object", "additionalProperties": COUNT}
 
+TEXTS = {"oneOf": [text(minLength=1, maxLength=255), array(text(minLength=1, maxLength=255))]}
+MANY: dict[str, Any] = {
+    "body": obj(
+        filter=obj(
+            label=TEXTS | {"description": "Several: all of them."},
+            queue=TEXTS,
+            hostname=TEXTS,
+            version=TEXTS,
+            protocol=TEXTS,
+            worker_id=TEXTS,
+            state={"oneOf": [enum(*STATES), array(enum(*STATES), minItems=1)]},
+        ),
+        all=boolean("Instead of a filter: every worker."),
+        dry_run=boolean("Only say whom it would be for."),
+        confirm=boolean("Must be true, unless it is a dry run."),
+        **REASON,
+    ),
+    "example": {"filter": {"label": "blue"}, "confirm": True, "reason": "Release 42"},
+    "refusals": TOO_LARGE,
+}
+ORDERED_MANY = Reply(
+    "Whom it was for; each hears it with its next heartbeat.",
+    obj(
+        "action matched signalled active_jobs workers unserved_queues has_more",
+        action=text(),
+        matched=COUNT,
+        signalled=integer("To how many it was new.", minimum=0),
+        active_jobs=integer("In their hands.", minimum=0),
+        workers=array(text()),
+        unserved_queues=array(text()),
+        has_more=boolean(),
+        dry_run=boolean(),
+    ),
+    {
+        "action": "quiet",
+        "matched": 2,
+        "signalled": 2,
+        "active_jobs": 5,
+        "workers": ["worker-1", "worker-2"],
+        "unserved_queues": ["email"],
+        "has_more": False,
+    },
+)
+
 OPERATIONS = {
+    ("POST", f"{BASE}/workers/bulk/quiet"): Operation(
+        "Admin", "Ask many workers to take no more jobs", {200: ORDERED_MANY}, **MANY
+    ),
+    ("POST", f"{BASE}/workers/bulk/resume"): Operation(
+        "Admin", "Take that back from many", {200: ORDERED_MANY}, **MANY
+    ),
+    ("POST", f"{BASE}/workers/bulk/terminate"): Operation(
+        "Admin",
+        "Ask many workers to finish what they have, and to stop",
+        {200: ORDERED_MANY},
+        **MANY,
+    ),
     ("GET", f"{BASE}/workers"): Operation(
         "Admin",
         "List workers",

@@ -1,0 +1,115 @@
+"""One order to many workers, by label or any other filter (the filters of OJS admin API §9.1).
+
+The document orders one worker at a time. This does for workers what its §8 does for jobs, in the
+same words: a filter, a dry run, a confirmation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobs import fields
+from jobs.api.admin.base import AdminViewSet, confirmed, reason_of
+from jobs.api.admin.search import choice
+from jobs.api.base import Response
+from jobs.dashboard import held
+from jobs.expressions import JSONArrayHas
+from jobs.fields import Document, missing, refuse
+
+from .. import fleet
+from ..lifecycle import WorkerState
+from ..models import Worker
+from .documents import STATES, known
+
+MOST = 10_000
+"""Workers that one request orders."""
+TOLD = 100
+"""Workers that are named."""
+NAMES = ("label", "queue", "hostname", "version", "protocol", "worker_id", "state")
+
+
+class AdminWorkerBulkViewSet(AdminViewSet):
+    """`/ojs/v1/admin/workers/bulk/{quiet|resume|terminate}`"""
+
+    def quiet(self, request: Any) -> Response:
+        """Ask every worker that matches to take no more jobs."""
+        return self._answer(WorkerState.QUIET)
+
+    def resume(self, request: Any) -> Response:
+        """Take that back from all that match."""
+        return self._answer(WorkerState.RUNNING)
+
+    def terminate(self, request: Any) -> Response:
+        """Ask all that match to finish what they have, and to stop."""
+        return self._answer(WorkerState.TERMINATE)
+
+    def _answer(self, directive: WorkerState) -> Response:
+        body = self.read(required=True)
+        is_dry, reason = fields.boolean(body, "dry_run"), reason_of(body)
+        wanted, everybody = fields.mapping(body, "filter"), fields.boolean(body, "all")
+        if not is_dry:
+            confirmed(body, "every worker that matches is ordered.")
+        workers = self.own(known()).exclude(state=WorkerState.TERMINATED)
+        if wanted is not None:
+            workers = matching(workers, wanted)
+        elif not everybody:
+            raise missing("filter")
+        ids = list(workers.order_by("pk").values_list("pk", flat=True)[: MOST + 1])
+        chosen = Worker.objects.live().filter(pk__in=ids[:MOST])
+        report = _report(self.action, chosen, directive) | {"has_more": len(ids) > MOST}
+        if is_dry:
+            return Response(report | {"dry_run": True})
+        selection = {"all": True} if wanted is None else {"filter": wanted}
+        order = fleet.order(chosen, directive, actor=self.actor, reason=reason, selection=selection)
+        return Response(report | {"signalled": len(order.heard)})
+
+
+def _report(action: str, chosen: Any, directive: WorkerState) -> dict[str, Any]:
+    """Whom the order is for, as long as nothing has been asked."""
+    ids = list(chosen.order_by("pk").values_list("pk", flat=True))
+    will_hear = chosen.quieted() if directive == WorkerState.RUNNING else chosen.behind(directive)
+    unserved = [] if directive == WorkerState.RUNNING else fleet.unserved_without(ids)
+    return {
+        "action": action,
+        "matched": len(ids),
+        "signalled": will_hear.count(),
+        "active_jobs": held(ids).count(),
+        "workers": ids[:TOLD],
+        "unserved_queues": unserved,
+    }
+
+
+def matching(workers: Any, wanted: Document) -> Any:
+    """Narrow `workers` by a filter; of several values each label must match, of others one.
+
+    Raises:
+        InvalidRequest: a member breaks its rule, or there is none: nobody means all workers.
+    """
+    chosen = {name: _texts(name, value) for name, value in wanted.items() if value is not None}
+    if not chosen:
+        raise refuse("filter", "The 'filter' field must say which workers.", validation="required")
+    for name, texts in chosen.items():
+        if name == "label":
+            for text in texts:
+                workers = workers.filter(JSONArrayHas("labels", text))
+        elif name == "queue":
+            workers = workers.filter(fleet.any_of("queues", texts))
+        elif name == "state":
+            for text in texts:
+                choice({"filter.state": text}, "filter.state", STATES, "")
+            workers = workers.filter(shown_state__in=texts)
+        else:
+            workers = workers.filter(**{f"{name}__in": texts})
+    return workers
+
+
+def _texts(name: str, value: Any) -> list[str]:
+    """One value or several."""
+    place = f"filter.{name}"
+    if name not in NAMES:
+        raise refuse(place, f"There is no filter '{name}'; there are {', '.join(NAMES)}.")
+    several = value if type(value) is list else [fields.text({place: value}, place)]
+    found = fields.texts({place: several}, place) or []
+    if not found or not all(found):
+        raise refuse(place, f"The '{place}' field must not be empty.", validation="min_length")
+    return found
