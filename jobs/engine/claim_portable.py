@@ -53,7 +53,7 @@ ROW = (
 
 
 def take(asked: Asked) -> list[ClaimedJob]:
-    """The tidy version, for databases where one statement cannot do it all."""
+    """Claim available jobs of the queues, then due ones; see `claim()`."""
     with atomic():
         ids: list[UUID] = []
         wanted = open_queues(asked.queues)
@@ -72,7 +72,11 @@ def take(asked: Asked) -> list[ClaimedJob]:
                 if room > 0:
                     found = jobs.filter(queue=queue).order_by(*order)[:room]
                     ids += found.values_list("pk", flat=True)
-        return claim_chosen(ids, asked.worker_id, asked.period)
+        claimed = claim_chosen(ids, asked.worker_id, asked.period)
+    place = {queue: number for number, queue in enumerate(asked.queues)}
+    return sorted(
+        claimed, key=lambda job: (place[job.queue], -job.priority, job.enqueued_at, job.id)
+    )
 
 
 def open_queues(queues: Sequence[str]) -> list[str]:

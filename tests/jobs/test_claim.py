@@ -156,6 +156,14 @@ def test_due_jobs_fill_the_places_that_available_ones_leave(db):
     assert names(claim(count=2)) == ["due"]
 
 
+def test_due_jobs_come_in_the_order_of_the_queues_as_well(db):
+    JobFactory(type="available", queue="second")
+    JobFactory(type="due", queue="first", scheduled=True, scheduled_at=ago(60), priority=1)
+    JobFactory(type="low", queue="first", priority=-1)
+
+    assert names(claim("first", "second", count=3)) == ["due", "low", "available"]
+
+
 # What claiming does to a job (core §6.3)
 
 
