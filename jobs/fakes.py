@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -21,7 +21,7 @@ class ConflictsInMemory(Conflicts):
         self.jobs = jobs
         self.now = now
 
-    def lock(self, keys: Iterable[str]) -> None:
+    def lock(self, policies: Sequence[UniquePolicy]) -> None:
         """Nobody else is there."""
 
     def stored(self, policy: UniquePolicy) -> list[Any]:

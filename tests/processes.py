@@ -23,6 +23,8 @@ from urllib.parse import quote, urlsplit
 
 from django.db import connection
 
+from tests.forks import Forked, fork
+
 ROOT = Path(__file__).resolve().parent.parent
 MEDIA_TYPE = "application/openjobspec+json"
 PATIENCE = 45
@@ -45,18 +47,9 @@ def environment(database_url: str, **options: Any) -> dict[str, str]:
 class Running:
     """A process and what it has written so far."""
 
-    def __init__(self, command: list[str], log: Path, environment: dict[str, str]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | Forked, log: Path) -> None:
+        self.process = process
         self.log = log
-        with log.open("wb") as sink:
-            self.process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
 
     @property
     def output(self) -> str:
@@ -77,7 +70,29 @@ class Running:
 
 @contextlib.contextmanager
 def running(command: list[str], log: Path, environment: dict[str, str]) -> Iterator[Running]:
-    started = Running(command, log, environment)
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    with ended_at_last(Running(process, log)) as started:
+        yield started
+
+
+@contextlib.contextmanager
+def forked(log: Path, environment: dict[str, str], *arguments: str) -> Iterator[Running]:
+    """Run `manage.py` with `arguments`, without the second that Python and Django take to start."""
+    with ended_at_last(Running(fork(arguments, log, environment), log)) as started:
+        yield started
+
+
+@contextlib.contextmanager
+def ended_at_last(started: Running) -> Iterator[Running]:
     try:
         yield started
     finally:
@@ -92,8 +107,11 @@ def running(command: list[str], log: Path, environment: dict[str, str]) -> Itera
 
 def manage(folder: Path, environment: dict[str, str], *arguments: str, name: str = "") -> Any:
     """Run `manage.py` with `arguments`, writing to a log in `folder`; a context manager."""
-    command = [sys.executable, str(ROOT / "manage.py"), *arguments]
-    return running(command, folder / f"{name or arguments[0]}.log", environment)
+    return manage_to(folder / f"{name or arguments[0]}.log", environment, *arguments)
+
+
+def manage_to(log: Path, environment: dict[str, str], *arguments: str) -> Any:
+    return running([sys.executable, str(ROOT / "manage.py"), *arguments], log, environment)
 
 
 def migrate(environment: dict[str, str]) -> None:
@@ -175,7 +193,7 @@ class Api:
         assert status < 300, document
         return document
 
-    def is_there(self, process: subprocess.Popen[bytes]) -> bool:
+    def is_there(self, process: subprocess.Popen[bytes] | Forked) -> bool:
         if process.poll() is not None:
             raise AssertionError("the server ended at once")
         with contextlib.suppress(OSError):

@@ -120,8 +120,10 @@ def order(
         part_of: the action in the audit that this order carries out, if there is one already.
     """
     with atomic():
-        wanted = Worker.objects.filter(pk__in=workers.order_by().values("pk"))
-        chosen = list(wanted.order_by("pk").select_for_update())
+        wanted = Worker.objects.filter(pk__in=workers.order_by().values("pk")).order_by("pk")
+        ids = list(wanted.select_for_update().values_list("pk", flat=True))
+        # Asked again now that they stand still: a subquery is not, after the wait for a lock.
+        chosen = list(workers.filter(pk__in=ids).order_by("pk"))
         named = Worker.objects.filter(pk__in=[worker.pk for worker in chosen])
         hearing = named.quieted() if directive == WorkerState.RUNNING else named.behind(directive)
         heard = list(hearing.order_by("pk").values_list("pk", flat=True))

@@ -99,7 +99,13 @@ def expire_reservations() -> int:
     (AGQ §5.2). Before, not after: a crash in between flags them again and loses nothing.
     """
     overdue = Job.objects.overdue().filter(reserved_until__isnull=False)
-    Worker.objects.live().filter(pk__in=overdue.values("reserved_by")).update(flagged_at=Now())
+    hanging = Worker.objects.live().filter(pk__in=overdue.values("reserved_by"))
+    with atomic():
+        # Locked in the order of ids, as every batch does, and asked again then: a heartbeat may
+        # have extended the job while its worker's row was waited for.
+        ids = list(hanging.order_by("pk").select_for_update().values_list("pk", flat=True))
+        if ids:
+            hanging.filter(pk__in=ids).update(flagged_at=Now())
     return engine.expire()
 
 
@@ -133,6 +139,7 @@ SWEEPS = (
     Chore("orphaned-jobs", reclaim_orphans, "jobs of dead workers recovered"),
     Chore("expired-reservations", expire_reservations, "reservations expired"),
     Chore("timeouts", engine.time_out, "jobs ran too long"),
+    Chore("total-timeouts", engine.discard_overdrawn, "jobs did not end in time"),
     Chore("schedules", engine.enqueue_due_schedules, "schedules became due"),
     Chore("due-jobs", engine.promote_due, "jobs became due"),
     Chore("expired-jobs", engine.discard_expired, "jobs expired before they ran"),

@@ -41,6 +41,8 @@ def remove(worker_id: str, *, actor: Actor, reason: str = "") -> Removal:
         Conflict: it is alive.
     """
     with atomic():
+        # Locked first, as a heartbeat locks it: one that returns just now is alive.
+        Worker.objects.filter(pk=worker_id).select_for_update().first()
         died = (
             Worker.objects.silent()
             .filter(pk=worker_id)

@@ -11,7 +11,7 @@ from typing import Any
 
 from django.db.models import Q
 from django.utils import timezone
-from django.utils.translation import gettext
+from django.utils.translation import gettext_noop
 
 from jobs.audit import Actor
 from jobs.database import atomic, connection
@@ -32,6 +32,9 @@ from .models import (
 )
 
 LOCK = "fleet-operations"
+# Kept as it is written here: whoever reads it has a language, the reaper has none.
+FLOOR = gettext_noop("queue “%(queue)s”: %(running)d jobs at once, and never under %(floor)d")
+REPLACEMENTS = gettext_noop("%(fresh)d of %(taken)d replacements “%(label)s” run")
 
 
 def drive() -> int:
@@ -159,9 +162,8 @@ class _Round:
         for queue in set(worker.queues):
             floor = self.operation.floors.get(queue, 0)
             if left[queue] - places(worker) < floor:
-                self.waits_for = gettext(
-                    "queue “%(queue)s”: %(running)d jobs at once, and never under %(floor)d"
-                ) % {"queue": queue, "running": left[queue], "floor": floor}
+                about = {"queue": queue, "running": left[queue], "floor": floor}
+                self.waits_for = FLOOR % about
                 return False
         for queue in set(worker.queues):
             left[queue] -= places(worker)
@@ -181,11 +183,7 @@ class _Round:
         )
         if fresh >= taken:
             return True
-        self.waits_for = gettext("%(fresh)d of %(taken)d replacements “%(label)s” run") % {
-            "fresh": fresh,
-            "taken": taken,
-            "label": label,
-        }
+        self.waits_for = REPLACEMENTS % {"fresh": fresh, "taken": taken, "label": label}
         return False
 
     def _quiet(self, steps: list[OperationStep]) -> None:

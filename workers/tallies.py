@@ -11,8 +11,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import F
-
 from jobs import counters, events
 from jobs.conf import ojs_settings
 from jobs.database import atomic, connection
@@ -23,6 +21,7 @@ NAME = "outcomes"
 BATCH = 10_000
 BATCHES = 50
 COLUMN_OF = {"job.completed": "jobs_done", "job.failed": "jobs_failed"}
+COLUMNS = tuple(COLUMN_OF.values())
 
 
 def count(batches: int = BATCHES) -> int:
@@ -51,8 +50,9 @@ def _count_batch() -> bool:
         )
         if not rows:
             return False
-        _count_outcomes(rows)
         counters.add(rows)
+        # Last, because heartbeats wait for the workers' rows.
+        _count_outcomes(rows)
         last = rows[-1]
         EventCursor.objects.filter(pk=NAME).update(txid=last.txid, event_id=last.id)
     return len(rows) == BATCH
@@ -64,5 +64,10 @@ def _count_outcomes(rows: Sequence[Any]) -> None:
         for event in rows
         if event.worker_id and event.type in COLUMN_OF
     )
-    for (worker_id, column), number in sorted(outcomes.items()):
-        Worker.objects.filter(pk=worker_id).update(**{column: F(column) + number})
+    # Locked in the order of ids, as every batch does; the database's own, not Python's.
+    counted = Worker.objects.filter(pk__in={worker_id for worker_id, _ in outcomes}).order_by("pk")
+    workers = list(counted.select_for_update().only("pk", *COLUMNS))
+    for worker in workers:
+        for column in COLUMNS:
+            setattr(worker, column, getattr(worker, column) + outcomes[worker.pk, column])
+    Worker.objects.bulk_update(workers, COLUMNS, batch_size=200)

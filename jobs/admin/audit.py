@@ -21,12 +21,12 @@ class OperatorActionAdmin(ReadOnlyModelAdmin):
     list_display = (
         "happened",
         "actor",
+        "source",
         "verb",
         "target_kind",
         "count",
         "chosen",
         "reason",
-        "source",
     )
     list_display_links = ("happened",)
     list_filter = ("source", "verb")
@@ -63,9 +63,16 @@ class OperatorActionAdmin(ReadOnlyModelAdmin):
     @admin.display(description=_("selection"))
     def chosen(self, action: OperatorAction) -> str | SafeString:
         """How the targets were chosen; their own names where nothing else was said."""
-        words = [f"{key}: {value}" for key, value in action.selection.items() if key != "ids"]
+        told = {key: value for key, value in action.selection.items() if key != "ids"}
+        words = [f"{key}: {_told(value)}" for key, value in told.items()]
         return display.code("; ".join(words) or ", ".join(action.selection.get("ids", ())))
 
     @admin.display(description=_("selection"))
     def whole_selection(self, action: OperatorAction) -> str | SafeString:
         return display.json_block(action.selection)
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={_told(inner)}" for key, inner in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

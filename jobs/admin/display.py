@@ -54,7 +54,7 @@ def lasted(value: timedelta) -> str:
     seconds = max(0.0, value.total_seconds())
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
-    return span(value) if seconds >= 10 else f"{seconds:.1f} s"
+    return span(value) if seconds >= 10 else f"{decimal(seconds, '.1f')} s"
 
 
 def distance(moment: datetime) -> str:

@@ -12,7 +12,9 @@ from typing import Any, ClassVar
 from django.utils import timezone
 
 from .. import engine, fields
+from ..audit import of_caller, record_action
 from ..cron_requests import new_cron_job
+from ..database import atomic
 from ..errors import InvalidRequest, NotFound
 from ..fields import missing
 from ..models import CronJob, CronRun, Scope
@@ -121,25 +123,39 @@ class CronViewSet(OJSViewSet):
 
     def destroy(self, request: Any, name: str) -> Response:
         """Remove a registration (§8.4)."""
-        return Response(reply(engine.delete_cron(name), deleted=True))
+        with atomic():
+            cron = engine.delete_cron(name)
+            self._audit("delete_cron", name)
+        return Response(reply(cron, deleted=True))
 
     def update(self, request: Any, name: str) -> Response:
         """Enable or disable (§8.5)."""
         body = self.read(required=True)
         if body.get("enabled") is None:
             raise missing("enabled")
-        enabled = fields.boolean(body, "enabled")
-        return Response(reply(engine.set_cron_enabled(name, enabled=enabled)))
+        return self._switch(name, fields.boolean(body, "enabled"))
 
     def pause(self, request: Any, name: str) -> Response:
-        return Response(reply(engine.set_cron_enabled(name, enabled=False)))
+        return self._switch(name, False)
 
     def resume(self, request: Any, name: str) -> Response:
-        return Response(reply(engine.set_cron_enabled(name, enabled=True)))
+        return self._switch(name, True)
+
+    def _switch(self, name: str, enabled: bool) -> Response:
+        with atomic():
+            cron = engine.set_cron_enabled(name, enabled=enabled)
+            self._audit("enable_cron" if enabled else "disable_cron", name)
+        return Response(reply(cron))
+
+    def _audit(self, verb: str, name: str) -> None:
+        actor = of_caller(self.caller, self.request)
+        record_action(actor, verb, kind="cronjob", count=1, selection={"ids": [name]})
 
     def trigger(self, request: Any, name: str) -> Response:
         """Run once now; the overlap policy holds."""
-        run = engine.run_cron_now(name)
+        with atomic():
+            run = engine.run_cron_now(name)
+            self._audit("run_now_cron", name)
         return Response(run_document(run), status=201 if run.job_id else 200)
 
     def history(self, request: Any, name: str) -> Response:

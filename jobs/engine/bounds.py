@@ -16,7 +16,7 @@ from typing import Any
 from django.utils import timezone
 
 from .. import queue_config
-from ..database import atomic
+from ..database import atomic, connection
 from ..errors import JobTypeNotAllowed, QueueClosed, QueueFull
 from ..events import job_event, queue_event, record
 from ..lifecycle import Event, State
@@ -155,7 +155,11 @@ def _make_room(queue: Queue, bound: int, new: Sequence[NewJob]) -> None:
     after = before + len(new)
     if after > bound:
         if strategy == "drop_oldest" and len(new) <= bound:
-            after -= _drop(queue.pk, after - bound)
+            # Jobs that somebody holds are passed over: whoever does may wait for this queue's
+            # row. Only if nothing else is left are they waited for.
+            for patient in (False, True):
+                if after > bound:
+                    after -= _drop(queue.pk, after - bound, patient=patient)
         if after > bound:
             raise QueueFull(queue.pk, before, bound, strategy, new[0].type)
     threshold = queue.config.get("warning_threshold", queue_config.WARNING_THRESHOLD)
@@ -169,16 +173,21 @@ def _make_room(queue: Queue, bound: int, new: Sequence[NewJob]) -> None:
         record([queue_event(kind, queue.pk, depth=after, bound=bound)])
 
 
-def _drop(queue: str, count: int) -> int:
-    """Discard the oldest available jobs to make room; return how many (OJS backpressure §5.3)."""
+def _drop(queue: str, count: int, *, patient: bool) -> int:
+    """Discard the oldest available jobs to make room; return how many (OJS backpressure §5.3).
+
+    Args:
+        patient: wait for jobs that somebody holds, rather than pass them over.
+    """
     # Late, because following a job may enqueue others, which leads here.
     from .following import follow
 
     now = timezone.now()
+    skip = connection().features.has_select_for_update_skip_locked and not patient
     oldest = list(
         Job.objects.filter(queue=queue, state=State.AVAILABLE)
         .order_by("enqueued_at", "pk")
-        .select_for_update()
+        .select_for_update(skip_locked=skip)
         .only("type", "queue", "attempt", "followed")[:count]
     )
     dropped = Job.objects.filter(pk__in=[job.pk for job in oldest]).transition(
@@ -195,7 +204,12 @@ def _drop(queue: str, count: int) -> int:
         event
         for job in oldest
         for event in (
-            job_event("job.discarded", job, time=now, data={"last_error": error}),
+            job_event(
+                "job.discarded",
+                job,
+                time=now,
+                data={"last_error": error, "total_attempts": job.attempt},
+            ),
             queue_event("backpressure.dropped", queue, job_id=str(job.pk), job_type=job.type),
         )
     )

@@ -151,8 +151,10 @@ def retry(job_ids: Collection[UUID], *, cancelled: bool = False) -> int:
             started_at=None,
             scheduled_at=None,
             expires_at=None,
+            deadline=None,
             finished_by="",
             unfenced=False,
+            result_pruned=False,
             enqueued_at=Now(),
         )
         # Its attempts are counted anew; what the last one kept is there for the first.

@@ -8,7 +8,6 @@ No leader is elected. Whoever locks a schedule's row decides its occurrence, and
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -17,11 +16,9 @@ from django.db.models import F
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from .. import wakeup
 from ..database import atomic, connection
 from ..errors import DuplicateJob, NotFound, OJSError, PermissionDenied
-from ..events import cron_event, first_enqueued, record
-from ..lifecycle import TERMINAL, Event, State
+from ..events import cron_event, record
 from ..models import CronJob, CronRun, Job, Maintenance, OverlapPolicy
 from ..models.cron import Outcome
 from ..projects import give
@@ -29,13 +26,12 @@ from ..schedules import InvalidSchedule, Occurrence, read_schedule
 from ..timestamps import format_timestamp
 from ..validation import NewJob, new_job
 from .control import cancel_jobs
+from .cron_runs import release_held_runs, unfinished_runs
 from .enqueue import enqueue
 
 logger = logging.getLogger("jobs.cron")
 
 BATCH_SIZE = 100
-MOST_OPEN = 1000
-"""Unfinished runs of one cron job that are looked at."""
 MANY_WAITING = 2
 """More waiting runs than this are worth a warning (§6.1)."""
 
@@ -209,7 +205,7 @@ def _tell_of_lost_times(row: CronJob, occurrence: Occurrence | None) -> None:
 
 def _decide(row: CronJob, at: datetime, *, manual: bool = False) -> CronRun:
     """Apply the overlap policy, then enqueue (OJS extension interactions §13)."""
-    unfinished = _unfinished(row.pk)
+    unfinished = unfinished_runs(row.pk)
     decision = Decision(Outcome.TRIGGERED, "manual" if manual else "", in_the_way=unfinished)
     held = bool(unfinished) and row.overlap_policy == OverlapPolicy.ENQUEUE
     if unfinished and row.overlap_policy == OverlapPolicy.SKIP:
@@ -257,25 +253,6 @@ def _new_job(row: CronJob, at: datetime, *, held: bool) -> NewJob:
     return job
 
 
-def _unfinished(name: str) -> list[Job]:
-    """The runs of a cron job that have not finished, oldest first.
-
-    Not the active ones alone: a run that waits for a worker or a retry would be executed beside
-    the new one, and that is what must not happen by default (OJS conformance L2-CRON-003).
-    """
-    open_runs = CronRun.objects.filter(cron_name=name, unfinished=True)
-    newest = open_runs.order_by("-id").values_list("job_id", flat=True)[:MOST_OPEN]
-    ids = [job_id for job_id in newest if job_id is not None]
-    if not ids:
-        return []
-    jobs = Job.objects.filter(pk__in=ids).exclude(state__in=sorted(TERMINAL)).order_by("pk")
-    unfinished = list(jobs.only("type", "queue", "state", "attempt", "priority"))
-    # Finished, or deleted since.
-    finished = set(ids) - {job.pk for job in unfinished}
-    open_runs.filter(job_id__in=finished).update(unfinished=False, held=False)
-    return unfinished
-
-
 def _write_run(row: CronJob, at: datetime, decision: Decision, *, held: bool = False) -> CronRun:
     job = decision.job
     return CronRun.objects.create(
@@ -317,34 +294,3 @@ def _about(row: CronJob, at: datetime) -> dict[str, Any]:
         "job_type": row.template["type"],
         "scheduled_time": format_timestamp(at),
     }
-
-
-def release_held_runs() -> int:
-    """Let the oldest waiting run of each cron job go, once the ones before it have finished.
-
-    `enqueue` allows no two at once (§6.1), and no claim looks at other jobs: until its turn the
-    run is pending.
-    """
-    names = CronRun.objects.filter(held=True).order_by("cron_name").values("cron_name").distinct()
-    held = [name["cron_name"] for name in names[:BATCH_SIZE]]
-    return sum(_release(name) for name in held)
-
-
-def _release(name: str) -> bool:
-    with atomic():
-        skip = connection().features.has_select_for_update_skip_locked
-        waiting = CronRun.objects.filter(cron_name=name, held=True).order_by("id")
-        run = waiting.select_for_update(skip_locked=skip).first()
-        if run is None:
-            return False
-        unfinished = _unfinished(name)
-        first: Sequence[Job] = unfinished[:1]
-        if not first or first[0].pk != run.job_id:
-            return False
-        jobs = Job.objects.filter(pk=run.job_id)
-        moved = jobs.transition(Event.ACTIVATE, State.AVAILABLE, enqueued_at=Now())
-        CronRun.objects.filter(pk=run.pk).update(held=False)
-        if moved:
-            record([first_enqueued(first[0], time=timezone.now())])
-            wakeup.notify([first[0].queue])
-    return bool(moved)

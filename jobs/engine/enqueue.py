@@ -34,6 +34,7 @@ INSERT = """
           FROM jsonb_to_recordset(%s::jsonb) AS job (
                id uuid, type text, queue text, args jsonb, meta jsonb, priority smallint,
                pending boolean, max_attempts integer, retry jsonb, timeout double precision,
+               grace_period double precision, total_timeout double precision,
                visibility_timeout double precision, scheduled_at timestamptz,
                expires_at timestamptz, tags jsonb, attributes jsonb, needs jsonb,
                result_ttl double precision,
@@ -42,15 +43,17 @@ INSERT = """
     ), inserted AS (
         INSERT INTO ojs_jobs_job
                (id, type, queue, args, meta, priority, state, attempt, attempt_counted,
-                max_attempts, retry, timeout, visibility_timeout, reserved_by, finished_by,
-                unfenced, scheduled_at, expires_at, created_at, enqueued_at, tags, attributes,
-                needs, dead_letter, result_ttl, workflow_id, workflow_index, followed,
-                parent_results, unique_key, rate_key, project)
+                max_attempts, retry, timeout, grace_period, deadline, visibility_timeout,
+                reserved_by, finished_by, unfenced, scheduled_at, expires_at, created_at,
+                enqueued_at, tags, attributes, needs, dead_letter, result_ttl, workflow_id,
+                workflow_index, followed, parent_results, unique_key, rate_key, project)
         SELECT id, type, queue, args, meta, priority,
                CASE WHEN pending THEN 'pending'
                     WHEN scheduled_at > statement_timestamp() THEN 'scheduled'
                     ELSE 'available' END,
                0, false, max_attempts, retry, make_interval(secs => timeout),
+               make_interval(secs => grace_period),
+               statement_timestamp() + make_interval(secs => total_timeout),
                make_interval(secs => visibility_timeout), '', '', false, scheduled_at,
                expires_at, statement_timestamp(), statement_timestamp(), tags, attributes,
                needs, false,
@@ -170,13 +173,15 @@ def _store(new: Sequence[NewJob], *, admitted: bool = False) -> None:
     insert = _insert_postgresql if is_postgresql() else _insert_portable
     for start in range(0, len(new), BATCH):
         batch = new[start : start + BATCH]
-        stored = insert(batch, admitted)
-        if stored < len(batch):
+        while (stored := insert(batch, admitted)) < len(batch):
             if not admitted:
                 maintenance.refuse_jobs()
             if not (admitted or stored) and bounds.guarded({job.queue for job in batch}):
                 raise bounds.Guarded
-            raise _duplicate(batch)
+            taken = _taken(batch)
+            if stored or taken:
+                raise _duplicate_of(taken or batch[0])
+            # What refused them is over again, and they are tried once more.
     limits.know([job for job in new if job.rate_limit])
 
 
@@ -222,6 +227,10 @@ def _record(job: NewJob) -> dict[str, Any]:
         "needs": job.needs,
         "unique_key": job.unique and job.unique.key,
     }
+    if job.total_timeout is not None:
+        document["total_timeout"] = job.total_timeout.total_seconds()
+    if job.grace_period is not None:
+        document["grace_period"] = job.grace_period.total_seconds()
     if job.result_ttl is not None:
         document["result_ttl"] = job.result_ttl.total_seconds()
     if job.followed or job.parent_results is not None:
@@ -250,6 +259,8 @@ def _insert_portable(new: Sequence[NewJob], admitted: bool) -> int:
             max_attempts=job.max_attempts,
             retry=job.retry,
             timeout=job.timeout,
+            grace_period=job.grace_period,
+            deadline=now + job.total_timeout if job.total_timeout else None,
             visibility_timeout=job.visibility_timeout,
             scheduled_at=job.scheduled_at,
             expires_at=job.expires_at,
@@ -298,13 +309,12 @@ def _duplicate_of(job: NewJob) -> DuplicateJob:
     return DuplicateJob(f"A job with id '{job.id}' already exists.", existing_job_id=str(job.id))
 
 
-def _duplicate(batch: Sequence[NewJob]) -> DuplicateJob:
-    """Find out which id was taken. On PostgreSQL the others of the batch are there, ours."""
+def _taken(batch: Sequence[NewJob]) -> NewJob | None:
+    """Find a job whose id is taken. On PostgreSQL the others of the batch are there, ours."""
     ids = [job.id for job in batch if job.client_id]
-    stamp = batch[0].created_at
-    taken = Job.objects.filter(pk__in=ids).exclude(created_at=stamp).values_list("pk", flat=True)
-    existing = next(iter(taken[:1]), ids[0])
-    return _duplicate_of(next(job for job in batch if job.id == existing))
+    others = Job.objects.filter(pk__in=ids).exclude(created_at=batch[0].created_at)
+    existing = others.values_list("pk", flat=True).first()
+    return next((job for job in batch if job.id == existing), None)
 
 
 _known_queues: set[str] = set()

@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from .. import rate_policy
-from ..database import connection, run
+from ..database import atomic, connection, run
 from ..errors import InvalidRequest
 from ..events import job_event, partition_event, record
 from ..lifecycle import Event, State
@@ -67,13 +67,18 @@ def make_known(policies: Mapping[str, Mapping[str, Any]]) -> None:
     changed = [key for key in sorted(wanted) if known.get(key) != wanted[key]]
     if not changed:
         return
-    # Another policy may open what the old one had closed.
-    RateLimit.objects.bulk_create(
-        [RateLimit(key=key, policy=wanted[key], updated_at=timezone.now()) for key in changed],
-        update_conflicts=True,
-        unique_fields=["key"],
-        update_fields=["policy", "closed_until", "updated_at"],
-    )
+    with atomic():
+        if len(changed) > 1:
+            # In the order in which a fetch locks several: the database's, not Python's.
+            rows = RateLimit.objects.filter(pk__in=changed).order_by("pk").select_for_update()
+            list(rows.values_list("pk", flat=True))
+        # Another policy may open what the old one had closed.
+        RateLimit.objects.bulk_create(
+            [RateLimit(key=key, policy=wanted[key], updated_at=timezone.now()) for key in changed],
+            update_conflicts=True,
+            unique_fields=["key"],
+            update_fields=["policy", "closed_until", "updated_at"],
+        )
 
 
 def promote_due(queue: str) -> None:
@@ -126,7 +131,12 @@ def drop(queue: str, key: str, now: datetime) -> list[Any]:
         event
         for job in jobs
         for event in (
-            job_event("job.discarded", job, time=now, data={"last_error": error}),
+            job_event(
+                "job.discarded",
+                job,
+                time=now,
+                data={"last_error": error, "total_attempts": job.attempt},
+            ),
             partition_event("rate_limit.dropped", key, job_id=str(job.pk), job_type=job.type),
         )
     ]

@@ -133,8 +133,11 @@ def prune_results() -> int:
         .order_by("finished_at")
     )
     ids = list(over.values_list("pk", flat=True)[:BATCH_SIZE])
-    finished = Job.objects.filter(pk__in=ids, finished_at__isnull=False)
-    return finished.update(result=None, result_pruned=True)
+    with atomic():
+        # Locked in the order of ids, as every batch does.
+        finished = Job.objects.filter(pk__in=ids, finished_at__isnull=False).order_by("pk")
+        ids = list(finished.select_for_update().values_list("pk", flat=True))
+        return Job.objects.filter(pk__in=ids).update(result=None, result_pruned=True)
 
 
 def prune_workflows() -> int:
@@ -159,7 +162,10 @@ def _delete_workflow(root_id: UUID) -> int:
         jobs = Job.objects.filter(workflow__in=inside.values("pk"))
         # What is dead, or runs still, goes on as a job of its own.
         for stays in (Q(finished_at__isnull=True), Q(state=State.DISCARDED, dead_letter=True)):
-            jobs.filter(stays).update(workflow=None, workflow_index=None)
+            # Locked in the order of ids, as every batch does.
+            staying = jobs.filter(stays).order_by("pk").select_for_update()
+            ids = list(staying.values_list("pk", flat=True))
+            Job.objects.filter(pk__in=ids).update(workflow=None, workflow_index=None)
         ids = list(jobs.values_list("pk", flat=True)[:BATCH_SIZE])
         _delete(ids)
         if len(ids) < BATCH_SIZE:

@@ -7,7 +7,7 @@ held and in a statement of its own, the question sees all that others have commi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -27,6 +27,9 @@ LOCK = """
     SELECT count(pg_advisory_xact_lock(lock))
       FROM (SELECT unnest(%s::bigint[]) AS lock) AS locks
 """
+
+KEEPING = frozenset({"reject", "ignore"})
+"""What leaves the stored job alone; with every other policy it gives way."""
 
 
 class Conflicts:
@@ -51,7 +54,7 @@ class Conflicts:
         Raises:
             DuplicateJob: a policy says reject (§5.1).
         """
-        self.lock({job.unique.key for job in self.new if job.unique})
+        self.lock([job.unique for job in self.new if job.unique])
         for job in self.new:
             if job.unique is None or self._admit(job, job.unique):
                 self.kept.append(job)
@@ -100,8 +103,8 @@ class Conflicts:
         for reason, ids in self.replaced.items():
             self.cancel(ids, reason=reason)
 
-    def lock(self, keys: Iterable[str]) -> None:
-        _lock(keys)
+    def lock(self, policies: Sequence[UniquePolicy]) -> None:
+        _lock(policies)
 
     def stored(self, policy: UniquePolicy) -> list[Any]:
         return _stored(policy)
@@ -110,10 +113,16 @@ class Conflicts:
         cancel_jobs(job_ids, reason=reason)
 
 
-def _lock(keys: Iterable[str]) -> None:
-    if is_postgresql():
-        locks = sorted({int(key[:16], 16) - 2**63 for key in keys})
-        run(LOCK, [locks])
+def _lock(policies: Sequence[UniquePolicy]) -> None:
+    if not is_postgresql():
+        return
+    run(LOCK, [sorted({int(policy.key[:16], 16) - 2**63 for policy in policies})])
+    replaced = {policy.key for policy in policies if policy.on_conflict not in KEEPING}
+    if len(replaced) > 1:
+        # What gives way is locked key by key below, in the order of the batch. All others lock
+        # jobs in the order of ids.
+        live = Job.objects.filter(unique_key__in=replaced).exclude(state__in=sorted(TERMINAL))
+        list(live.order_by("pk").select_for_update().values_list("pk", flat=True))
 
 
 def _stored(policy: UniquePolicy) -> list[Job]:
@@ -124,10 +133,11 @@ def _stored(policy: UniquePolicy) -> list[Job]:
         jobs = jobs.filter(created_at__gt=Now() - policy.period)
     jobs = jobs.order_by("-created_at", "-pk")
     live = [state for state in policy.states if state not in TERMINAL]
-    if policy.on_conflict in ("reject", "ignore") or not live:
+    if policy.on_conflict in KEEPING or not live:
         return list(jobs[:1])
-    found = list(jobs.filter(state__in=live).select_for_update())
-    return found or list(jobs[:1])
+    found = list(jobs.filter(state__in=live).order_by("pk").select_for_update())
+    newest_first = sorted(found, key=lambda job: (job.created_at, job.pk), reverse=True)
+    return newest_first or list(jobs[:1])
 
 
 def _keep_schedule(job: NewJob, others: Sequence[Any]) -> None:

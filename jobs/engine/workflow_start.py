@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from graphlib import TopologicalSorter
 from typing import Any
 from uuid import UUID
 
@@ -75,19 +76,25 @@ class Nursery:
             created_at=self.now,
         )
         self.workflows.append(workflow)
+        if plan.type == WorkflowType.DAG:
+            self._connect(plan)
         # The others of a chain are made when their turn comes.
         begun = plan.nodes[:1] if plan.type == WorkflowType.CHAIN else plan.nodes
         for place, node in enumerate(begun):
             self.add(workflow, place, node, parent_results)
-        if plan.type == WorkflowType.DAG:
-            self._connect(plan)
         return workflow
 
     def _connect(self, plan: Plan) -> None:
-        ids = {step.name: step.job.id for step in plan.nodes if isinstance(step, Step)}
-        for step in plan.nodes:
-            if isinstance(step, Step) and step.depends_on:
-                self.depends_on[step.job.id] = [ids[name] for name in step.depends_on]
+        steps = {step.name: step for step in plan.nodes if isinstance(step, Step)}
+        order = TopologicalSorter({name: step.depends_on for name, step in steps.items()})
+        # A job's end locks it and then what waits for it; all others lock jobs in the order of
+        # ids. So ids grow along the edges.
+        ids = sorted(step.job.id for step in steps.values())
+        for name, job_id in zip(order.static_order(), ids, strict=True):
+            steps[name].job.id = job_id
+        for step in steps.values():
+            if step.depends_on:
+                self.depends_on[step.job.id] = [steps[name].job.id for name in step.depends_on]
 
     def store(self) -> None:
         Workflow.objects.bulk_create(self.workflows, batch_size=BATCH)

@@ -291,6 +291,22 @@ def cancel_workflow(workflow_id: UUID) -> Workflow:
         WorkflowNotFound: there is none.
         Conflict: it has ended.
     """
+    target, inside = _end_cancelled(workflow_id)
+    # A transaction of its own: whoever settles a job has locked it before its workflow, so nobody
+    # waits for jobs while holding workflows. After a crash in between `repair` goes on.
+    with atomic():
+        waiting = Job.objects.filter(workflow__in=inside, state__in=sorted(WAITING))
+        ended = cancel_waiting(waiting.values_list("pk", flat=True), CANCELLED)
+        # A job outside may depend on one of these.
+        while ended:
+            ended = release(Job.objects.filter(pk__in=ended).only("state"))
+        advance({target.parent_id})
+    send_on_commit(workflow_finished, Workflow, workflow_id=workflow_id, state="cancelled")
+    return target
+
+
+def _end_cancelled(workflow_id: UUID) -> tuple[Workflow, list[UUID]]:
+    """End the workflow and all inside it; return it, and the ids of them all."""
     now = timezone.now()
     with atomic():
         target = Workflow.objects.filter(pk=workflow_id).first()
@@ -313,11 +329,4 @@ def cancel_workflow(workflow_id: UUID) -> Workflow:
         )
         target.state, target.finished_at = WorkflowState.CANCELLED, now
         record(workflow_event("workflow.cancelled", item, time=now) for item in open_ones)
-        waiting = Job.objects.filter(workflow__in=inside, state__in=sorted(WAITING))
-        ended = cancel_waiting(waiting.values_list("pk", flat=True), CANCELLED)
-        # A job outside may depend on one of these.
-        while ended:
-            ended = release(Job.objects.filter(pk__in=ended).only("state"))
-        advance({target.parent_id})
-    send_on_commit(workflow_finished, Workflow, workflow_id=workflow_id, state="cancelled")
-    return target
+    return target, inside

@@ -19,7 +19,7 @@ from django.utils import timezone
 from jobs import engine
 from jobs.api.authentication import make_key
 from jobs.lifecycle import State
-from jobs.models import ApiKey, Job
+from jobs.models import ApiKey, Job, OperatorAction
 from jobs.validation import new_job
 from tests import processes
 from tests.conftest import url_of_test_database
@@ -500,6 +500,8 @@ def test_a_session_key_speaks_for_its_worker_and_no_other(guarded, capsys):
     key = capsys.readouterr().out.strip()
     assert len(bytes.fromhex(key)) == 32
     assert key not in str(ApiKey.objects.values())
+    action = OperatorAction.objects.get()
+    assert (action.verb, action.source, action.count) == ("manage_keys", "shell", 1)
 
     first = Client(guarded.port, password=key)
     assert first.register().startswith("OK")

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from django.db import connections
+from django.db import connection, connections, transaction
+
+from tests.processes import eventually
 
 
 def together(*tasks: Callable[[], Any]) -> list[Any]:
@@ -38,3 +40,41 @@ def in_step(rounds: int, *tasks: Callable[[int], Any]) -> list[list[Any]]:
 
     repeated = [lambda task=task: repeat(task) for task in tasks]
     return [list(results) for results in zip(*together(*repeated), strict=True)]
+
+
+WAITING = """
+    SELECT count(*)
+      FROM pg_stat_activity
+     WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
+
+
+def while_it_waits(
+    change: Callable[[], Any], act: Callable[[], Any], then: Callable[[], Any] = lambda: None
+) -> Any:
+    """Do `change`; when `act` waits for its locks do `then`, and commit; return what `act` did.
+
+    What `act` read before it had to wait is out of date then. If `then` needs what `act` has
+    locked already, that is a deadlock. An `act` that does not wait at all is done before `then`.
+    """
+    with ThreadPoolExecutor(1) as pool:
+
+        def acted() -> Any:
+            try:
+                return act()
+            finally:
+                connections.close_all()
+
+        def waits() -> bool:
+            with connection.cursor() as cursor:
+                # A transaction sees the statistics as they were when it first looked.
+                cursor.execute("SELECT pg_stat_clear_snapshot()")
+                cursor.execute(WAITING)
+                return bool(cursor.fetchone()[0])
+
+        with transaction.atomic():
+            change()
+            acting = pool.submit(acted)
+            eventually(lambda: acting.done() or waits(), lambda: "neither done nor waiting")
+            then()
+        return acting.result()

@@ -156,6 +156,14 @@ def test_due_jobs_fill_the_places_that_available_ones_leave(db):
     assert names(claim(count=2)) == ["due"]
 
 
+def test_due_jobs_come_in_the_order_of_the_queues_as_well(db):
+    JobFactory(type="available", queue="second")
+    JobFactory(type="due", queue="first", scheduled=True, scheduled_at=ago(60), priority=1)
+    JobFactory(type="low", queue="first", priority=-1)
+
+    assert names(claim("first", "second", count=3)) == ["due", "low", "available"]
+
+
 # What claiming does to a job (core §6.3)
 
 
@@ -353,10 +361,12 @@ def test_a_limit_elsewhere_changes_nothing_here(db):
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("count", [1, 10])
-def test_claiming_is_one_statement_and_a_look_at_the_limits(db, django_assert_num_queries, count):
-    JobFactory.create_batch(10)
+def test_claiming_is_one_statement_with_the_look_at_the_limits(
+    db, django_assert_num_queries, count
+):
+    JobFactory.create_batch(20)
 
-    with django_assert_num_queries(2):
+    with django_assert_num_queries(1):
         claim(count=count)
     with django_assert_num_queries(1):
         claim(count=count, limited=False)

@@ -121,6 +121,18 @@ def test_a_retried_job_starts_afresh_and_keeps_its_history(db):
     assert (claimed.id, claimed.attempt) == (job.pk, 1)
 
 
+def test_a_retried_job_keeps_its_new_result_although_the_old_ones_time_was_over(db):
+    job = JobFactory(dead=True, finished_at=ago(100), result_ttl=timedelta(seconds=50))
+    engine.prune_results()
+
+    engine.retry_one(job.pk)
+    engine.claim(["default"])
+    engine.complete([engine.Completion(job.pk, result="fresh")])
+
+    job.refresh_from_db()
+    assert (job.result, job.result_pruned) == ("fresh", False)
+
+
 def test_a_retried_job_has_all_its_attempts_again(db):
     job = JobFactory(dead=True, attempt=3, max_attempts=3)
     engine.retry([job.pk])

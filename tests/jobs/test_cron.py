@@ -9,7 +9,7 @@ import pytest
 
 from jobs import engine
 from jobs.lifecycle import State
-from jobs.models import CronJob, CronRun, Event, Job
+from jobs.models import CronJob, CronRun, Event, Job, OperatorAction
 from tests.factories import ago, ahead
 from tests.ojs_client import refusal
 
@@ -144,6 +144,7 @@ def test_they_are_listed_shown_disabled_enabled_and_removed(api):
     patched = api.patch("/ojs/v1/cron/b", {"enabled": True}, content_type="application/json")
     assert patched.json()["cron_job"]["next_run_at"] is not None
     assert api.send("cron/b/pause").json()["cron_job"]["enabled"] is False
+    assert OperatorAction.objects.first().verb == "disable_cron"
     removed = api.delete("/ojs/v1/cron/a").json()
     assert (removed["deleted"], removed["name"]) == (True, "a")
     for reply in (api.delete("/ojs/v1/cron/a"), api.see("cron/a"), api.send("cron/a/trigger")):
@@ -304,6 +305,8 @@ def test_run_now_runs_besides_the_schedule_and_obeys_the_overlap_policy(api):
 
     first = api.send("cron/report/trigger")
     second = api.send("cron/report/trigger")
+    actions = OperatorAction.objects.values_list("verb", "source", "selection")
+    assert list(actions) == [("run_now_cron", "api", {"ids": ["report"]})] * 2
 
     assert first.status_code == 201 and Job.objects.get().pk == UUID(first.json()["job_id"])
     assert (second.status_code, second.json()["outcome"]) == (200, "skipped")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
 import time
@@ -185,6 +186,23 @@ def advance(context: Any, name: str) -> None:
         context.progress(page / 100, f"page {page}", {"pages": 100})
     mark(f"{name}.told")
     wait_for(f"{name}.go")
+
+
+@handler("shop.advance_until_lost")
+def advance_until_lost(context: Any, name: str) -> None:
+    """Say how far it has come, until told that nobody wants to know."""
+    mark(f"{name}.began")
+    while not context.wait(PAUSE):
+        context.progress(0.5)
+    mark(f"{name}.ended", context.cancelled_because)
+
+
+@handler("shop.hold")
+def hold(context: Any, name: str) -> None:
+    """Hold the interpreter, as C code may: no other thread runs meanwhile."""
+    mark(f"{name}.began")
+    ctypes.PyDLL(None).usleep(800_000)
+    mark(f"{name}.ended", context.cancelled_because)
 
 
 @handler("shop.parents")

@@ -98,7 +98,7 @@ def test_the_confirmation_of_a_hundred_workers_takes_few_queries(django_assert_m
 
     with django_assert_max_num_queries(12):
         page = choose(ops, WORKER, "quiet", *workers)
-    with django_assert_max_num_queries(26):
+    with django_assert_max_num_queries(27):
         answer(ops, page)
 
     assert LogEntry.objects.count() == 100

@@ -72,6 +72,17 @@ def test_a_heartbeat_may_repeat_or_correct_the_description():
     assert worker.labels == ["canary"], "what was not said stays"
 
 
+def test_what_a_worker_said_when_it_arrived_no_heartbeat_changes():
+    worker = WorkerFactory(capabilities=["gpu"])
+
+    said = Description(project="acme", job_types=["a"], capabilities=[], specs={}, details={})
+    protocol.beat(worker.pk, description=said)
+
+    worker.refresh_from_db()
+    assert (worker.project, worker.job_types, worker.capabilities) == ("", None, ["gpu"])
+    assert (worker.specs, worker.details) == (None, None)
+
+
 def test_a_discovered_worker_is_described_by_its_heartbeat():
     protocol.beat("w", description=Description(queues=["email"], labels=["canary"], concurrency=2))
 
@@ -318,7 +329,7 @@ def test_a_dead_worker_that_speaks_is_live_again_and_was_away_for_all_to_see():
     assert [claimed.id for claimed in protocol.fetch(["default"], worker_id=back.pk)] == [job.pk]
 
 
-# Conformance mode (ARCHITECTURE §12)
+# Conformance mode (docs/architecture.md)
 
 
 @pytest.mark.parametrize("directive", ["quiet", "terminate"])

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
+import signal
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.processes import ROOT
-from tests.workers.site import Shop, ends_with, worker_becomes
+from tests.processes import ROOT, eventually
+from tests.workers.site import Shop, ends_with, tell, worker_becomes
 
 GUIDE = (ROOT / "docs" / "worker.md").read_text()
 
@@ -42,33 +46,46 @@ def test_systemd_has_nothing_to_say_against_the_unit(tmp_path):
     assert (done.returncode, about_it) == (0, [])
 
 
-def commands(pod: str, key: str) -> list[str]:
-    """The command lists of the recipe under `key`."""
-    found = re.search(rf"{key}:.*?command: (\[.*?\])\n", pod, re.S)
+def command(pod: str, key: str) -> list[str]:
+    """The command list of the recipe under `key`."""
+    found = re.search(rf"{key}.*?command: (\[.*?\])\n", pod, re.S)
     assert found is not None
-    return re.findall(r'"([^"]*)"', found[1])
+    words: list[str] = json.loads(found[1])
+    return words
 
 
 def test_what_kubernetes_would_run_does_what_it_says(tmp_path, database_url):
     pod = recipe("yaml")
-    program = re.search(r'command: \["python", "manage.py", (.*?)\]', pod)
-    assert program is not None
-    (name, *arguments) = re.findall(r'"([^"]*)"', program[1])
-    assert name == "runjobworker"
+    alive = tmp_path / "alive"
+    python, manage, name, *arguments = command(pod, "image: shop")
+    assert (python, manage, name) == ("python", "manage.py", "runjobworker")
     shop: Any = Shop(tmp_path, database_url)
-    with shop.worker(*arguments) as started:
+    with shop.worker(*[word.replace("/tmp/alive", str(alive)) for word in arguments]) as started:
 
         def run(key: str) -> int:
+            *shell, script = command(pod, key)
             # In its container the worker is process 1.
-            shell = [
-                re.sub(r"\b1\b", str(started.process.pid), word) for word in commands(pod, key)
-            ]
-            shell[-1] = shell[-1].replace("sleep 3", "true")
-            return subprocess.run(shell, check=False, capture_output=True).returncode
+            script = script.replace("kill -TSTP 1", f"kill -TSTP {started.process.pid}")
+            script = script.replace("sleep 3", "true").replace("/tmp/alive", str(alive))
+            return subprocess.run([*shell, script], check=False, capture_output=True).returncode
+
+        def a_minute_passes() -> None:
+            os.utime(alive, (0, 0))
 
         assert run("livenessProbe") == 0
         assert run("preStop") == 0
         worker_becomes("quiet")
+        a_minute_passes()
+        eventually(lambda: run("livenessProbe") == 0)
+        tell(started, signal.SIGSTOP)
+        eventually(lambda: is_stopped(started.process.pid))
+        a_minute_passes()
+        assert run("livenessProbe") != 0
+        tell(started, signal.SIGCONT)
+        eventually(lambda: run("livenessProbe") == 0)
         started.process.terminate()
         ends_with(started)
-        assert run("livenessProbe") != 0
+
+
+def is_stopped(pid: int) -> bool:
+    return bool(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 from django.urls import reverse
+from django.utils import translation
 
 from jobs.audit import Actor
 from jobs.errors import Conflict, InvalidRequest
@@ -14,6 +15,7 @@ from tests.factories import WorkerFactory, ago
 from tests.operators import answer, choose, operator, press
 from tests.workers.fleets import Fleet, directives
 from workers import drain, reaper
+from workers.admin.operation import waits_for
 from workers.models import FleetOperation, OperationStep, Worker
 
 pytestmark = pytest.mark.django_db
@@ -218,6 +220,8 @@ def test_it_waits_until_replacements_run(api):
     assert fleet.in_state("running") == ["w001"]
     operation.refresh_from_db()
     assert operation.waits_for == "0 of 1 replacements “green” run"
+    with translation.override("de"):
+        assert waits_for(operation) == "0 von 1 Ersatz-Workern „green“ laufen"
 
     WorkerFactory(labels=["green"], registered_at=ago(-1))
     for _ in range(4):

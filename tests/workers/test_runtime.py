@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 import jobs
 from jobs import engine
@@ -61,20 +61,33 @@ def test_a_worker_registers_works_and_leaves(shop):
 
 
 def test_heartbeats_name_every_active_job_however_busy_the_handlers_are(shop):
-    spinning = jobs.enqueue("shop.spin", ["spin"])
+    spins = [jobs.enqueue("shop.spin", [f"spin{n}"]) for n in range(4)]
     working = jobs.enqueue("shop.work", ["work"])
     with shop.worker():
-        shop.wait_for("spin.began", "work.began")
+        shop.wait_for("spin0.began", "spin1.began", "spin2.began", "spin3.began", "work.began")
 
         def reported():
-            return set(Worker.objects.get().active_job_ids) == {str(spinning.id), str(working.id)}
+            wanted = {str(job.id) for job in [*spins, working]}
+            return set(Worker.objects.get().active_job_ids) == wanted
 
         eventually(reported)
         sequence = Worker.objects.get().sequence
         eventually(lambda: Worker.objects.get().sequence > sequence + 3)
-        shop.go("spin", "work")
-        becomes(spinning, "completed")
+        shop.go("spin0", "spin1", "spin2", "spin3", "work")
+        becomes(spins[3], "completed")
         eventually(lambda: Worker.objects.get().active_job_ids == [])
+
+
+def test_a_handler_that_holds_the_interpreter_costs_no_job(shop):
+    """As C code may, for many heartbeat intervals: the worker is late, and no more."""
+    made = jobs.enqueue("shop.hold", ["hold"])
+    with shop.worker() as started:
+        assert shop.wait_for("hold.ended") == ""
+        becomes(made, "completed")
+        sequence = Worker.objects.get().sequence
+        eventually(lambda: Worker.objects.get().sequence > sequence + 1)
+        assert (Job.objects.get().attempt, worker_becomes("running").left_at) == (1, None)
+        assert "was refused" not in started.output
 
 
 def test_a_worker_that_was_forgotten_is_there_again_with_all_it_said(shop):
@@ -229,6 +242,21 @@ def test_asked_twice_a_worker_does_not_wait(shop, number):
 
         ends_with(started)
     assert (state_of(active), errors_of(active)) == ("retryable", ["shutdown"])
+
+
+@pytest.mark.postgres
+def test_asked_a_third_time_a_worker_exits_whatever_it_is_doing(tmp_path, database_url):
+    shop = Shop(tmp_path, database_url)
+    with shop.worker() as started, transaction.atomic():
+        with connection.cursor() as cursor:
+            # Nothing gets past this: the worker waits for its database and cannot end in order.
+            cursor.execute("LOCK TABLE ojs_workers_worker, ojs_jobs_job")
+        tell(started, signal.SIGTERM)
+        started.wait_for("From running to terminate")
+        # Two that the system does not take for one.
+        tell(started, signal.SIGINT)
+        tell(started, signal.SIGTERM)
+        assert started.wait() in (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 # Directives (§4.4)

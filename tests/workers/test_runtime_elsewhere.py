@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -31,11 +33,13 @@ class Elsewhere(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.moments: list[tuple[str, float]] = []
         self.waiting: list[dict[str, Any]] = []
         self.settled: list[str] = []
         self.directive = "running"
         self.fails = False
         self.fails_progress = False
+        self.loses_progress = False
         self.registers = True
         self.forgets = False
         """The next heartbeat is answered 404: the registration is gone."""
@@ -50,10 +54,13 @@ class Elsewhere(ThreadingHTTPServer):
     def answer(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         with self.lock:
             self.asked.append((path, body))
+            self.moments.append((path, time.monotonic()))
             if self.fails:
                 return 503, {}
             if path == "register" and self.registers:
                 return 200, {"heartbeat_interval": 0.2, "heartbeat_timeout": 20}
+            if path == "progress" and self.loses_progress:
+                return 409, {"error": {"code": "conflict", "message": "not yours any more"}}
             if path == "progress":
                 return 500 if self.fails_progress else 200, {}
             if path == "heartbeat" and self.forgets:
@@ -233,6 +240,32 @@ def test_heartbeats_that_fail_change_nothing(shop, elsewhere):
         elsewhere.fails = False
         after = elsewhere.enqueue("shop.echo")
         eventually(lambda: {working, after} <= set(elsewhere.settled))
+
+
+def test_heartbeats_that_fail_are_sent_less_often(shop, elsewhere):
+    with shop.worker(*POLL) as started:
+        elsewhere.beats(1, state="running")
+        elsewhere.fails = True
+        started.wait_for("Heartbeat failed (4 in a row)")
+        elsewhere.fails = False
+        started.wait_for("Heartbeats are answered again")
+    beats = [moment for path, moment in elsewhere.moments if path == "heartbeat"]
+    pauses = [later - earlier for earlier, later in pairwise(beats)]
+    longer = (0.4, 0.6, 0.8)  # seconds, where the interval is 0.2
+    assert any(
+        all(pause >= least for pause, least in zip(pauses[start:], longer, strict=False))
+        for start in range(len(pauses) - 2)
+    ), pauses
+
+
+def test_a_refusal_of_its_progress_tells_a_handler_that_the_job_is_lost(shop, elsewhere):
+    elsewhere.loses_progress = True
+    job = elsewhere.enqueue("shop.advance_until_lost", "advance")
+    with shop.worker(*POLL) as started:
+        assert shop.wait_for("advance.ended") == "lost"
+        started.wait_for(f"Job {job} was taken back")
+        after = elsewhere.enqueue("shop.echo")
+        eventually(lambda: elsewhere.was_told_of(after))
 
 
 def test_a_server_without_registration_is_registered_with_at_every_chance(shop, elsewhere):

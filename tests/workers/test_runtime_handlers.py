@@ -311,6 +311,7 @@ def test_a_supervisor_replaces_a_process_at_its_memory_limit(shop):
         (["--queues", "Not A Queue"], "not a queue name"),
         (["--concurrency", "-1"], "must be positive"),
         (["--processes", "2", "--worker-id", "w"], "one process's own"),
+        (["--alive-file", "/nowhere/alive"], "No such file or directory"),
     ],
 )
 def test_the_command_line_is_checked(arguments, problem):

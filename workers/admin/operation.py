@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -23,10 +24,20 @@ from .. import drain
 from ..condition import in_hand
 from ..fleet import capacity, serving
 from ..models import IN_WORK, FleetOperation, OperationState, OperationStep, Phase, Worker
+from ..rolling import FLOOR, REPLACEMENTS
 from .actions import consequences
 
 EVERY = 2
 SHOWN = 1000
+
+
+def waits_for(operation: FleetOperation) -> str:
+    """What keeps it from going on, in the reader's language."""
+    for told in (FLOOR, REPLACEMENTS):
+        pattern = re.sub(r"%\\\((\w+)\\\)[ds]", r"(?P<\1>.*)", re.escape(told))
+        if found := re.fullmatch(pattern, operation.waits_for):
+            return gettext(told).replace(")d", ")s") % found.groupdict()
+    return operation.waits_for
 
 
 class DrainForm(ReasonForm):
@@ -78,8 +89,8 @@ class DrainForm(ReasonForm):
             try:
                 for word in text.replace(",", " ").split():
                     drain.amount(word.rpartition("=")[2], 0, name, up=True)
-            except InvalidRequest as problem:
-                self.add_error(name, problem.message)
+            except InvalidRequest:
+                self.add_error(name, gettext("It must be a number or a percentage: “2” or “20%”."))
         return self.cleaned_data
 
 
@@ -117,7 +128,12 @@ def begin(model_admin: Any, request: HttpRequest, workers: Any) -> Any:
             reason=answer.reason,
             selection=answer.selection,
         )
-    except (Conflict, InvalidRequest) as problem:
+    except Conflict as problem:
+        names = ", ".join(problem.details["workers"][:5])
+        text = gettext("Another operation has these workers: %(names)s") % {"names": names}
+        model_admin.message_user(request, text, messages.ERROR)
+        return back(request)
+    except InvalidRequest as problem:
         model_admin.message_user(request, problem.message, messages.ERROR)
         return back(request)
     url = display.admin_url(
@@ -129,7 +145,7 @@ def begin(model_admin: Any, request: HttpRequest, workers: Any) -> Any:
 @admin.register(FleetOperation)
 class FleetOperationAdmin(ReadOnlyModelAdmin):
     change_form_template = "admin/ojs/operation.html"
-    list_display = ("name", "shown_state", "progress", "waits_for", "started_by", "since", "reason")
+    list_display = ("name", "shown_state", "progress", "waits", "started_by", "since", "reason")
     list_filter = ("state",)
     ordering = ("-id",)
     sortable_by = ()
@@ -143,6 +159,10 @@ class FleetOperationAdmin(ReadOnlyModelAdmin):
     fieldsets = ((None, {"fields": ()}),)
 
     has_drain_permission = may("ojs_workers.drain_fleet")
+
+    @admin.display(description=_("waits for"))
+    def waits(self, operation: FleetOperation) -> str:
+        return waits_for(operation)
 
     def add_figures(self, operations: Any) -> None:
         found: dict[int, list[str]] = {operation.pk: [] for operation in operations}
@@ -175,6 +195,7 @@ class FleetOperationAdmin(ReadOnlyModelAdmin):
                 (queue, floor, running.get(queue, 0))
                 for queue, floor in sorted(operation.floors.items())
             ],
+            "waits_for": waits_for(operation),
             "refresh": 0 if operation.is_finished else EVERY,
         }
         return super().render_change_form(request, context, *args, **kwargs)

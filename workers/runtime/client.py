@@ -28,6 +28,9 @@ from workers.protocol import Description
 from .bell import Bell
 from .context import JobContext, Progress
 
+CONFLICT = 409
+"""The job is not, or no longer, this worker's."""
+
 
 class Unavailable(Exception):
     """The server cannot be reached, or is not able to answer now: try again."""
@@ -133,8 +136,15 @@ def database_trouble() -> Iterator[None]:
         yield
     except (OperationalError, InterfaceError) as problem:
         raise Unavailable(str(problem).strip()) from problem
-    except (OJSError, DatabaseError) as problem:
+    except OJSError as refusal:
+        raise refused(refusal) from refusal
+    except DatabaseError as problem:
         raise Refused(str(problem).strip()) from problem
+
+
+def refused(refusal: OJSError) -> Refused:
+    status = CONFLICT if isinstance(refusal, Conflict) else 400
+    return Refused(refusal.message, status, refusal.details.get("current_state", ""))
 
 
 class LocalClient:
@@ -209,6 +219,7 @@ class LocalClient:
             max_attempts=job.max_attempts,
             worker_id=self.worker_id,
             timeout=job.timeout,
+            grace_period=(job.attributes or {}).get("grace_period"),
             checkpoint=None
             if job.checkpoint is None
             else orjson.loads(orjson.dumps(job.checkpoint)),
@@ -236,9 +247,7 @@ class LocalClient:
         try:
             engine.save_checkpoint(job_id, state, worker_id=self.worker_id, attempt=attempt)
         except OJSError as refusal:
-            state = refusal.details.get("current_state", "")
-            status = 409 if isinstance(refusal, Conflict) else 400
-            raise Refused(refusal.message, status, state) from refusal
+            raise refused(refusal) from refusal
 
     def report_progress(self, progress: Progress) -> None:
         with database_trouble():

@@ -12,15 +12,12 @@ from jobs.engine import Failure
 
 from . import handlers
 from .active import ActiveJob, ActiveJobs
-from .client import Refused
+from .client import CONFLICT, Refused
 from .context import JobContext, Progress
 from .execution import failed
 from .handlers import Handler
 from .outcomes import JobTimeout, needs_database, not_found
 from .pool import EventLoop, Threads
-
-CONFLICT = 409
-"""The job is not, or no longer, this worker's."""
 
 
 class Dispatcher:
@@ -64,7 +61,7 @@ class Dispatcher:
             Progress(context.id, context.attempt, value, data)
         )
         context.keep = lambda state: self._save(context, state)
-        job = ActiveJob(context, handler, deadline)
+        job = ActiveJob(context, handler, deadline, context.grace_period.total_seconds())
         self._active.add(job)
         self._place_of(job).submit(job)
 
@@ -99,8 +96,13 @@ class Dispatcher:
     def time_out(self, job: ActiveJob) -> bool:
         """Fail a job whose time is up, and interrupt its handler; False if it ended just now.
 
-        A thread that does not heed the interrupt keeps its place until it ends (§8.2).
+        A thread that does not heed the interrupt keeps its place until it ends (§8.2). A job with
+        a grace period is told first, and has that long to tidy up (OJS timeouts §7.2).
         """
+        if job.grace and job.deadline is not None:
+            job.deadline, job.grace = job.deadline + job.grace, 0.0
+            self._tell_to_end(job, "timeout")
+            return False
         report = failed(job.context, JobTimeout("The job ran longer than it may."))
         if not job.decide(report):
             return False
@@ -115,7 +117,10 @@ class Dispatcher:
         A task on the event loop is cancelled. A thread has `context.cancelled` to look at; an
         exception out of nowhere could hit it in the middle of its tidying.
         """
-        job.context.cancel("shutdown")
+        self._tell_to_end(job, "shutdown")
+
+    def _tell_to_end(self, job: ActiveJob, reason: str) -> None:
+        job.context.cancel(reason)
         if job.is_running and job.handler is not None and job.handler.is_async:
             self._loop.interrupt(job)
 

@@ -100,11 +100,11 @@ class Heart:
             logger.warning("The server does not know this worker any more: registering again.")
             self._client.register(self._options.description())
             return
-        self._lose(answer.jobs_lost)
+        self.lose(answer.jobs_lost)
         if answer.state is not None:
             self._state.obey(answer.state, reported)
 
-    def _lose(self, job_ids: list[str]) -> None:
+    def lose(self, job_ids: list[str]) -> None:
         """Tell handlers whose reservation is gone (§10.4). Their report is sent all the same:
         the server refuses it, and has it on record."""
         lost = set(job_ids)

@@ -26,6 +26,7 @@ from .heartbeat import Heart
 from .options import Options
 from .outcomes import shutdown
 from .progress import Reporter
+from .pulse import STALE, Pulse
 from .state import ProcessState
 
 logger = logging.getLogger("workers.runtime")
@@ -50,14 +51,15 @@ class WorkerProcess:
     To embed one, call `run()` in a thread, and `state.terminate("…")` to end it.
     """
 
-    def __init__(self, client: Client, options: Options) -> None:
+    def __init__(self, client: Client, options: Options, pulse: Pulse | None = None) -> None:
         self.client = client
         self.options = options
+        self.pulse = pulse or Pulse()
         self.bell = Bell()
         self.state = ProcessState(self._state_changed)
         self.active = ActiveJobs(options.concurrency)
         self.heart = Heart(client, self.state, self.active, options, self._look_around)
-        self.reporter = Reporter(client)
+        self.reporter = Reporter(client, self.heart.lose)
         self.dispatcher = Dispatcher(
             self.active,
             self._ended,
@@ -71,6 +73,7 @@ class WorkerProcess:
         self._changed = threading.Event()
         self._exit_code = 0
         self._parent = os.getppid()
+        self._turned_at = time.monotonic()
 
     def run(self) -> int:
         """
@@ -95,9 +98,11 @@ class WorkerProcess:
             try:
                 terms = self.client.register(self.options.description())
             except Unavailable as problem:
+                self.pulse.beat()
                 self._wait_out(problem)
                 continue
             self._backoff.reset()
+            self._turned_at = time.monotonic()
             self.heart.start(terms)
             logger.info(
                 "Worker %s runs up to %d jobs at once, of %s.",
@@ -105,6 +110,7 @@ class WorkerProcess:
                 self.options.concurrency,
                 ", ".join(self.options.queues),
             )
+            self.pulse.ready()
             return True
         return False
 
@@ -175,6 +181,8 @@ class WorkerProcess:
         self.bell.ring()
 
     def _time_out(self) -> None:
+        """The last step of each turn of the loop."""
+        self._turned_at = time.monotonic()
         for job in self.active.overdue():
             if self.dispatcher.time_out(job):
                 self._reports.append(job)
@@ -243,6 +251,7 @@ class WorkerProcess:
     def _drain(self) -> None:
         """Wait for active jobs up to the grace period, then fail what remains (§7.2)."""
         deadline = time.monotonic() + self.options.grace_period
+        self.pulse.ending()
         for context in self.client.stop_waiting():
             self.dispatcher.give_back(context)
         news = time.monotonic() + NEWS
@@ -302,7 +311,9 @@ class WorkerProcess:
         self.bell.ring()
 
     def _look_around(self) -> None:
-        """With each heartbeat: is the supervisor still there, is there enough memory?"""
+        """After each heartbeat: a sign of life; is the supervisor there, is there enough memory?"""
+        if time.monotonic() - self._turned_at < STALE:
+            self.pulse.beat()
         if self.options.supervised and os.getppid() != self._parent:
             self.state.terminate("the end of the supervisor")
         limit = self.options.max_memory

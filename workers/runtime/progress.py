@@ -1,16 +1,18 @@
 """Progress of jobs on its way to the server (OJS progress §4, §6): the latest of each, if possible.
 
 From a thread of its own, which begins with the first report: a handler never waits for it, and what
-it says inside a transaction is seen before that ends. A report that fails is forgotten.
+it says inside a transaction is seen before that ends. A report that fails is forgotten; one that is
+refused because the job is not this worker's any more tells that to the handler (§10.4).
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from uuid import UUID
 
-from .client import Client, Refused, Unavailable
+from .client import CONFLICT, Client, Refused, Unavailable
 from .context import Progress
 
 logger = logging.getLogger("workers.runtime")
@@ -22,8 +24,11 @@ PAUSE = 1.0
 class Reporter:
     """Takes reports from handlers and sends the latest of each job."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(
+        self, client: Client, lose: Callable[[list[str]], None] = lambda job_ids: None
+    ) -> None:
         self._client = client
+        self._lose = lose
         self._latest: dict[UUID, Progress] = {}
         self._lock = threading.Lock()
         self._some = threading.Event()
@@ -68,4 +73,6 @@ class Reporter:
                 self._client.report_progress(progress)
             except (Unavailable, Refused) as problem:
                 logger.debug("Progress of job %s was not taken: %s", progress.job_id, problem)
+                if isinstance(problem, Refused) and problem.status == CONFLICT:
+                    self._lose([str(progress.job_id)])
                 self._client.recover()

@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 
 from django.db import connections
 
+from .pulse import ChildPulse, Pulse, Pulses
 from .signals import WANTED
 
 logger = logging.getLogger("workers.runtime")
@@ -22,6 +23,8 @@ logger = logging.getLogger("workers.runtime")
 SOON = 5.0
 """A child that lived shorter is not started again at once."""
 PAUSES = (0.0, 1.0, 2.0, 5.0, 10.0)
+BEAT = 1.0
+"""Seconds between two signs of life."""
 GLANCE = 0.2
 """Seconds between two looks at the children."""
 
@@ -29,9 +32,15 @@ GLANCE = 0.2
 class Supervisor:
     """Keeps `count` children running until told to end."""
 
-    def __init__(self, count: int, child: Callable[[], int]) -> None:
+    def __init__(self, count: int, child: Callable[[Pulse], int], pulse: Pulse) -> None:
         self._count = count
         self._child = child
+        self._pulse = pulse
+        self._pulses = Pulses(count)
+        self._places: dict[int, int] = {}
+        """Process → which of the children it is."""
+        self._is_ready = False
+        self._beaten_at = 0.0
         self._running: dict[int, float] = {}
         self._due: list[float] = []
         self._deaths = 0
@@ -48,25 +57,30 @@ class Supervisor:
             self._pass_on()
             self._reap()
             self._restart()
+            self._beat()
         return 0
 
     def _fork(self) -> None:
         # An open connection belongs to one process only.
         connections.close_all()
+        place = min(set(range(self._count)) - set(self._places.values()))
+        pulse = self._pulses.of(place)
+        pulse.begin()
         pid = os.fork()
         if pid == 0:
-            self._be_child()
+            self._be_child(pulse)
         self._running[pid] = time.monotonic()
+        self._places[pid] = place
         logger.info("Started worker process %d.", pid)
 
-    def _be_child(self) -> None:
+    def _be_child(self, pulse: ChildPulse) -> None:
         code = 1
         try:
             # Out of the terminal's foreground group: its Ctrl-C comes from the supervisor, once.
             os.setpgid(0, 0)
             for number in WANTED:
                 signal.signal(number, signal.SIG_DFL)
-            code = self._child()
+            code = self._child(pulse)
         except BaseException:
             logger.exception("The worker process crashed.")
         finally:
@@ -79,6 +93,8 @@ class Supervisor:
         except Empty:
             return
         if number in (signal.SIGTERM, signal.SIGINT):
+            if not self._ending:
+                self._pulse.ending()
             self._ending = True
             self._due.clear()
         for pid in self._running:
@@ -89,7 +105,7 @@ class Supervisor:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if not ended:
                 continue
-            del self._running[pid]
+            del self._running[pid], self._places[pid]
             code = os.waitstatus_to_exitcode(status)
             if code == 0 or self._ending:
                 logger.info("Worker process %d has ended.", pid)
@@ -99,6 +115,17 @@ class Supervisor:
             pause = PAUSES[min(self._deaths, len(PAUSES) - 1)]
             logger.warning("Worker process %d ended with %d; another follows.", pid, code)
             self._due.append(now + pause)
+
+    def _beat(self) -> None:
+        """Say to the outside what is true of every child that runs."""
+        children = [self._pulses.of(place) for place in self._places.values()]
+        if not self._is_ready and len(children) == self._count:
+            self._is_ready = all(child.is_ready for child in children)
+            if self._is_ready:
+                self._pulse.ready()
+        if time.monotonic() - self._beaten_at >= BEAT and all(child.is_alive for child in children):
+            self._beaten_at = time.monotonic()
+            self._pulse.beat()
 
     def _restart(self) -> None:
         now = time.monotonic()

@@ -12,6 +12,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from jobs.api.authentication import make_key
+from jobs.audit import of_shell, record_action
+from jobs.database import atomic
 from jobs.models import Scope
 
 BYTES = 32
@@ -35,12 +37,14 @@ class Command(BaseCommand):
         if len(project) > PROJECT_LENGTH:
             raise CommandError(f"A project has at most {PROJECT_LENGTH} characters.")
         key = secrets.token_hex(BYTES)
-        make_key(
-            f"AGQ {worker_id}",
-            key=key,
-            scopes=[str(Scope.WORK)],
-            worker_id=worker_id,
-            project=project,
-        )
+        with atomic():
+            record, _ = make_key(
+                f"AGQ {worker_id}",
+                key=key,
+                scopes=[str(Scope.WORK)],
+                worker_id=worker_id,
+                project=project,
+            )
+            record_action(of_shell(), "manage_keys", [record], selection={"made": record.name})
         self.stderr.write(f"Made a session key for {worker_id}.", style_func=str)
         self.stdout.write(key)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
 from jobs.conf import ojs_settings
 from jobs.validation import QUEUE_PATTERN
-from workers.runtime import handlers, signals
+from workers.runtime import handlers, pulse, signals
 from workers.runtime.client import Client, LocalClient, Refused
 from workers.runtime.http import HttpClient
 from workers.runtime.options import Options, new_worker_id
 from workers.runtime.process import WorkerProcess
+from workers.runtime.pulse import Pulse
 from workers.runtime.supervisor import Supervisor
 
 
@@ -35,6 +38,7 @@ class Command(BaseCommand):
         add("--processes", type=int, default=1, help="worker processes; a crashed one is restarted")
         add("--burst", action="store_true", help="run what there is, then end")
         add("--max-memory", type=int, default=0, metavar="MB", help="then drain and start afresh")
+        add("--alive-file", default="", metavar="PATH", help="touched for as long as all is well")
         add("--known-types", action="store_true", help="leave types without a handler to others")
         add("--worker-id", help="only with one process (default: a new one each time)")
         add("--url", default=os.environ.get("OJS_URL", ""), help="an OJS server [OJS_URL]")
@@ -49,10 +53,13 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **given: Any) -> None:
         options = self._options(given)
         handlers.autodiscover()
+        outside = pulse.outside(given["alive_file"])
+        outside.beat()
         if given["processes"] > 1:
-            code = Supervisor(given["processes"], lambda: self._run(options, given)).run()
+            run = functools.partial(self._run, options, given)
+            code = Supervisor(given["processes"], run, outside).run()
         else:
-            code = self._run(options, given)
+            code = self._run(options, given, outside)
         if code:
             sys.exit(code)
 
@@ -72,6 +79,11 @@ class Command(BaseCommand):
             raise CommandError("--worker-id is one process's own (§3.1).")
         if given["processes"] > 1 and not hasattr(os, "fork"):
             raise CommandError("--processes needs a system that can fork; start several commands.")
+        if given["alive_file"]:
+            try:
+                Path(given["alive_file"]).touch()
+            except OSError as problem:
+                raise CommandError(f"--alive-file: {problem}") from problem
         return Options(
             queues=given["queues"],
             concurrency=concurrency,
@@ -84,12 +96,12 @@ class Command(BaseCommand):
             supervised=given["processes"] > 1,
         )
 
-    def _run(self, options: Options, given: dict[str, Any]) -> int:
+    def _run(self, options: Options, given: dict[str, Any], pulse: Pulse) -> int:
         worker_id = given["worker_id"] or new_worker_id()
         client: Client = LocalClient(worker_id)
         if given["url"]:
             client = HttpClient(worker_id, given["url"], given["api_key"], options.poll_interval)
-        process = WorkerProcess(client, options)
+        process = WorkerProcess(client, options, pulse)
         with signals.handled(process.state):
             try:
                 code = process.run()

@@ -1,0 +1,73 @@
+"""The runs of cron jobs: which have not finished, and which of those that wait may begin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from .. import wakeup
+from ..database import atomic, connection
+from ..events import first_enqueued, record
+from ..lifecycle import TERMINAL, Event, State
+from ..models import CronRun, Job
+
+BATCH_SIZE = 100
+MOST_OPEN = 1000
+"""Unfinished runs of one cron job that are looked at."""
+
+
+def unfinished_runs(name: str) -> list[Job]:
+    """The runs of a cron job that have not finished, oldest first.
+
+    Not the active ones alone: a run that waits for a worker or a retry would be executed beside
+    the new one, and that is what must not happen by default (OJS conformance L2-CRON-003).
+    """
+    open_runs = CronRun.objects.filter(cron_name=name, unfinished=True)
+    newest = open_runs.order_by("-id").values_list("job_id", flat=True)[:MOST_OPEN]
+    ids = [job_id for job_id in newest if job_id is not None]
+    if not ids:
+        return []
+    jobs = Job.objects.filter(pk__in=ids).exclude(state__in=sorted(TERMINAL)).order_by("pk")
+    unfinished = list(jobs.only("type", "queue", "state", "attempt", "priority"))
+    # Finished, or deleted since.
+    finished = set(ids) - {job.pk for job in unfinished}
+    if finished:
+        # Passing over those that somebody else has locked: they are seen to be over next time.
+        skip = connection().features.has_select_for_update_skip_locked
+        over = open_runs.filter(job_id__in=finished).select_for_update(skip_locked=skip)
+        runs = list(over.values_list("pk", flat=True))
+        CronRun.objects.filter(pk__in=runs).update(unfinished=False, held=False)
+    return unfinished
+
+
+def release_held_runs() -> int:
+    """Let the oldest waiting run of each cron job go, once the ones before it have finished.
+
+    `enqueue` allows no two at once (§6.1), and no claim looks at other jobs: until its turn the
+    run is pending.
+    """
+    names = CronRun.objects.filter(held=True).order_by("cron_name").values("cron_name").distinct()
+    held = [name["cron_name"] for name in names[:BATCH_SIZE]]
+    return sum(_release(name) for name in held)
+
+
+def _release(name: str) -> bool:
+    with atomic():
+        skip = connection().features.has_select_for_update_skip_locked
+        waiting = CronRun.objects.filter(cron_name=name, held=True).order_by("id")
+        run = waiting.select_for_update(skip_locked=skip).first()
+        if run is None:
+            return False
+        unfinished = unfinished_runs(name)
+        first: Sequence[Job] = unfinished[:1]
+        if not first or first[0].pk != run.job_id:
+            return False
+        jobs = Job.objects.filter(pk=run.job_id)
+        moved = jobs.transition(Event.ACTIVATE, State.AVAILABLE, enqueued_at=Now())
+        CronRun.objects.filter(pk=run.pk).update(held=False)
+        if moved:
+            record([first_enqueued(first[0], time=timezone.now())])
+            wakeup.notify([first[0].queue])
+    return bool(moved)

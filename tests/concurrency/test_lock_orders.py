@@ -1,0 +1,130 @@
+"""Nobody waits in a circle: jobs are locked in the order of ids, before workflows and queues.
+
+Each test stops one that locks several rows in the middle of it, and then wants what it may have
+locked already.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from jobs import engine
+from jobs.batches import new_jobs
+from jobs.engine import Completion, Failure
+from jobs.lifecycle import State
+from jobs.models import Job, Queue, RateLimit, Workflow
+from jobs.workflow_plans import plan_of
+
+from .threads import while_it_waits
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.slow,
+    pytest.mark.postgres,
+]
+
+
+def enqueue(*documents) -> list[Job]:
+    new = new_jobs([{"type": "a", "args": []} | fields for fields in documents], timezone.now())
+    return [Job.objects.get(pk=job.id) for job in engine.enqueue(new)]
+
+
+def graph(**steps) -> dict[str, Job]:
+    """Begin a graph of steps, each with those that it depends on; return their jobs."""
+    document = {
+        "type": "dag",
+        "steps": [
+            {"id": name, "type": name, "args": [], "depends_on": others}
+            for name, others in steps.items()
+        ],
+    }
+    engine.create_workflow(plan_of(document, timezone.now()))
+    return {job.type: job for job in Job.objects.all()}
+
+
+def lock(model, pk) -> None:
+    assert model.objects.select_for_update().get(pk=pk)
+
+
+def test_a_workflow_is_cancelled_while_one_of_its_jobs_ends():
+    jobs = graph(left=[], right=[], last=["left", "right"])
+    engine.claim(["default"])
+
+    while_it_waits(
+        lambda: lock(Job, jobs["last"].pk),
+        lambda: engine.cancel_workflow(Workflow.objects.get().pk),
+        then=lambda: engine.complete([Completion(jobs["left"].pk)]),
+    )
+
+    states = {job.type: job.state for job in Job.objects.all()}
+    assert states == {"left": "completed", "right": "cancelled", "last": "cancelled"}
+
+
+def test_a_job_ends_while_it_is_cancelled_with_those_that_wait_for_it():
+    jobs = graph(last=["middle"], middle=["first"], first=[])
+    engine.claim(["default"])
+
+    while_it_waits(
+        lambda: lock(Job, jobs["first"].pk),
+        lambda: engine.cancel_jobs([job.pk for job in jobs.values()]),
+        then=lambda: engine.complete([Completion(jobs["first"].pk)]),
+    )
+
+    assert Job.objects.get(type="first").state == State.COMPLETED
+    assert set(Job.objects.exclude(type="first").values_list("state", flat=True)) == {"cancelled"}
+
+
+def test_a_full_queue_drops_a_job_while_somebody_else_holds_its_oldest():
+    engine.queues.configure("default", {"max_depth": 2, "strategy": "drop_oldest"})
+    oldest, _ = enqueue({}, {})
+
+    while_it_waits(
+        lambda: lock(Job, oldest.pk),
+        lambda: enqueue({"type": "b"}),
+        then=lambda: lock(Queue, "default"),
+    )
+
+    available = Job.objects.filter(state=State.AVAILABLE)
+    assert sorted(available.values_list("type", flat=True)) == ["a", "b"]
+    assert oldest in available
+
+
+def test_a_full_queue_waits_for_a_job_if_there_is_no_other_to_drop():
+    engine.queues.configure("default", {"max_depth": 1, "strategy": "drop_oldest"})
+    (oldest,) = enqueue({})
+
+    while_it_waits(lambda: engine.prioritize(oldest.pk, 5), lambda: enqueue({"type": "b"}))
+
+    assert [job.type for job in Job.objects.filter(state=State.AVAILABLE)] == ["b"]
+
+
+def test_failures_of_several_rate_limits_hold_them_in_one_order():
+    limit = {"concurrency": 5}
+    jobs = enqueue({"rate_limit": {"key": "b"} | limit}, {"rate_limit": {"key": "a"} | limit})
+    engine.claim(["default"], worker_id="w", count=2)
+    later = timezone.now() + timedelta(hours=1)
+
+    while_it_waits(
+        lambda: lock(RateLimit, "a"),
+        lambda: engine.fail([Failure(job.pk, "w", rate_limit_until=later) for job in jobs]),
+        then=lambda: lock(RateLimit, "b"),
+    )
+
+    assert set(RateLimit.objects.values_list("held_until", flat=True)) == {later}
+
+
+def test_a_batch_of_unique_jobs_replaces_others_in_the_order_of_their_ids():
+    unique = {"keys": ["type"], "on_conflict": "replace"}
+    first, second = enqueue({"type": "a", "unique": unique}, {"type": "b", "unique": unique})
+
+    while_it_waits(
+        lambda: lock(Job, first.pk),
+        lambda: enqueue({"type": "b", "unique": unique}, {"type": "a", "unique": unique}),
+        then=lambda: lock(Job, second.pk),
+    )
+
+    assert Job.objects.filter(state=State.CANCELLED).count() == 2
+    assert Job.objects.filter(state=State.AVAILABLE).count() == 2

@@ -1,0 +1,199 @@
+"""`manage.py` commands as processes that start at once: forked from one that has imported all.
+
+Starting Python and Django takes a second of a processor each time; a fork takes milliseconds. What
+is forked is a process like any other: with a pid, a session, an exit code and signals of its own.
+One such parent serves all commands that want the same environment. It ends with the tests, however
+they end, and its children end with it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+OWN = "SHOP_FOLDER"
+"""The one variable in which commands of one parent may differ: nothing reads it at import."""
+
+
+class Forked:
+    """A forked process, spoken to as to a `subprocess.Popen`."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self.ended = threading.Event()
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if not self.ended.wait(timeout):
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class Parent:
+    """The process that forks, as the tests see it."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.forks"],
+            cwd=ROOT,
+            env=dict(environment),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._children: dict[int, Forked] = {}
+        self._begun = threading.Condition()
+        self._newest: list[Forked] = []
+        self._asking = threading.Lock()
+        threading.Thread(target=self._listen, daemon=True).start()
+        atexit.register(self.close)
+
+    def start(self, arguments: Sequence[str], log: Path, folder: str) -> Forked:
+        assert self._process.stdin is not None
+        with self._asking, self._begun:
+            wanted = {"arguments": list(arguments), "log": str(log), OWN: folder}
+            self._process.stdin.write(json.dumps(wanted) + "\n")
+            self._process.stdin.flush()
+            assert self._begun.wait_for(lambda: self._newest, timeout=60), "it does not fork"
+            return self._newest.pop()
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        self._process.wait()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            told = json.loads(line)
+            if "code" in told:
+                child = self._children.pop(told["pid"])
+                child.returncode = told["code"]
+                child.ended.set()
+                continue
+            with self._begun:
+                child = self._children[told["pid"]] = Forked(told["pid"])
+                self._newest.append(child)
+                self._begun.notify_all()
+
+
+_parents: dict[tuple[tuple[str, str], ...], Parent] = {}
+
+
+def fork(arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> Forked:
+    """Run `manage.py` with `arguments`, writing to `log`."""
+    shared = {name: text for name, text in environment.items() if name != OWN}
+    # What pytest says of the test that runs would make every environment another one.
+    shared.pop("PYTEST_CURRENT_TEST", None)
+    key = tuple(sorted(shared.items()))
+    if key not in _parents:
+        _parents[key] = Parent(shared)
+    log.touch()  # to be read at once
+    return _parents[key].start(arguments, log, environment.get(OWN, ""))
+
+
+# The process that forks
+
+
+def tell(**news: Any) -> None:
+    print(json.dumps(news), flush=True)
+
+
+def serve() -> None:
+    """Fork when asked to, tell of children that ended; to the end of the input."""
+    alarm, bell = os.pipe()
+    os.set_blocking(alarm, False)
+    os.set_blocking(bell, False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(bell)
+    children: set[int] = set()
+    asked = b""
+    while True:
+        ready, _, _ = select.select([0, alarm], [], [])
+        if alarm in ready:
+            os.read(alarm, 1024)
+            reap(children)
+        if 0 in ready:
+            some = os.read(0, 65536)
+            if not some:
+                break
+            *lines, asked = (asked + some).split(b"\n")
+            for line in lines:
+                children.add(start(json.loads(line), (alarm, bell)))
+    for pid in children:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+
+
+def reap(children: set[int]) -> None:
+    while children:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        children.discard(pid)
+        tell(pid=pid, code=os.waitstatus_to_exitcode(status))
+
+
+def start(wanted: dict[str, Any], own: Sequence[int]) -> int:
+    pid = os.fork()
+    if pid:
+        tell(pid=pid)
+        return pid
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()
+    sink = os.open(wanted["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for descriptor, place in ((nothing, 0), (sink, 1), (sink, 2)):
+        os.dup2(descriptor, place)
+    for descriptor in (nothing, sink, *own):
+        os.close(descriptor)
+    os.environ[OWN] = wanted[OWN]
+    sys.argv = ["manage.py", *wanted["arguments"]]
+    from django.core.management import execute_from_command_line
+
+    execute_from_command_line(sys.argv)
+    # As at the end of a program of its own: other threads are waited for, buffers are written.
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    import django
+
+    django.setup()
+    import django.core.management.commands.runserver
+    import django.db.backends.postgresql.base
+    import django.db.backends.sqlite3.base
+
+    import workers.management.commands.runjobworker
+    import workers.urls  # noqa: F401 (whatever a server or a worker imports at its start)
+
+    serve()

@@ -1,0 +1,109 @@
+"""Signs of life for whoever started the process: a file that stays young, and systemd's watchdog.
+
+They say that the threads of this process still turn, and no more: a server that is away is no
+reason to restart its workers, nor is a handler that takes its time.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import socket
+import struct
+import time
+from pathlib import Path
+
+logger = logging.getLogger("workers.runtime")
+
+STALE = 60.0
+"""Seconds without a turn after which a thread is taken to be stuck."""
+SLOT = struct.Struct("=d?")
+
+
+class Pulse:
+    """Tells nobody; what an embedded worker has."""
+
+    def beat(self) -> None:
+        """The process is alive."""
+
+    def ready(self) -> None:
+        """It has registered, and works."""
+
+    def ending(self) -> None:
+        """It drains."""
+
+
+class OutsidePulse(Pulse):
+    """Tells Kubernetes (through a probe that looks at the age of `file`) and systemd."""
+
+    def __init__(self, file: str = "", notify_socket: str = "") -> None:
+        self._file = Path(file) if file else None
+        # A leading @ stands for the NUL of an abstract socket (sd_notify(3)).
+        self._address = notify_socket.replace("@", "\0", 1) if notify_socket else ""
+
+    def beat(self) -> None:
+        if self._file is not None:
+            try:
+                self._file.touch()
+            except OSError as problem:
+                logger.warning("Cannot leave a sign of life: %s", problem)
+        self._notify("WATCHDOG=1")
+
+    def ready(self) -> None:
+        self._notify("READY=1")
+        self.beat()
+
+    def ending(self) -> None:
+        self._notify("STOPPING=1")
+
+    def _notify(self, message: str) -> None:
+        if not self._address:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
+                line.connect(self._address)
+                line.send(message.encode())
+        except OSError as problem:
+            logger.warning("Cannot tell systemd %s: %s", message, problem)
+
+
+class Pulses:
+    """Those of a supervisor's children, in memory that they share."""
+
+    def __init__(self, count: int) -> None:
+        self._slots = mmap.mmap(-1, SLOT.size * count)
+
+    def of(self, number: int) -> ChildPulse:
+        return ChildPulse(self._slots, number)
+
+
+class ChildPulse(Pulse):
+    """Tells the supervisor."""
+
+    def __init__(self, slots: mmap.mmap, number: int) -> None:
+        self._slots = slots
+        self._place = SLOT.size * number
+
+    def begin(self) -> None:
+        """A new process has taken this place."""
+        SLOT.pack_into(self._slots, self._place, time.monotonic(), False)
+
+    def beat(self) -> None:
+        SLOT.pack_into(self._slots, self._place, time.monotonic(), self.is_ready)
+
+    def ready(self) -> None:
+        SLOT.pack_into(self._slots, self._place, time.monotonic(), True)
+
+    @property
+    def is_ready(self) -> bool:
+        return bool(SLOT.unpack_from(self._slots, self._place)[1])
+
+    @property
+    def is_alive(self) -> bool:
+        beaten: float = SLOT.unpack_from(self._slots, self._place)[0]
+        return time.monotonic() - beaten < STALE
+
+
+def outside(file: str) -> OutsidePulse:
+    return OutsidePulse(file, os.environ.get("NOTIFY_SOCKET", ""))
