@@ -3,7 +3,7 @@
 from . import bounds, bulk, limits, queues
 from .bounds import relieve
 from .checkpoints import Saved, clear_checkpoint, find_checkpoint, save_checkpoint
-from .claim import ClaimedJob, claim
+from .claim import ClaimedJob, Gate, claim
 from .control import (
     Change,
     activate,
@@ -39,7 +39,7 @@ from .reservations import extend, keep_alive, last_reservation, reserve
 from .retention import prune_events, prune_jobs, prune_results, prune_workflows
 from .settle import complete
 from .specs import Line, forget_specs, matching_types, register_specs, write_lines
-from .timers import discard_expired, promote_due, time_out
+from .timers import discard_expired, discard_overdrawn, promote_due, time_out
 from .workflows import cancel_workflow, create_workflow
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "ClaimedJob",
     "Completion",
     "Failure",
+    "Gate",
     "Line",
     "NewCronJob",
     "Outcome",
@@ -68,6 +69,7 @@ __all__ = [
     "delete_cron",
     "delete_dead",
     "discard_expired",
+    "discard_overdrawn",
     "enqueue",
     "enqueue_after",
     "enqueue_due_schedules",
