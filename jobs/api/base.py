@@ -133,6 +133,7 @@ class OJSViewSet(ViewSet):
         return transaction.non_atomic_requests(super().as_view(*args, **kwargs))
 
     def initialize_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        self.action = self.action_map.get(request.method.lower(), "")
         return Received(request)
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
