@@ -172,6 +172,11 @@ class Settings:
     RECORD_EVENTS: bool = _option(
         True, "Write job and worker events into the durable record behind `/ojs/v1/events`."
     )
+    RECORD_HEARTBEATS: bool = _option(
+        False,
+        "Write an event for each heartbeat, and for each job it extends (`worker.heartbeat`, "
+        "`job.heartbeat`). A row each: for a small fleet, or to look into something.",
+    )
     METRICS: bool = _option(
         True, "Count what the events tell, for `/ojs/v1/metrics` and `/ojs/v1/autoscaling`."
     )

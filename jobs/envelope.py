@@ -24,6 +24,7 @@ ERROR_FIELDS = (
     "retryable",
     "worker_id",
 )
+TIMEOUT_TYPES = ("timeout", "total_timeout", "enqueue_ttl_expired")
 TIMEOUT_FIELDS = ("timeout_kind", "limit_seconds", "elapsed_seconds")
 ERRORS_SHOWN = 50
 """The newest of a long history; the documents ask for ten (errors §6.2)."""
@@ -83,7 +84,7 @@ def error_entry(row: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(occurred_at, datetime):
         occurred_at = format_timestamp(occurred_at)
     entry["occurred_at"] = entry["timestamp"] = occurred_at
-    if row["type"] == "timeout":
+    if row["type"] in TIMEOUT_TYPES:
         details = entry.get("details") or {}
         entry |= {name: details[name] for name in TIMEOUT_FIELDS if name in details}
     return entry
@@ -167,5 +168,6 @@ def _add_errors(document: dict[str, Any], job: Any, errors: Errors) -> None:
     if history:
         document["errors"] = history
         # Cleared by success (core §7.3), and by an operator's fresh start.
-        if job.state != State.COMPLETED and job.attempt:
+        # A job may be discarded before its first attempt, too.
+        if job.state != State.COMPLETED and (job.attempt or not history[-1]["attempt"]):
             document["error"] = history[-1]

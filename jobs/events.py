@@ -14,6 +14,7 @@ from django.db.models import Func, Q, QuerySet
 from django.db.models.fields import BigIntegerField
 from django.utils import timezone
 
+from . import signals
 from .conf import ojs_settings
 from .database import is_postgresql
 from .models import Event
@@ -25,6 +26,7 @@ STATE_OF = {
     "job.scheduled": "scheduled",
     "job.started": "active",
     "job.heartbeat": "active",
+    "job.progress": "active",
     "job.completed": "completed",
     "job.retrying": "retryable",
     "job.cancelled": "cancelled",
@@ -115,7 +117,15 @@ def cron_event(kind: str, name: str, **data: Any) -> Event:
 
 
 def record(events: Iterable[Event]) -> None:
-    """Write events; nothing is written where `RECORD_EVENTS` is off."""
+    """Write events, and send the signals that carry them.
+
+    Nothing is written where `RECORD_EVENTS` is off.
+    """
+    events = list(events)
+    for kind in {event.type for event in events}.intersection(signals.TELLS_EVENTS):
+        if signals.SENT[kind].has_listeners():
+            told = [event for event in events if event.type == kind]
+            signals.send_on_commit(signals.SENT[kind], Event, events=told)
     if ojs_settings.RECORD_EVENTS:
         Event.objects.bulk_create(events, batch_size=BATCH)
 

@@ -25,6 +25,7 @@ from .fields import refuse, wrong_type
 from .identifiers import uuid7
 from .jsonable import jsonable
 from .middleware import enqueue_chain
+from .time_limits import TIME_LIMITS, expire_unstarted
 from .validation import NewJob, new_job
 
 OPTIONS = frozenset(
@@ -40,6 +41,7 @@ OPTIONS = frozenset(
         "tags",
         "timeout",
         "visibility_timeout",
+        *TIME_LIMITS,
         "pending",
         "schema",
         "id",
@@ -69,6 +71,10 @@ def enqueue(
     tags: Sequence[str] | None = None,
     timeout: timedelta | float | None = None,
     visibility_timeout: timedelta | float | None = None,
+    total_timeout: timedelta | float | None = None,
+    enqueue_ttl: timedelta | float | None = None,
+    grace_period: timedelta | float | None = None,
+    heartbeat_timeout: timedelta | float | None = None,
     pending: bool | None = None,
     schema: str | None = None,
     rate_limit: Mapping[str, Any] | None = None,
@@ -81,6 +87,10 @@ def enqueue(
     Args:
         scheduled_at, expires_at: a moment, or a timedelta from now.
         timeout, visibility_timeout: seconds or a timedelta.
+        total_timeout: for all attempts together, in whole seconds (OJS timeouts §5.2).
+        enqueue_ttl: how long the first attempt may be waited for (§5.3).
+        grace_period: how much longer than `timeout` the worker may take to clean up (§5.4).
+        heartbeat_timeout: how long its worker may be silent (§5.5).
         retry: a policy (OJS retry §2); its intervals may be timedeltas.
         rate_limit: `{"key": "stripe", "rate": {"limit": 100, "period": "PT1M"}}`
             (OJS rate limiting §6).
@@ -190,6 +200,9 @@ def _checked(document: dict[str, Any], now: datetime) -> NewJob:
     for name in PERIODS:
         if document.get(name) is not None:
             wire[f"{name}_ms"] = _milliseconds(name, document[name])
+    for name in TIME_LIMITS:
+        if document.get(name) is not None:
+            wire[name] = -(-_milliseconds(name, document[name]) // 1000)
     if document.get("retry") is not None:
         wire["retry"] = _retry(document)
     wire = {name: jsonable(value, name) for name, value in wire.items()}
@@ -199,6 +212,8 @@ def _checked(document: dict[str, Any], now: datetime) -> NewJob:
     for name, value in moments.items():
         if not isinstance(value, str):
             setattr(job, name, _moment(name, value, now))
+            if name == "expires_at":
+                expire_unstarted(job, now)
     return job
 
 

@@ -43,12 +43,18 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.active().filter(reserved_until__lte=Now())
 
     def overrun(self) -> JobQuerySet:
-        """Active jobs past their execution timeout (OJS core §5.2)."""
+        """Active jobs past their execution timeout and their grace (OJS core §5.2, timeouts §7)."""
+        over = Now() - F("timeout") - F("grace_period")
         return self.active().filter(
+            Q(grace_period__isnull=True) | Q(started_at__lte=over),
             timeout__isnull=False,
             reserved_until__isnull=False,
             started_at__lte=Now() - F("timeout"),
         )
+
+    def overdrawn(self) -> JobQuerySet:
+        """Unfinished jobs past the time they have for all attempts (OJS timeouts §5.2)."""
+        return self.filter(deadline__lte=Now(), finished_at__isnull=True)
 
     def due(self) -> JobQuerySet:
         """Scheduled and retryable jobs whose time has come."""

@@ -27,10 +27,63 @@ jobs_promoted = Signal()
 """`count`: scheduled and retryable jobs that became available."""
 jobs_discarded = Signal()
 """`count`, `reason`: jobs that expired before they ran."""
+jobs_extended = Signal()
+"""`job_ids`, `worker_id`: a heartbeat restarted their visibility timeouts."""
+job_progressed = Signal()
+"""`events`: reports of progress, at most one a second of each job."""
+queue_paused = Signal()
+"""`events`: the queue is the event's `subject`."""
+queue_resumed = Signal()
+"""`events`, as above."""
+workflow_started = Signal()
+"""`events`: the first job of a workflow began; its id is the event's `subject`."""
+workflow_step_completed = Signal()
+"""`events`: a step of a workflow completed."""
 workflow_finished = Signal()
 """`workflow_id`, `state`: a workflow completed, failed or was cancelled."""
+cron_triggered = Signal()
+"""`events`: a schedule enqueued a job; its name is the event's `subject`."""
+cron_skipped = Signal()
+"""`events`: an occurrence of a schedule made no job; `data["reason"]` says why."""
 finish_refused = Signal()
 """`job_id`, `operation`, `worker_id`: somebody settled a job it does not hold."""
+
+
+SENT = {
+    "job.enqueued": jobs_enqueued,
+    "job.scheduled": jobs_enqueued,
+    "job.started": jobs_claimed,
+    "job.heartbeat": jobs_extended,
+    "job.progress": job_progressed,
+    "job.completed": jobs_completed,
+    "job.failed": jobs_failed,
+    "job.retrying": jobs_failed,
+    "job.discarded": jobs_failed,
+    "job.expired": jobs_discarded,
+    "job.cancelled": jobs_cancelled,
+    "queue.paused": queue_paused,
+    "queue.resumed": queue_resumed,
+    "workflow.started": workflow_started,
+    "workflow.step_completed": workflow_step_completed,
+    "workflow.completed": workflow_finished,
+    "workflow.failed": workflow_finished,
+    "cron.triggered": cron_triggered,
+    "cron.skipped": cron_skipped,
+}
+"""The signal of each event of the vocabulary (OJS events §3); those of workers are in
+`workers.signals`. An attempt that ends with its reservation is told by `jobs_reclaimed`."""
+
+TELLS_EVENTS = (
+    "job.progress",
+    "queue.paused",
+    "queue.resumed",
+    "workflow.started",
+    "workflow.step_completed",
+    "cron.triggered",
+    "cron.skipped",
+)
+"""Those whose signals carry `events`: rows with `type`, `subject`, `time` and `data`, which are
+sent where `RECORD_EVENTS` is off, too."""
 
 
 def send_on_commit(signal: Signal, sender: Any, **details: Any) -> None:

@@ -20,6 +20,7 @@ from .fields import Document, refuse, wrong_type
 from .identifiers import UUID7_PATTERN, uuid7
 from .lifecycle import State
 from .retry import InvalidRetryPolicy, RetryPolicy
+from .time_limits import TIME_LIMITS, take_time_limits
 from .unique_policy import UniquePolicy, read_policy
 
 # Core §5.1 has lower case only; the conformance document and the JSON schema take both, and the
@@ -76,6 +77,7 @@ OPTION_NAMES = frozenset(
         "tags",
         "visibility_timeout_ms",
         "visibility_timeout",
+        *TIME_LIMITS,
         "pending",
         "result_ttl",
         "rate_limit",
@@ -83,7 +85,7 @@ OPTION_NAMES = frozenset(
 )
 ENVELOPE_NAMES = frozenset({"specversion", "id", "type", "args", "meta", "options"})
 META_NAMES = ("metadata", "meta")
-KEPT_AS_SENT = ("schema", "unique", "timeout", "visibility_timeout", "rate_limit")
+KEPT_AS_SENT = ("schema", "unique", "timeout", "visibility_timeout", "rate_limit", *TIME_LIMITS)
 """Echoed exactly as the client wrote them."""
 
 
@@ -101,6 +103,9 @@ class NewJob:
     max_attempts: int = 3
     retry: dict[str, Any] | None = None
     timeout: timedelta | None = None
+    total_timeout: timedelta | None = None
+    """For all attempts together, from its creation on."""
+    grace_period: timedelta | None = None
     visibility_timeout: timedelta | None = None
     scheduled_at: datetime | None = None
     expires_at: datetime | None = None
@@ -186,6 +191,7 @@ def new_job(document: Document, now: datetime) -> NewJob:
         options, "visibility_timeout", least=timedelta(milliseconds=1)
     )
     _take_times(job, options, now)
+    take_time_limits(job, options, now)
     _take_retry(job, options)
     _take_result_ttl(job, options)
     if options.get("rate_limit") is not None:

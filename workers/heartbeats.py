@@ -20,9 +20,13 @@ from jobs.conf import ojs_settings
 from jobs.database import atomic, is_postgresql, run
 from jobs.events import record, worker_event
 from jobs.identifiers import parse_uuid
+from jobs.signals import jobs_extended, send_on_commit
 
 from .lifecycle import WorkerState, desired
 from .models import Worker
+from .signals import worker_beat, worker_quieted
+
+QUIET = WorkerState.QUIET
 
 
 @dataclass(slots=True)
@@ -81,6 +85,7 @@ class Written:
 
     desired_state: WorkerState
     extended: set[UUID]
+    fell_quiet: bool = False
 
 
 # §2.3: nothing leads back from `terminate`. A resume has been heard when the worker says
@@ -116,6 +121,7 @@ BEAT = """
           FROM before
          WHERE worker.worker_id = before.worker_id
      RETURNING worker.worker_id, worker.state, worker.directive, before.state AS state_before,
+               worker.queues,
                'terminate' IN (worker.state, worker.directive) AS terminating
     ), named AS MATERIALIZED (
         SELECT id
@@ -144,23 +150,37 @@ BEAT = """
                    CASE WHEN beat.terminating THEN %(grace)s::interval END)
           FROM held, beat
          WHERE job.id = held.id
-     RETURNING job.id
+     RETURNING job.id, job.type, job.queue, job.attempt, job.reserved_by, job.reserved_until
     ){told}
-    SELECT state, directive, ARRAY(SELECT id FROM extended) FROM beat
+    SELECT state, directive, ARRAY(SELECT id FROM extended), state_before FROM beat
 """
 TOLD = """, told AS (
-        INSERT INTO ojs_jobs_event (type, subject, queue, job_type, worker_id, time, data)
-        SELECT 'worker.quiet', worker_id, '', '', worker_id, statement_timestamp(),
+        INSERT INTO ojs_jobs_event
+               (type, subject, queue, job_type, worker_id, attempt, time, data)
+        SELECT 'worker.quiet', worker_id, '', '', worker_id, NULL::integer, statement_timestamp(),
                jsonb_build_object('active_jobs', cardinality(%(job_ids)s::uuid[]))
           FROM beat
-         WHERE state = 'quiet' AND state_before <> 'quiet'
+         WHERE state = 'quiet' AND state_before <> 'quiet'{beats}
     )"""
+BEATS = """
+     UNION ALL
+        SELECT 'worker.heartbeat', worker_id, '', '', worker_id, NULL, statement_timestamp(),
+               jsonb_build_object('active_jobs', cardinality(%(job_ids)s::uuid[]),
+                                  'queues', queues)
+          FROM beat
+     UNION ALL
+        SELECT 'job.heartbeat', id::text, queue, type, reserved_by, attempt,
+               statement_timestamp(), jsonb_build_object('visible_until', reserved_until)
+          FROM extended"""
 SIZES = (1, 10, 100, 1_000, 10_000, 100_000)
 
 
 def _statement(jobs: int) -> str:
     limit = next((limit for limit in SIZES if limit >= jobs), jobs)
-    return BEAT.format(limit=limit, told=TOLD if ojs_settings.RECORD_EVENTS else "")
+    told = ""
+    if ojs_settings.RECORD_EVENTS:
+        told = TOLD.format(beats=BEATS if ojs_settings.RECORD_HEARTBEATS else "")
+    return BEAT.format(limit=limit, told=told)
 
 
 def write(heartbeat: Heartbeat) -> Written | None:
@@ -168,7 +188,20 @@ def write(heartbeat: Heartbeat) -> Written | None:
 
     None if no such worker is live, or if the heartbeat came too late.
     """
-    return (_write_postgresql if is_postgresql() else _write_portable)(heartbeat)
+    written = (_write_postgresql if is_postgresql() else _write_portable)(heartbeat)
+    if written is not None:
+        _send_signals(heartbeat, written)
+    return written
+
+
+def _send_signals(heartbeat: Heartbeat, written: Written) -> None:
+    about = {"worker_id": heartbeat.worker_id}
+    if worker_beat.has_listeners():
+        send_on_commit(worker_beat, Worker, state=written.desired_state, **about)
+    if written.fell_quiet and worker_quieted.has_listeners():
+        send_on_commit(worker_quieted, Worker, **about)
+    if written.extended and jobs_extended.has_listeners():
+        send_on_commit(jobs_extended, Worker, job_ids=list(written.extended), **about)
 
 
 def _write_postgresql(heartbeat: Heartbeat) -> Written | None:
@@ -197,8 +230,8 @@ def _write_postgresql(heartbeat: Heartbeat) -> Written | None:
     )
     if not rows:
         return None
-    ((state, directive, extended),) = rows
-    return Written(desired(state, directive), set(extended))
+    ((state, directive, extended, before),) = rows
+    return Written(desired(state, directive), set(extended), state == QUIET != before)
 
 
 def _json(values: Collection[str] | None) -> str | None:
@@ -215,9 +248,10 @@ def _write_portable(heartbeat: Heartbeat) -> Written | None:
             return None
         said = {name: it for name, it in changes(heartbeat).items() if name not in SETTLED}
         Worker.objects.filter(pk=heartbeat.worker_id).update(**said)
-        worker = Worker.objects.only("state", "directive").get(pk=heartbeat.worker_id)
+        worker = Worker.objects.only("state", "directive", "queues").get(pk=heartbeat.worker_id)
         jobs = {job_id for job_id in heartbeat.job_ids().values() if job_id is not None}
-        if worker.state == WorkerState.QUIET != before:
+        fell_quiet = worker.state == QUIET != before
+        if fell_quiet:
             quiet = worker_event("worker.quiet", worker.worker_id, active_jobs=len(jobs))
             record([quiet])
         terminating = WorkerState.TERMINATE in (worker.state, worker.directive)
@@ -227,7 +261,10 @@ def _write_portable(heartbeat: Heartbeat) -> Written | None:
             requested=heartbeat.requested,
             at_least=ojs_settings.GRACE_PERIOD if terminating else None,
         )
-    return Written(worker.desired_state, extended)
+        if ojs_settings.RECORD_HEARTBEATS:
+            told = {"active_jobs": len(jobs), "queues": worker.queues}
+            record([worker_event("worker.heartbeat", worker.worker_id, **told)])
+    return Written(worker.desired_state, extended, fell_quiet)
 
 
 def changes(heartbeat: Heartbeat) -> dict[str, Any]:

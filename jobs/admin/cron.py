@@ -30,8 +30,7 @@ class CronJobAdmin(ReadOnlyModelAdmin):
     list_display = (
         "name",
         "shown_state",
-        "shown_expression",
-        "timezone",
+        "schedule",
         "type",
         "next_run",
         "last_run",
@@ -96,6 +95,14 @@ class CronJobAdmin(ReadOnlyModelAdmin):
     @admin.display(description=_("expression"))
     def shown_expression(self, cron: CronJob) -> SafeString:
         return display.code(cron.expression)
+
+    @admin.display(description=_("expression"))
+    def schedule(self, cron: CronJob) -> SafeString:
+        return format_html(
+            '{}<br><span class="ojs-quiet">{}</span>',
+            self.shown_expression(cron),
+            cron.timezone,
+        )
 
     @admin.display(description=_("type"))
     def type(self, cron: CronJob) -> str:

@@ -34,6 +34,7 @@ class MaintenanceForm(PauseForm):
         super().__init__(*args, **kwargs)
         minutes: Any = self.fields["minutes"]
         minutes.choices = [("", _("until it is ended")), *list(minutes.choices)[1:]]
+        self.fields["reason"].help_text = _("Shown on every page while it lasts.")
 
 
 @admin.register(Maintenance)
@@ -47,7 +48,11 @@ class MaintenanceAdmin(OJSModelAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
         if not request.user.has_perm("ojs_jobs.maintenance"):
             raise PermissionDenied
-        form = MaintenanceForm(request.POST if request.POST.get("verb") == "begin" else None)
+        switch = maintenance.current()
+        form = MaintenanceForm(
+            request.POST if request.POST.get("verb") == "begin" else None,
+            initial=switch and {"reason": switch.reason, "refuses_jobs": switch.refuses_jobs},
+        )
         if request.POST.get("verb") == "end":
             maintenance.end(actor=of_request(request), reason=request.POST.get("reason", "")[:500])
             self.message_user(request, gettext("The maintenance has ended."), messages.SUCCESS)
@@ -68,7 +73,7 @@ class MaintenanceAdmin(OJSModelAdmin):
             "media": self.media,
             "title": gettext("Maintenance mode"),
             "form": form,
-            "switch": maintenance.current(),
+            "switch": switch,
         }
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/ojs/maintenance.html", context)

@@ -12,15 +12,16 @@ from django.utils import timezone
 from .. import engine
 from ..batches import new_jobs
 from ..conf import ojs_settings
-from ..envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope
+from ..envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope, is_pruned, result_expires_at
 from ..errors import JobNotFound, QueueFull
 from ..fields import integer, missing, refuse, wrong_type
 from ..identifiers import parse_uuid
+from ..lifecycle import TERMINAL, State
 from ..models import Job, ProgressReport, Scope
 from ..projects import give
 from ..timestamps import format_timestamp
 from ..validation import PRIORITIES, NewJob, new_job
-from .base import OJSViewSet, Response
+from .base import OJSViewSet, Response, dumps
 from .dialects import job_reply
 from .paging import number
 from .waiting import until
@@ -43,6 +44,20 @@ def errors_of(job: Job) -> list[dict[str, Any]]:
     return list(newest)[::-1]
 
 
+def result_metadata(job: Job) -> dict[str, Any]:
+    """When the result was stored, until when it stays, and its size (§6.2)."""
+    expires_at = result_expires_at(job)
+    if job.finished_at is None or expires_at is None:
+        return {}
+    known: dict[str, Any] = {
+        "result_stored_at": format_timestamp(job.finished_at),
+        "result_expires_at": format_timestamp(expires_at),
+    }
+    if job.state == State.COMPLETED:
+        known["result_size_bytes"] = len(dumps(job.result))
+    return known
+
+
 def full_envelope(job: Job) -> dict[str, Any]:
     # Also of a job that has not run yet: one retried from the dead letter keeps its history.
     document = envelope(job, errors_of(job))
@@ -55,6 +70,8 @@ def full_envelope(job: Job) -> dict[str, Any]:
             "progress_message": shown.message or None,
         }
         document |= {name: value for name, value in told.items() if value is not None}
+    if job.state != State.CANCELLED and not (job.result_pruned or is_pruned(job)):
+        document |= result_metadata(job)
     return document
 
 
@@ -196,7 +213,12 @@ class JobViewSet(OJSViewSet):
 
     def retrieve(self, request: Any, job_id: str) -> Response:
         """INFO: everything about a job (OJS HTTP §9.3)."""
-        return self._answer(self._document(job_id))
+        document = self._document(job_id)
+        response = self._answer(document)
+        if document["state"] not in TERMINAL:
+            # For those who poll (OJS results §8.1).
+            response["Retry-After"] = "1"
+        return response
 
     def cancel(self, request: Any, job_id: str) -> Response:
         """CANCEL (OJS HTTP §9.4)."""

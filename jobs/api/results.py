@@ -14,8 +14,8 @@ from ..lifecycle import State
 from ..models import Job, Scope
 from ..projects import own
 from ..timestamps import format_timestamp
-from .base import OJSViewSet, Response, dumps
-from .jobs import errors_of, parse_id
+from .base import OJSViewSet, Response
+from .jobs import errors_of, parse_id, result_metadata
 from .paging import number
 from .waiting import until
 
@@ -113,18 +113,6 @@ def _document(job: Job) -> dict[str, Any]:
                 "attempt": last["attempt"],
             }
     return document
-
-
-def result_metadata(job: Job) -> dict[str, Any]:
-    """When the result was stored, until when it stays, and its size (§6.2)."""
-    expires_at = result_expires_at(job)
-    if job.finished_at is None or expires_at is None:
-        return {}
-    return {
-        "result_stored_at": format_timestamp(job.finished_at),
-        "result_expires_at": format_timestamp(expires_at),
-        "result_size_bytes": len(dumps(job.result)),
-    }
 
 
 def _entry(job: Job | None) -> dict[str, Any] | None:

@@ -39,7 +39,7 @@ from .reservations import extend, keep_alive, last_reservation, reserve
 from .retention import prune_events, prune_jobs, prune_results, prune_workflows
 from .settle import complete
 from .specs import Line, forget_specs, matching_types, register_specs, write_lines
-from .timers import discard_expired, promote_due, time_out
+from .timers import discard_expired, discard_overdrawn, promote_due, time_out
 from .workflows import cancel_workflow, create_workflow
 
 __all__ = [
@@ -68,6 +68,7 @@ __all__ = [
     "delete_cron",
     "delete_dead",
     "discard_expired",
+    "discard_overdrawn",
     "enqueue",
     "enqueue_after",
     "enqueue_due_schedules",

@@ -204,7 +204,12 @@ def _drop(queue: str, count: int, *, patient: bool) -> int:
         event
         for job in oldest
         for event in (
-            job_event("job.discarded", job, time=now, data={"last_error": error}),
+            job_event(
+                "job.discarded",
+                job,
+                time=now,
+                data={"last_error": error, "total_attempts": job.attempt},
+            ),
             queue_event("backpressure.dropped", queue, job_id=str(job.pk), job_type=job.type),
         )
     )

@@ -151,6 +151,7 @@ def retry(job_ids: Collection[UUID], *, cancelled: bool = False) -> int:
             started_at=None,
             scheduled_at=None,
             expires_at=None,
+            deadline=None,
             finished_by="",
             unfenced=False,
             result_pruned=False,

@@ -34,6 +34,7 @@ INSERT = """
           FROM jsonb_to_recordset(%s::jsonb) AS job (
                id uuid, type text, queue text, args jsonb, meta jsonb, priority smallint,
                pending boolean, max_attempts integer, retry jsonb, timeout double precision,
+               grace_period double precision, total_timeout double precision,
                visibility_timeout double precision, scheduled_at timestamptz,
                expires_at timestamptz, tags jsonb, attributes jsonb, needs jsonb,
                result_ttl double precision,
@@ -42,15 +43,17 @@ INSERT = """
     ), inserted AS (
         INSERT INTO ojs_jobs_job
                (id, type, queue, args, meta, priority, state, attempt, attempt_counted,
-                max_attempts, retry, timeout, visibility_timeout, reserved_by, finished_by,
-                unfenced, scheduled_at, expires_at, created_at, enqueued_at, tags, attributes,
-                needs, dead_letter, result_ttl, workflow_id, workflow_index, followed,
-                parent_results, unique_key, rate_key, project)
+                max_attempts, retry, timeout, grace_period, deadline, visibility_timeout,
+                reserved_by, finished_by, unfenced, scheduled_at, expires_at, created_at,
+                enqueued_at, tags, attributes, needs, dead_letter, result_ttl, workflow_id,
+                workflow_index, followed, parent_results, unique_key, rate_key, project)
         SELECT id, type, queue, args, meta, priority,
                CASE WHEN pending THEN 'pending'
                     WHEN scheduled_at > statement_timestamp() THEN 'scheduled'
                     ELSE 'available' END,
                0, false, max_attempts, retry, make_interval(secs => timeout),
+               make_interval(secs => grace_period),
+               statement_timestamp() + make_interval(secs => total_timeout),
                make_interval(secs => visibility_timeout), '', '', false, scheduled_at,
                expires_at, statement_timestamp(), statement_timestamp(), tags, attributes,
                needs, false,
@@ -224,6 +227,10 @@ def _record(job: NewJob) -> dict[str, Any]:
         "needs": job.needs,
         "unique_key": job.unique and job.unique.key,
     }
+    if job.total_timeout is not None:
+        document["total_timeout"] = job.total_timeout.total_seconds()
+    if job.grace_period is not None:
+        document["grace_period"] = job.grace_period.total_seconds()
     if job.result_ttl is not None:
         document["result_ttl"] = job.result_ttl.total_seconds()
     if job.followed or job.parent_results is not None:
@@ -252,6 +259,8 @@ def _insert_portable(new: Sequence[NewJob], admitted: bool) -> int:
             max_attempts=job.max_attempts,
             retry=job.retry,
             timeout=job.timeout,
+            grace_period=job.grace_period,
+            deadline=now + job.total_timeout if job.total_timeout else None,
             visibility_timeout=job.visibility_timeout,
             scheduled_at=job.scheduled_at,
             expires_at=job.expires_at,

@@ -6,7 +6,7 @@ Takes many outcomes at once and answers each by itself, like `settle`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Case, DateTimeField, DurationField, F, Value, When
@@ -20,6 +20,7 @@ from ..lifecycle import Event, State
 from ..models import Job, JobError, RateLimit
 from ..retry import RetryPolicy
 from ..signals import jobs_failed, send_on_commit
+from ..time_limits import enqueue_ttl, expires_at_once_started
 from . import limits
 from .following import follow
 from .outcomes import Failure, Outcome, explain
@@ -133,16 +134,22 @@ def _decide(job: Job, failure: Failure, outcome: Outcome, now: datetime) -> bool
         or (failure.retryable is False and failure.code != "RETRY")
         or not policy.is_retryable(failure.type, failure.code)
     )
-    if not final and job.has_attempts_left:
+    asked = failure.retry_in
+    delay = policy.delay(job.attempt) if asked is None else asked
+    if not final and job.has_attempts_left and _has_time_left(job, now + delay):
         outcome.state = State.RETRYABLE
-        asked = failure.retry_in
-        outcome.retry_delay = policy.delay(job.attempt) if asked is None else asked
-        outcome.retry_at = now + outcome.retry_delay
+        outcome.retry_delay = delay
+        outcome.retry_at = now + delay
         return False
     outcome.state, outcome.at = State.DISCARDED, now
     if failure.code in ("DISCARD", "FAIL"):
         return False
     return failure.code == "DEAD_LETTER" or keeps_dead_letter(policy)
+
+
+def _has_time_left(job: Job, start: datetime) -> bool:
+    """Whether an attempt begun then could end within its `total_timeout` (OJS timeouts §9.1)."""
+    return job.deadline is None or start + (job.timeout or timedelta(0)) <= job.deadline
 
 
 def keeps_dead_letter(policy: RetryPolicy) -> bool:
@@ -163,6 +170,8 @@ def _move(
     released: bool,
 ) -> None:
     jobs = Job.objects.filter(pk__in=[job.pk for job, _ in group])
+    if state != State.DISCARDED:
+        forget_enqueue_ttl(job for job, _ in group)
     if state == State.AVAILABLE:
         # Back with its attempt number kept: the next FETCH takes the same one again.
         jobs.transition(Event.RELEASE, state, attempt_counted=True, enqueued_at=Now())
@@ -184,6 +193,13 @@ def _move(
             unfenced=unfenced,
             finished_by=F("reserved_by"),
         )
+
+
+def forget_enqueue_ttl(jobs: Iterable[Job]) -> None:
+    """Let jobs that were started in time wait as long as it takes for another attempt."""
+    for job in jobs:
+        if enqueue_ttl(job) is not None:
+            Job.objects.filter(pk=job.pk).update(expires_at=expires_at_once_started(job))
 
 
 def _each(group: Sequence[tuple[Job, Outcome]], name: str, output_field: Any) -> Any:

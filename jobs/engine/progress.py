@@ -89,18 +89,7 @@ def note_progress(
     if before and now - before.told_at < EVENTS_EVERY:
         told_at = before.told_at
     else:
-        told = {"progress": value, "data": data, "message": message or None}
-        record(
-            [
-                job_event(
-                    "progress.updated",
-                    job,
-                    time=now,
-                    worker_id=job.reserved_by,
-                    data={name: item for name, item in told.items() if item is not None},
-                )
-            ]
-        )
+        _tell(job, now, progress=value, data=data, message=message or None)
     ProgressReport.objects.update_or_create(
         pk=job.pk,
         defaults={
@@ -111,6 +100,21 @@ def note_progress(
             "updated_at": now,
             "told_at": told_at,
         },
+    )
+
+
+def _tell(job: Job, now: datetime, **said: Any) -> None:
+    """Record a report by both documents' names (OJS progress §11.1, events §4.1)."""
+    told = {name: item for name, item in said.items() if item is not None}
+    shown = {"progress_percent": round(100 * (told.get("progress") or 0.0), 3)}
+    if "message" in told:
+        shown["progress_message"] = told["message"]
+    about: dict[str, Any] = {"time": now, "worker_id": job.reserved_by}
+    record(
+        [
+            job_event("progress.updated", job, data=told, **about),
+            job_event("job.progress", job, data=shown | told, **about),
+        ]
     )
 
 

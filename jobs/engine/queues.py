@@ -174,7 +174,10 @@ def _discard(name: str) -> int:
             for job in batch
         )
         error = {"last_error": {"code": "queue_deleted", "message": message}}
-        record(job_event("job.discarded", job, time=now, data=error) for job in batch)
+        record(
+            job_event("job.discarded", job, time=now, data=error | {"total_attempts": job.attempt})
+            for job in batch
+        )
         these = Job.objects.filter(pk__in=[job.pk for job in batch])
         moved = these.transition(Event.EXPIRE, State.DISCARDED)
         follow([job.pk for job in batch if job.followed])

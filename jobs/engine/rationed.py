@@ -131,7 +131,12 @@ def drop(queue: str, key: str, now: datetime) -> list[Any]:
         event
         for job in jobs
         for event in (
-            job_event("job.discarded", job, time=now, data={"last_error": error}),
+            job_event(
+                "job.discarded",
+                job,
+                time=now,
+                data={"last_error": error, "total_attempts": job.attempt},
+            ),
             partition_event("rate_limit.dropped", key, job_id=str(job.pk), job_type=job.type),
         )
     ]

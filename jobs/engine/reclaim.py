@@ -26,7 +26,7 @@ from ..models import Job, JobError
 from ..querysets import JobQuerySet
 from ..retry import RetryPolicy
 from ..signals import jobs_reclaimed, send_on_commit
-from .failure import keeps_dead_letter
+from .failure import forget_enqueue_ttl, keeps_dead_letter
 from .following import follow
 
 BATCH_SIZE = 1000
@@ -75,6 +75,9 @@ RECLAIM = """
         UPDATE ojs_jobs_job AS job
            SET state = 'available', attempt = job.attempt + 1, attempt_counted = true,
                enqueued_at = statement_timestamp(),
+               expires_at = CASE WHEN job.expires_at IS NULL OR NOT job.attributes ? 'enqueue_ttl'
+                                 THEN job.expires_at
+                                 ELSE (job.attributes->>'expires_at')::timestamptz END,
                reserved_by = '', reserved_until = NULL, reserved_for = NULL
           FROM judged
          WHERE job.id = judged.id AND judged.again AND job.state = 'active'
@@ -160,7 +163,7 @@ def _take_back_postgresql(lost: JobQuerySet, cause: Cause) -> int:
 
 def _take_back_portable(lost: JobQuerySet, cause: Cause) -> int:
     now = timezone.now()
-    jobs = list(lost.only(*COLUMNS, "state")[:BATCH_SIZE])
+    jobs = list(lost.only(*COLUMNS, "state", "attributes")[:BATCH_SIZE])
     JobError.objects.bulk_create(
         JobError(
             job_id=job.pk,
@@ -174,7 +177,9 @@ def _take_back_portable(lost: JobQuerySet, cause: Cause) -> int:
         for job in jobs
     )
     spent = [job for job in jobs if not job.has_attempts_left]
-    _return([job.pk for job in jobs if job.has_attempts_left])
+    again = [job for job in jobs if job.has_attempts_left]
+    _return([job.pk for job in again])
+    forget_enqueue_ttl(again)
     _discard(spent)
     record(event for job in jobs for event in _events(job, cause, now))
     wakeup.notify({job.queue for job in jobs if job.has_attempts_left})

@@ -11,8 +11,11 @@ from django.db import models
 from django.db.models import F, Max, Value
 from django.db.models.functions import Coalesce, Now
 from django.db.models.lookups import LessThan
+from django.utils import timezone
 
+from ..conf import ojs_settings
 from ..database import atomic, connection
+from ..events import job_event, record
 from ..models import Job
 from ..projects import own
 from .progress import note_progress
@@ -64,7 +67,26 @@ def extend(
             Job.objects.active().filter(pk__in=held).update(
                 reserved_until=until, reserved_by=worker_id
             )
+            tell_of_heartbeat(held)
     return set(held)
+
+
+def tell_of_heartbeat(job_ids: Collection[UUID]) -> None:
+    """Record that a sign of life extended these jobs, where that is wanted (OJS events §4.1)."""
+    if not ojs_settings.RECORD_HEARTBEATS:
+        return
+    now = timezone.now()
+    columns = ("type", "queue", "attempt", "reserved_by", "reserved_until")
+    record(
+        job_event(
+            "job.heartbeat",
+            job,
+            time=now,
+            worker_id=job.reserved_by,
+            data={"visible_until": job.reserved_until and job.reserved_until.isoformat()},
+        )
+        for job in Job.objects.filter(pk__in=job_ids).only(*columns)
+    )
 
 
 def keep_alive(
@@ -93,6 +115,7 @@ def keep_alive(
             return False
         period = max((job.reserved_for or timedelta(0)) * share, at_least)
         held.update(reserved_until=Now() + period)
+        tell_of_heartbeat([job_id])
         if progress is not None:
             note_progress(job, value=progress)
     return True

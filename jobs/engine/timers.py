@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.db.models import F
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -13,10 +15,12 @@ from ..database import atomic, connection
 from ..envelope import milliseconds, timeout_details
 from ..events import job_event, record
 from ..lifecycle import WAITING, Event, State
-from ..models import Job, Maintenance
+from ..models import Job, JobError, Maintenance
 from ..querysets import JobQuerySet
+from ..retry import RetryPolicy
 from ..signals import jobs_discarded, jobs_failed, jobs_promoted, send_on_commit
-from .failure import fail_locked
+from ..time_limits import enqueue_ttl, is_about_its_start
+from .failure import fail_locked, keeps_dead_letter
 from .following import follow
 from .outcomes import Failure
 
@@ -91,7 +95,8 @@ def _overrun(job: Job, now: datetime) -> Failure:
 
 
 def discard_expired() -> int:
-    """Discard one batch of jobs whose `expires_at` passed before a worker took them (core §5.2)."""
+    """Discard one batch of jobs whose `expires_at` or `enqueue_ttl` passed before a worker took
+    them (OJS core §5.2, timeouts §5.3)."""
     now = timezone.now()
     with atomic():
         stale = locked(
@@ -101,6 +106,7 @@ def discard_expired() -> int:
             "type",
             "queue",
             "attempt",
+            "attributes",
             "created_at",
             "expires_at",
             "followed",
@@ -109,6 +115,13 @@ def discard_expired() -> int:
             return 0
         Job.objects.filter(pk__in=[job.pk for job in stale]).transition(
             Event.EXPIRE, State.DISCARDED
+        )
+        late = {job.pk: error for job in stale if (error := _outwaited(job, now))}
+        JobError.objects.bulk_create(late.values())
+        record(
+            job_event("job.ttl_expired", job, time=now, data=late[job.pk].details)
+            for job in stale
+            if job.pk in late
         )
         record(job_event("job.expired", job, time=now, data=_expiry(job, now)) for job in stale)
         follow([job.pk for job in stale if job.followed])
@@ -123,3 +136,86 @@ def _expiry(job: Job, now: Any) -> dict[str, Any]:
         "expired_at": now.isoformat(),
         "ttl_ms": milliseconds(job.expires_at - job.created_at),
     }
+
+
+def _outwaited(job: Job, now: datetime) -> JobError | None:
+    """The error of a job that expired by its `enqueue_ttl` (OJS timeouts §8); None by another."""
+    ttl = enqueue_ttl(job)
+    if ttl is None or not is_about_its_start(job):
+        return None
+    return JobError(
+        job=job,
+        attempt=job.attempt,
+        type="enqueue_ttl_expired",
+        code="enqueue_ttl_expired",
+        message=f"No worker took the job within its {ttl.total_seconds():.0f} s.",
+        details=timeout_details("enqueue_ttl", ttl, now - job.created_at),
+        occurred_at=now,
+    )
+
+
+def discard_overdrawn() -> int:
+    """Discard one batch of jobs that had `total_timeout` for all their attempts, and did not end.
+
+    Whatever attempts are left, and whoever holds them (OJS timeouts §5.2): a worker's ACK is
+    refused from then on.
+    """
+    now = timezone.now()
+    with atomic():
+        late = locked(
+            Job.objects.overdrawn().order_by("deadline"),
+            "type",
+            "queue",
+            "state",
+            "attempt",
+            "retry",
+            "reserved_by",
+            "created_at",
+            "deadline",
+            "followed",
+        )
+        if not late:
+            return 0
+        errors = {job.pk: _overdraft(job, now) for job in late}
+        JobError.objects.bulk_create(errors.values())
+        for dead_letter in (True, False):
+            chosen = [
+                job.pk
+                for job in late
+                if keeps_dead_letter(RetryPolicy.parse(job.retry)) is dead_letter
+            ]
+            jobs = Job.objects.filter(pk__in=chosen)
+            jobs.transition(Event.EXPIRE, State.DISCARDED, dead_letter=dead_letter)
+            jobs.transition(
+                Event.FAIL, State.DISCARDED, dead_letter=dead_letter, finished_by=F("reserved_by")
+            )
+        record(event for job in late for event in _overdraft_events(job, errors[job.pk]))
+        follow([job.pk for job in late if job.followed])
+    send_on_commit(jobs_discarded, Job, count=len(late), reason="total_timeout")
+    return len(late)
+
+
+def _overdraft(job: Job, now: datetime) -> JobError:
+    assert job.deadline is not None
+    limit = job.deadline - job.created_at
+    return JobError(
+        job=job,
+        attempt=job.attempt,
+        type="total_timeout",
+        code="total_timeout",
+        message=f"The job did not end within its {limit.total_seconds():.0f} s.",
+        details=timeout_details("total", limit, now - job.created_at),
+        worker_id=job.reserved_by,
+        occurred_at=now,
+    )
+
+
+def _overdraft_events(job: Job, error: JobError) -> Iterable[Any]:
+    told: dict[str, Any] = {"time": error.occurred_at, "worker_id": job.reserved_by}
+    said = {"code": error.code, "message": error.message}
+    yield job_event("job.total_timeout", job, data=error.details, **told)
+    if job.state == State.ACTIVE:
+        failed = {"error": said | {"retryable": False}, "state": "discarded"}
+        yield job_event("job.failed", job, data=failed, **told)
+    last = {"total_attempts": job.attempt, "last_error": said}
+    yield job_event("job.discarded", job, data=last, **told)

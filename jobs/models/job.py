@@ -44,6 +44,8 @@ class Job(models.Model):
 
     timeout = models.DurationField(null=True, blank=True)
     """Longest execution; null means none of its own."""
+    grace_period = models.DurationField(null=True, blank=True)
+    """How much longer its worker may take to clean up, once told (OJS timeouts §5.4)."""
     visibility_timeout = models.DurationField(null=True, blank=True)
     """The job's own reservation period, which wins over what a fetch asks for (§5.3)."""
     reserved_for = models.DurationField(null=True, blank=True)
@@ -61,6 +63,9 @@ class Job(models.Model):
     scheduled_at = models.DateTimeField(null=True, blank=True)
     """When a scheduled or retryable job is due."""
     expires_at = models.DateTimeField(null=True, blank=True)
+    """Until when it must have been started: `expires_at`, or `enqueue_ttl` if that is sooner."""
+    deadline = models.DateTimeField(null=True, blank=True)
+    """Until when it must have ended, whatever is tried: `total_timeout` (OJS timeouts §5.2)."""
     created_at = models.DateTimeField()
     enqueued_at = models.DateTimeField()
     """When the job last became available (or was accepted, while it still waits)."""
@@ -175,6 +180,11 @@ class Job(models.Model):
                 "expires_at",
                 name="ojs_job_expires",
                 condition=Q(expires_at__isnull=False, state__in=sorted(WAITING)),
+            ),
+            models.Index(
+                "deadline",
+                name="ojs_job_deadline",
+                condition=Q(deadline__isnull=False, finished_at__isnull=True),
             ),
             # Without it, a count of the pending jobs would read every job there is.
             models.Index("queue", name="ojs_job_pending", condition=Q(state=State.PENDING)),

@@ -154,3 +154,18 @@ def test_the_result_of_no_job_is_not_found(api):
     assert api.see(f"jobs/{uuid7()}/result").status_code == 404
     assert api.see("jobs/nonsense/result").status_code == 404
     refusal(api.see(f"jobs/{uuid7()}/result", wait="maybe", timeout="x"))
+
+
+def test_info_says_how_long_a_result_stays_and_when_to_ask_again(db, api):
+    """OJS results §6.2, §8.1."""
+    job_id = api.pushed(result_ttl=60)
+    assert api.see(f"jobs/{job_id}")["Retry-After"] == "1"
+    assert "result_stored_at" not in api.job(job_id)
+    api.fetch(worker_id="w")
+
+    api.ack(job_id, worker_id="w", result={"a": 1})
+
+    job = api.job(job_id)
+    assert job["result_stored_at"] == job["completed_at"] < job["result_expires_at"]
+    assert job["result_size_bytes"] == 7
+    assert "Retry-After" not in api.see(f"jobs/{job_id}").headers

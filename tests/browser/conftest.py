@@ -1,4 +1,4 @@
-"""A real Chromium at a live server: the system's own, found on the path."""
+"""A real Chromium at a live server: the system's own, found on the path. Both serve every file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from django.conf import settings
-from django.test import override_settings
+from django.test import Client, override_settings
 from pytest_django.live_server_helper import LiveServer
 
 CHROMIUM = next(
@@ -27,12 +27,14 @@ PATIENCE = 20_000
 """Milliseconds a page may take on a busy machine."""
 
 
-@pytest.fixture(scope="module")
+# For the package, not for the session: Playwright keeps an event loop in this thread, which other
+# tests must not find there.
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Any]:
     if not CHROMIUM:
         pytest.skip("there is no Chromium: apt-get install chromium")
     playwright = pytest.importorskip("playwright.sync_api")
-    # Playwright keeps an event loop in this thread, which Django takes for asynchronous code.
+    # Django takes that loop for asynchronous code.
     with pytest.MonkeyPatch.context() as patch, playwright.sync_playwright() as driver:
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
@@ -40,7 +42,7 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def live_server(django_db_setup: None) -> Iterator[LiveServer]:
     """The live server under a strict content security policy.
 
@@ -58,14 +60,16 @@ def live_server(django_db_setup: None) -> Iterator[LiveServer]:
 def browse(chromium: Any, live_server: LiveServer) -> Iterator[Callable[..., Any]]:
     """Open a page at the live server: `browse(color_scheme="dark")`.
 
-    A violation of the content security policy fails the test.
+    An error in its console fails the test, and so does what the content security policy forbids.
     """
     contexts: list[Any] = []
-    violations: list[str] = []
+    complaints: list[str] = []
 
     def listen(message: Any) -> None:
-        if "Content Security Policy" in message.text:
-            violations.append(message.text)
+        # A browser asks every site for this one.
+        is_asked_for_by_nobody = message.location["url"].endswith("/favicon.ico")
+        if message.type == "error" and not is_asked_for_by_nobody:
+            complaints.append(message.text)
 
     def open_page(**options: Any) -> Any:
         context = chromium.new_context(base_url=live_server.url, **options)
@@ -73,25 +77,26 @@ def browse(chromium: Any, live_server: LiveServer) -> Iterator[Callable[..., Any
         contexts.append(context)
         page = context.new_page()
         page.on("console", listen)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
         return page
 
     yield open_page
     for context in contexts:
         context.close()
-    assert violations == []
+    assert complaints == []
 
 
 @pytest.fixture
 def log_in(browse: Callable[..., Any], admin_user: Any) -> Callable[..., Any]:
-    """Open a page, log in through the form, and arrive at the admin."""
+    """Open a page of somebody who has logged in: an administrator, or the `user` given."""
 
-    def arrive(**options: Any) -> Any:
+    def arrive(user: Any = None, **options: Any) -> Any:
         page = browse(**options)
-        page.goto("/admin/")
-        page.fill("#id_username", admin_user.get_username())
-        page.fill("#id_password", "password")
-        page.click("[type=submit]")
-        page.wait_for_url("**/admin/")
+        client = Client()
+        client.force_login(user or admin_user)
+        name = settings.SESSION_COOKIE_NAME
+        cookie = {"name": name, "value": client.cookies[name].value}
+        page.context.add_cookies([cookie | {"domain": "localhost", "path": "/"}])
         return page
 
     return arrive

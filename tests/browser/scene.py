@@ -1,7 +1,4 @@
-"""A fleet at work: what the pages are looked at with, and what `docs/pictures` shows.
-
-OJS_TEST_PICTURES=docs/pictures python -m pytest tests/browser/test_pages.py -k fits
-"""
+"""A fleet at work: what the pages are looked at with, and what `docs/pictures` shows."""
 
 from __future__ import annotations
 

@@ -7,15 +7,16 @@ import pytest
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 
-@pytest.mark.parametrize("width", [1440, 390])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_is_styled_and_fits(browse, scheme, width):
-    page = browse(color_scheme=scheme, viewport={"width": width, "height": 900})
+def test_the_page_is_styled_and_fits(browse):
+    page = browse()
     page.goto("/ojs/v1/docs")
 
-    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 28)"}[scheme]
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for scheme, colour in (("light", "rgb(255, 255, 255)"), ("dark", "rgb(20, 23, 28)")):
+        page.emulate_media(color_scheme=scheme)
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == colour
+    for width in (1440, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_an_endpoint_is_found_from_the_list_and_unfolds(browse):

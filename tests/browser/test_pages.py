@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
-from django.contrib.admin.utils import quote
 from django.utils import timezone
 
 from jobs import rollup
@@ -17,17 +14,9 @@ from tests.factories import JobErrorFactory, JobFactory, QueueFactory, WorkerFac
 from workers import reaper
 from workers.models import FleetSample
 
-from .scene import draw
-
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 DASHBOARD = "/admin/ojs_workers/dashboard/"
-PICTURES = os.environ.get("OJS_TEST_PICTURES")
-"""A folder for pictures of the pages, for whoever wants to look at them."""
-
-TOO_WIDE = """
-() => document.documentElement.scrollWidth - document.documentElement.clientWidth
-"""
 
 
 def a_busy_hour():
@@ -195,48 +184,3 @@ def test_more_than_a_thousand_jobs_are_cancelled_after_their_number_was_typed(lo
     page.click("text=Cancel these jobs")
 
     assert page.locator(".messagelist .success").inner_text() == "1001 jobs were cancelled."
-
-
-def addresses(scene):
-    return {
-        "dashboard": DASHBOARD,
-        "workers": "/admin/ojs_workers/worker/",
-        "worker": "/admin/ojs_workers/worker/web-4/change/".replace("web-4", quote("web-4")),
-        "drain": f"/admin/ojs_workers/fleetoperation/{scene.operation.pk}/change/",
-        "jobs": "/admin/ojs_jobs/job/",
-        "job": f"/admin/ojs_jobs/job/{scene.waiting.pk}/change/",
-        "dead-job": f"/admin/ojs_jobs/deadjob/{scene.dead.pk}/change/",
-        "copy": f"/admin/ojs_jobs/job/{scene.dead.pk}/copy/",
-        "dead-letter": "/admin/ojs_jobs/deadjob/",
-        "queues": "/admin/ojs_jobs/queue/",
-        "queue": "/admin/ojs_jobs/queue/images/change/",
-    }
-
-
-def too_wide(page, scene, names: str) -> dict[str, int]:
-    """Look at every page; return by how many pixels it is wider than its window."""
-    found = {}
-    for name, url in addresses(scene).items():
-        page.goto(url)
-        if PICTURES:
-            page.screenshot(path=str(Path(PICTURES) / names.format(name)), full_page=True)
-        if (pixels := page.evaluate(TOO_WIDE)) > 1:
-            found[name] = pixels
-    return found
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 390])
-def test_every_page_fits_its_window(log_in, scheme, width):
-    scene = draw()
-    page = log_in(color_scheme=scheme, viewport={"width": width, "height": 900})
-
-    assert too_wide(page, scene, f"{{}}-{scheme}-{width}.png") == {}
-
-
-def test_german_is_longer_and_fits_a_phone_as_well(log_in):
-    scene = draw()
-    page = log_in(locale="de-DE", viewport={"width": 390, "height": 900})
-
-    assert too_wide(page, scene, "{}-de-390.png") == {}
-    assert "Warteschlange" in page.locator("#content").inner_text()

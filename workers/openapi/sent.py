@@ -109,6 +109,16 @@ OPTIONS = {
     "timeout_ms": MILLISECONDS | {"description": "Longest execution; 0: no limit of its own."},
     "timeout": SECONDS,
     "visibility_timeout_ms": integer(minimum=1, maximum=CENTURY * 1000),
+    "total_timeout": integer(
+        "Seconds for all attempts together, from its creation on.", minimum=1, maximum=CENTURY
+    ),
+    "enqueue_ttl": integer(
+        "Seconds it may wait for its first attempt.", minimum=1, maximum=CENTURY
+    ),
+    "grace_period": integer(
+        "Seconds its worker may take to clean up after `timeout`.", minimum=0, maximum=CENTURY
+    ),
+    "heartbeat_timeout": integer("Seconds its worker may be silent.", minimum=1, maximum=CENTURY),
     "delay_until": WHEN,
     "scheduled_at": WHEN,
     "expires_at": WHEN,

@@ -29,6 +29,8 @@ class ActiveJob:
     """None if this worker has none: then the job is not run, only reported."""
     deadline: float | None = None
     """When its time is up, on the monotonic clock."""
+    grace: float = 0.0
+    """Seconds it may then take to tidy up; nothing once it has been told (OJS timeouts §5.4)."""
     report: Report | None = None
     """What the server is to be told; whoever says it first is right."""
     is_decided: bool = False

@@ -219,6 +219,7 @@ class LocalClient:
             max_attempts=job.max_attempts,
             worker_id=self.worker_id,
             timeout=job.timeout,
+            grace_period=(job.attributes or {}).get("grace_period"),
             checkpoint=None
             if job.checkpoint is None
             else orjson.loads(orjson.dumps(job.checkpoint)),

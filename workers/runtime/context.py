@@ -43,6 +43,7 @@ class JobContext:
         max_attempts: int,
         worker_id: str = "",
         timeout: timedelta | None = None,
+        grace_period: Any = None,
         document: Callable[[], dict[str, Any]] = dict,
         checkpoint: dict[str, Any] | None = None,
     ) -> None:
@@ -56,6 +57,9 @@ class JobContext:
         self.max_attempts = max_attempts
         self.worker_id = worker_id
         self.timeout = timeout
+        # As its producer wrote it: whole seconds (OJS timeouts §6).
+        self.grace_period = timedelta(seconds=grace_period if isinstance(grace_period, int) else 0)
+        """How long it may take to tidy up once `timeout` has passed and it is `cancelled`."""
         self.metadata: dict[str, Any] = {}
         """Whatever middleware and handler of this execution want to tell each other."""
         self._document = document

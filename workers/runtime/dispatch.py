@@ -61,7 +61,7 @@ class Dispatcher:
             Progress(context.id, context.attempt, value, data)
         )
         context.keep = lambda state: self._save(context, state)
-        job = ActiveJob(context, handler, deadline)
+        job = ActiveJob(context, handler, deadline, context.grace_period.total_seconds())
         self._active.add(job)
         self._place_of(job).submit(job)
 
@@ -96,8 +96,13 @@ class Dispatcher:
     def time_out(self, job: ActiveJob) -> bool:
         """Fail a job whose time is up, and interrupt its handler; False if it ended just now.
 
-        A thread that does not heed the interrupt keeps its place until it ends (§8.2).
+        A thread that does not heed the interrupt keeps its place until it ends (§8.2). A job with
+        a grace period is told first, and has that long to tidy up (OJS timeouts §7.2).
         """
+        if job.grace and job.deadline is not None:
+            job.deadline, job.grace = job.deadline + job.grace, 0.0
+            self._tell_to_end(job, "timeout")
+            return False
         report = failed(job.context, JobTimeout("The job ran longer than it may."))
         if not job.decide(report):
             return False
@@ -112,7 +117,10 @@ class Dispatcher:
         A task on the event loop is cancelled. A thread has `context.cancelled` to look at; an
         exception out of nowhere could hit it in the middle of its tidying.
         """
-        job.context.cancel("shutdown")
+        self._tell_to_end(job, "shutdown")
+
+    def _tell_to_end(self, job: ActiveJob, reason: str) -> None:
+        job.context.cancel(reason)
         if job.is_running and job.handler is not None and job.handler.is_async:
             self._loop.interrupt(job)
 

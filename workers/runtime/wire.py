@@ -41,6 +41,7 @@ def context(job: dict[str, Any], worker_id: str) -> JobContext:
         max_attempts=job.get("max_attempts") or 1,
         worker_id=worker_id,
         timeout=timedelta(milliseconds=limit) if isinstance(limit, int) else None,
+        grace_period=job.get("grace_period"),
         document=lambda: job,
         checkpoint=job.get("checkpoint") if isinstance(job.get("checkpoint"), dict) else None,
     )

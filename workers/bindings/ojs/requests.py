@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +24,8 @@ REPORTED = {
     "drain": WorkerState.QUIET,
 }
 LARGEST_PID = 2**32
+STRATEGIES = ("strict", "weighted")
+"""How a fetch looks into its queues (OJS priority §7)."""
 
 
 def worker_id(body: Document, caller: Any) -> str | None:
@@ -118,6 +121,43 @@ def requested_extension(body: Document) -> timedelta | None:
 
 
 def queues(body: Document) -> list[str]:
+    """The queues to fetch from, in the order to look into them (§6.3).
+
+    With the strategy `weighted` that order is drawn anew for each fetch: a queue of weight 5 is
+    looked into first five times as often as one of weight 1, and every one has its turn
+    (OJS priority §7.2).
+    """
+    strategy = fields.text(body, "strategy", "strict")
+    if strategy not in STRATEGIES:
+        raise refuse("strategy", f"'strategy' must be one of {', '.join(STRATEGIES)}.")
+    weights = _weights(body)
+    found = _queues({"queues": list(weights)} if weights else body)
+    if strategy == "strict":
+        return found
+    # The largest of u ** (1 / weight) is the queue's in proportion to its weight.
+    drawn = {name: random.random() ** (1 / weights.get(name, 1)) for name in found}
+    return sorted(found, key=lambda name: drawn[name], reverse=True)
+
+
+def _weights(body: Document) -> dict[str, int]:
+    """The weights of queues that are given as objects (OJS priority §7.3)."""
+    given = body.get("queues")
+    if type(given) is not list or not any(type(item) is dict for item in given):
+        return {}
+    weights = {}
+    for index, item in enumerate(given):
+        place = f"queues[{index}]"
+        named = item if type(item) is dict else {"name": item}
+        try:
+            name = fields.required_text(named, "name")
+            weights[name] = fields.integer(named, "weight", 1, least=1, most=1_000_000) or 1
+        except InvalidRequest as refusal:
+            refusal.details["field"] = f"{place}.{refusal.details.get('field', '')}"
+            raise
+    return weights
+
+
+def _queues(body: Document) -> list[str]:
     found = fields.texts(body, "queues")
     if found is None:
         raise missing("queues")

@@ -16,6 +16,8 @@ ABOUT = {
     "labels": array(text(maxLength=255)),
     "started_at": WHEN,
 }
+NAME = text(minLength=1, maxLength=255)
+WEIGHTED = obj("name", name=NAME, weight=integer(minimum=1, maximum=1_000_000, default=1))
 NAMED = text("Ids are the worker's own choice.", minLength=1, maxLength=255)
 LOST = {
     404: "There is no such job.",
@@ -188,10 +190,12 @@ OPERATIONS = {
             )
         },
         "FETCH (worker protocol §6). Outcomes in `acks` and `nacks` are settled first: a busy "
-        "worker needs one round trip.",
+        "worker needs one round trip. Queues are looked into in their order; with the strategy "
+        "`weighted` in one drawn by their weights.",
         body=obj(
             "queues",
-            queues=array(text(minLength=1, maxLength=255), minItems=1),
+            queues=array({"oneOf": [NAME, WEIGHTED]}, minItems=1),
+            strategy=enum("strict", "weighted"),
             worker_id=WORKER_ID,
             count=integer(minimum=1, maximum=2**31, default=1),
             types=array(text(maxLength=255)) | {"description": "Only jobs of these types."},

@@ -1,0 +1,95 @@
+"""What the pages beside the fleet and its jobs show: workflows, cron, specs, keys, the audit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from django.utils import timezone
+
+from jobs import engine
+from jobs.api.authentication import make_key
+from jobs.audit import Actor, of_shell, record_action
+from jobs.engine import Completion
+from jobs.lifecycle import State
+from jobs.models import RefusedFinish, Source, Workflow
+from jobs.workflow_plans import plan_of
+from tests.factories import JobFactory, WorkerFactory, ago
+from workers import fleet
+from workers.lifecycle import WorkerState
+from workers.models import Worker
+
+OPS = Actor("ann", Source.ADMIN, "192.0.2.7")
+
+
+def etl(queue: str = "default") -> Workflow:
+    """A workflow half way: one part done, one under way, the others to come."""
+
+    def job(kind: str) -> dict[str, object]:
+        return {"type": kind, "args": [], "options": {"queue": queue}}
+
+    parts = [job("transform.csv"), job("transform.parquet"), job("transform.json")]
+    mail = {
+        "type": "batch",
+        "jobs": [job("mail.send"), job("mail.send")],
+        "callbacks": {"on_success": job("mail.report"), "on_failure": job("mail.alert")},
+    }
+    steps = [job("data.extract"), {"type": "group", "jobs": parts}, mail, job("data.load")]
+    plan = plan_of({"type": "chain", "name": "etl", "steps": steps}, timezone.now())
+    workflow = engine.create_workflow(plan)
+    (first,) = engine.claim([queue])
+    engine.complete([Completion(first.id)])
+    one, two = engine.claim([queue], count=2)
+    engine.complete([Completion(one.id)])
+    engine.report_progress(two.id, value=0.6)
+    return workflow
+
+
+def keep() -> None:
+    """Rows that give the remaining pages something to show."""
+    etl("etl")
+    _schedules()
+    for state in State:
+        JobFactory(queue="reports", **{} if state == State.AVAILABLE else {state: True})
+    WorkerFactory(worker_id="old-1", dead=True)
+    WorkerFactory(worker_id="old-2", left=True)
+    WorkerFactory(worker_id="old-3", left=True, flagged_at=ago(60))
+    engine.register_specs({"email.send": "v2", "image.resize": "v7"})
+    Worker.objects.filter(pk="web-5").update(
+        protocol="rota", specs={"email.send": "v2", "image.resize": "v6"}
+    )
+    for name, scopes in (("ci", ["produce"]), ("shop workers", ["work"]), ("grafana", ["observe"])):
+        make_key(name, scopes=scopes)
+    RefusedFinish.objects.create(
+        job_id=engine.claim(["mail"])[0].id, operation="ack", worker_id="web-4", state="active"
+    )
+    for who, verb, why in (
+        (replace(OPS, name="ben"), "pause_queue", "Its database is full"),
+        (OPS, "resume_queue", "There is room again"),
+        (of_shell(), "maintenance", ""),
+    ):
+        record_action(who, verb, kind="queue", count=1, selection={"ids": ["mail"]}, reason=why)
+
+
+def give_orders() -> int:
+    """Quiet three workers, of which two say so; return the action in the audit."""
+    named = Worker.objects.filter(pk__in=["web-10", "web-11", "web-12"])
+    given = fleet.order(named, WorkerState.QUIET, actor=OPS, reason="New disks")
+    Worker.objects.filter(pk__in=["web-10", "web-11"]).update(
+        state="quiet", last_heartbeat_at=timezone.now()
+    )
+    Worker.objects.filter(pk="web-12").update(last_heartbeat_at=ago(15))
+    assert given.action_id is not None
+    return given.action_id
+
+
+def _schedules() -> None:
+    for name, expression, kind in (
+        ("daily-report", "0 9 * * *", "report.build"),
+        ("reindex", "*/15 * * * *", "search.index"),
+        ("cleanup", "30 3 * * 0", "email.send"),
+    ):
+        template = {"type": kind, "args": [1], "options": {"queue": "reports"}}
+        engine.upsert_cron(engine.NewCronJob(name, expression, template, timezone="Europe/Berlin"))
+    engine.run_cron_now("daily-report")
+    engine.run_cron_now("daily-report")
+    engine.set_cron_enabled("cleanup", enabled=False)

@@ -1,0 +1,130 @@
+"""Every page, in a real browser: it obeys the policy, fits its window, and can be read.
+
+To look at them:  OJS_TEST_PICTURES=/tmp/pages python -m pytest tests/browser/test_every_page.py
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from django.core.management import call_command
+from django.urls import reverse
+
+from jobs import maintenance
+from jobs.audit import of_shell
+
+from . import walk
+from .collected import STORAGE
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+
+PICTURES = os.environ.get("OJS_TEST_PICTURES")
+SCHEMES = ("light", "dark")
+WIDTHS = (1440, 390)
+HEIGHT = 900
+
+TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+# A change of colours is gradual.
+SETTLE = "document.getAnimations().forEach(each => each.finish())"
+
+# Contrast of text and background as WCAG 2.2 §1.4.3 defines it; which of our texts have too little.
+FAINT = """
+() => {
+    const numbers = colour => colour.match(/[\\d.]+/g).map(Number);
+    const channel = value => {
+        value /= 255;
+        return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+    };
+    const luminance = ([red, green, blue]) =>
+        0.2126 * channel(red) + 0.7152 * channel(green) + 0.0722 * channel(blue);
+    const behind = element => {
+        for (let each = element; each; each = each.parentElement) {
+            const colour = numbers(getComputedStyle(each).backgroundColor);
+            if (colour.length === 3 || colour[3] === 1) return colour;
+        }
+        return [255, 255, 255];
+    };
+    const found = new Set();
+    const content = document.querySelector("#content");
+    const walker = document.createTreeWalker(content, NodeFilter.SHOW_TEXT);
+    for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+        const element = node.parentElement, text = node.data.trim();
+        const is_seen = element.checkVisibility() && !element.closest("svg, .visually-hidden");
+        if (!text || !is_seen) continue;
+        const colours = [numbers(getComputedStyle(element).color), behind(element)];
+        const [dark, light] = colours.map(luminance).sort((one, other) => one - other);
+        const ratio = (light + 0.05) / (dark + 0.05);
+        if (ratio < 4.5) found.add(`${text}: ${ratio.toFixed(1)} (${element.className})`);
+    }
+    return [...found];
+}
+"""
+
+
+def look(page, name: str) -> list[str]:
+    """Look at a page in every light and width; return what is wrong with it."""
+    wrong = []
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": HEIGHT})
+        if (pixels := page.evaluate(TOO_WIDE)) > 1:
+            wrong.append(f"{name} is {pixels} pixels wider than {width}")
+        for scheme in SCHEMES if PICTURES else ():
+            page.emulate_media(color_scheme=scheme)
+            page.evaluate(SETTLE)
+            path = Path(PICTURES) / f"{name}-{scheme}-{width}.png"
+            page.screenshot(path=str(path), full_page=True)
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
+        page.evaluate(SETTLE)
+        wrong += [f"{name}, {scheme}: {text}" for text in page.evaluate(FAINT)]
+    return wrong
+
+
+def test_every_page_obeys_the_policy_fits_its_window_and_is_legible(log_in):
+    rows = walk.prepare()
+    page = log_in()
+    wrong = []
+    for name, url in walk.pages(rows):
+        assert page.goto(url).status == 200, url
+        wrong += look(page, name)
+    for name, (model, action) in walk.QUESTIONS.items():
+        page.goto(reverse(f"admin:{model}_changelist"))
+        page.evaluate(walk.ASK, [model, action])
+        page.locator("[name=confirmed]").wait_for(state="attached")
+        wrong += look(page, name)
+    maintenance.begin(actor=of_shell(), reason="The database moves")
+    for model in ("maintenance", "queue"):
+        page.goto(reverse(f"admin:ojs_jobs_{model}_changelist"))
+        wrong += look(page, f"in-maintenance-{model}")
+
+    assert wrong == [], "\n".join(wrong)
+
+
+def test_a_site_that_is_not_ours_shows_every_page_from_hashed_files_in_german(
+    log_in, settings, tmp_path
+):
+    """Another AdminSite under another prefix; German is longer, and fits a phone as well."""
+    settings.ROOT_URLCONF = "tests.elsewhere"
+    settings.STATIC_ROOT = str(tmp_path)
+    settings.STORAGES = {**settings.STORAGES, "staticfiles": {"BACKEND": STORAGE}}
+    call_command("collectstatic", interactive=False, verbosity=0)
+    settings.STATICFILES_FINDERS = ["tests.browser.collected.Collected"]
+    page = log_in(locale="de-DE", viewport={"width": 390, "height": HEIGHT})
+    wrong, files = [], set()
+    page.on("response", lambda reply: files.add((urlsplit(reply.url).path, reply.status)))
+
+    for name, url in walk.pages(walk.prepare(), "control"):
+        assert url.startswith("/shop/control/")
+        assert page.goto(url).status == 200, url
+        if (pixels := page.evaluate(TOO_WIDE)) > 1:
+            wrong.append((name, pixels))
+
+    assert wrong == []
+    assert page.locator("html").get_attribute("lang") == "de"
+    ours = {path for path, status in files if path.startswith("/static/ojs/") and status == 200}
+    assert len(ours) >= 4 and all(re.search(r"\.[0-9a-f]{12}\.", path) for path in ours)

@@ -1,0 +1,89 @@
+"""Every page of ours, found by walking the admin's own patterns: none can be forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.admin.utils import quote
+from django.urls import reverse
+
+from jobs.models import CronJob, DeadJob, Job, Queue, Workflow
+from tests.operators import APPS
+from workers.models import FleetOperation, Worker
+
+from .records import give_orders, keep
+from .scene import draw
+
+OURS = [model for model in admin.site._registry if model._meta.app_label in APPS]
+NO_PAGES = ("delete", "csv")
+"""Refused to everybody, and a file."""
+MADE_BY_HAND = ("ojs_jobs_apikey", "jobspec")
+"""Models whose rows are made at a form; of the others it is refused."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which row of a model is looked at, where it matters, and which order."""
+
+    chosen: dict[Any, Any]
+    order: int
+
+
+def prepare() -> Rows:
+    """A whole site at work."""
+    scene = draw()
+    keep()
+    chosen = {
+        Job: scene.waiting,
+        DeadJob: DeadJob.objects.get(pk=scene.dead.pk),
+        FleetOperation: scene.operation,
+        Worker: Worker.objects.get(pk="web-4"),
+        CronJob: CronJob.objects.get(pk="daily-report"),
+        Workflow: Workflow.objects.get(name="etl"),
+        Queue: Queue.objects.get(pk="images"),
+    }
+    return Rows(chosen, give_orders())
+
+
+def pages(rows: Rows, site: str = "admin") -> Iterator[tuple[str, str]]:
+    """The name and the address of each page that answers a GET."""
+    yield "index", reverse("admin:index", current_app=site)
+    for app in APPS:
+        yield app, reverse("admin:app_list", args=[app], current_app=site)
+    for model in OURS:
+        row = rows.chosen.get(model) or model._default_manager.first()
+        prefix = f"{model._meta.app_label}_{model._meta.model_name}_"
+        for pattern in admin.site._registry[model].get_urls():
+            if not pattern.name:  # Django's redirect from a page's older address
+                continue
+            name = pattern.name.removeprefix(prefix)
+            if name in NO_PAGES or (name == "add" and model._meta.model_name not in MADE_BY_HAND):
+                continue
+            if model._meta.model_name == "maintenance" and name != "changelist":
+                continue  # there is one switch
+            known = {"object_id": row and quote(row.pk), "action_id": rows.order}
+            keys = [known[key] for key in pattern.pattern.converters]
+            assert None not in keys, f"the scene has no {model.__name__}"
+            url = reverse(f"admin:{pattern.name}", args=keys, current_app=site)
+            yield f"{model._meta.model_name}-{name}", url
+
+
+# One question of each kind; the template says which they are.
+QUESTIONS = {
+    "confirm-workers": ("ojs_workers_worker", "drain"),
+    "confirm-jobs": ("ojs_jobs_deadjob", "retry"),
+    "confirm-queues": ("ojs_jobs_queue", "purge"),
+    "confirm-crons": ("ojs_jobs_cronjob", "run_now"),
+    "confirm": ("ojs_jobs_apikey", "revoke"),
+}
+ASK = """
+([model, action]) => {
+    const boxes = document.querySelectorAll("#result_list .action-select");
+    boxes.forEach(box => { box.checked = true; });
+    document.querySelector("select[name=action]").value = action;
+    document.querySelector("#changelist-form").submit();
+}
+"""
