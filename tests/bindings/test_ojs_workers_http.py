@@ -106,6 +106,7 @@ def test_labels_and_start_may_be_left_out(api):
         ("queues", []),
         ("queues", [7]),
         ("queues", [None]),
+        ("queues", ["email", ""]),
         ("concurrency", 0),
         ("concurrency", "10"),
         ("labels", "canary"),
@@ -405,7 +406,7 @@ def test_health_says_for_how_long_the_reaper_has_been_silent(api):
     assert reply.json()["reaper"]["message"].startswith("The reaper has not run for 40")
 
 
-# What it costs (STYLE.md: ACK 1, FETCH 2, BEAT 3)
+# What it costs (docs/architecture.md)
 
 
 @pytest.mark.postgres
