@@ -254,7 +254,8 @@ def dress(request: Any, response: Any) -> None:
     raw = getattr(request, "_request", request)
     response["OJS-Version"] = SPEC_VERSION
     response["X-Request-Id"] = request_id(raw)
-    response["Content-Type"] = dialects.media_type(raw.META)
+    if not response.streaming:
+        response["Content-Type"] = dialects.media_type(raw.META)
 
 
 def answer_error(problem: Exception, context: dict[str, Any]) -> Response:
