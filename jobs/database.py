@@ -52,7 +52,7 @@ def run(statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[t
     prepared statement would not be found again.
     """
     database = connection()
-    if database.vendor != "postgresql" or database.settings_dict["DISABLE_SERVER_SIDE_CURSORS"]:
+    if database.vendor != "postgresql" or database.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
         cursor = database.cursor()
     else:
         from . import prepared

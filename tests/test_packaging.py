@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +18,10 @@ from django.db import connection
 
 ROOT = Path(__file__).resolve().parent.parent
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        connection.vendor != "sqlite", reason="brings its own SQLite file: once is enough"
-    ),
-]
+pytestmark = pytest.mark.slow
+once_is_enough = pytest.mark.skipif(
+    connection.vendor != "sqlite", reason="brings its own SQLite file, or needs no database"
+)
 
 HOST_SITE = ROOT / "tests" / "host_site"
 BARE = ["rest_framework", "jobs", "workers"]
@@ -124,6 +124,7 @@ def site(wheel, tmp_path_factory) -> Site:
     return Site(folder, packages)
 
 
+@once_is_enough
 def test_the_wheel_holds_both_apps_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
 
@@ -133,6 +134,7 @@ def test_the_wheel_holds_both_apps_and_nothing_else(wheel):
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
+@once_is_enough
 def test_the_wheel_holds_every_template(wheel):
     shipped = {
         name.removeprefix("jobs/templates/")
@@ -146,6 +148,7 @@ def test_the_wheel_holds_every_template(wheel):
     }
 
 
+@once_is_enough
 def test_the_wheel_holds_every_translation(wheel):
     shipped = {name for name in zipfile.ZipFile(wheel).namelist() if "/locale/" in name}
 
@@ -157,6 +160,7 @@ def test_the_wheel_holds_every_translation(wheel):
     }
 
 
+@once_is_enough
 def test_the_apps_come_from_the_wheel(site):
     output = site.run("-c", "import jobs, workers; print(jobs.__file__, workers.__file__)")
 
@@ -165,6 +169,7 @@ def test_the_apps_come_from_the_wheel(site):
     ]
 
 
+@once_is_enough
 @pytest.mark.parametrize("apps", [BARE, WITH_ADMIN], ids=["bare", "with_admin"])
 def test_a_site_checks_and_migrates(site, apps):
     site.run("-m", "django", "check", apps=apps)
@@ -174,6 +179,7 @@ def test_a_site_checks_and_migrates(site, apps):
     site.run("-m", "django", "makemigrations", "--check", "--dry-run", apps=apps)
 
 
+@once_is_enough
 def test_the_templates_are_found_without_the_repository(site):
     folder = site.packages / "jobs" / "templates"
     names = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*.html"))]
@@ -185,7 +191,29 @@ def test_the_templates_are_found_without_the_repository(site):
     assert origins[:-1] == [str(folder / name) for name in names]
 
 
-def test_a_host_site_with_names_of_its_own_gets_on_with_both_apps(site, tmp_path):
+@pytest.fixture
+def host_databases(db, monkeypatch) -> Iterator[None]:
+    """On PostgreSQL, two empty databases for the host site; on SQLite it has files."""
+    if connection.vendor == "sqlite":
+        yield
+        return
+    here = connection.settings_dict
+    names = {alias: f"host_{alias}_{secrets.token_hex(4)}" for alias in ("default", "queue")}
+    like_here = {
+        key: here[key] for key in ("ENGINE", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")
+    }
+    databases = {alias: like_here | {"NAME": name} for alias, name in names.items()}
+    monkeypatch.setenv("SHOP_DATABASES", json.dumps(databases))
+    with connection._nodb_cursor() as cursor:
+        for name in names.values():
+            cursor.execute(f'CREATE DATABASE "{name}"')
+    yield
+    with connection._nodb_cursor() as cursor:
+        for name in names.values():
+            cursor.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def test_a_host_site_with_names_of_its_own_gets_on_with_both_apps(site, tmp_path, host_databases):
     """Its apps `shop.jobs` and `shop.workers`, its admin, REST framework policies and router."""
     host = Site(tmp_path / "host", site.packages)
     shutil.copytree(HOST_SITE, host.folder, ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,5 +1,7 @@
 """A site that has nothing to do with this repository, and names of its own for everything."""
 
+import json
+import os
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -46,6 +48,8 @@ DATABASES = {
     "default": SQLITE | {"NAME": HERE / "shop.sqlite3"},
     "queue": SQLITE | {"NAME": HERE / "queue.sqlite3"},
 }
+if "SHOP_DATABASES" in os.environ:
+    DATABASES = json.loads(os.environ["SHOP_DATABASES"])
 DATABASE_ROUTERS = ["shop.routers.QueueRouter"]
 STATIC_URL = "static/"
 USE_TZ = True
