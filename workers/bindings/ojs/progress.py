@@ -14,6 +14,7 @@ from django.http import StreamingHttpResponse
 from jobs import engine, projects
 from jobs.api import waiting
 from jobs.api.base import Response, dumps
+from jobs.api.dialects import EVENTS
 from jobs.api.jobs import parse_id
 from jobs.conf import ojs_settings
 from jobs.errors import Conflict, InvalidRequest, JobNotFound
@@ -45,7 +46,7 @@ class ProgressViewSet(WorkerViewSet):
         """
         identifier = parse_id(job_id)
         engine.progress_of(identifier)  # refused before the stream has begun
-        response = StreamingHttpResponse(_events(identifier), content_type="text/event-stream")
+        response = StreamingHttpResponse(_events(identifier), content_type=EVENTS)
         response["Cache-Control"] = "no-cache"
         response["X-Accel-Buffering"] = "no"
         return response
