@@ -8,27 +8,25 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.db.models import F
 from django.utils import timezone
 
 from jobs import engine
 from jobs.conf import ojs_settings
-from jobs.database import atomic, run
+from jobs.database import atomic, is_postgresql
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
 from jobs.errors import InvalidRequest
 from jobs.events import record, worker_event
 from jobs.models import Job
 from jobs.signals import send_on_commit
 
-from . import heartbeats
-from .abilities import able
+from . import heartbeats, standing
 from .admission import own_jobs, settle_own
 from .claims import SessionClaim, WorkerExists, claimed
 from .heartbeats import Description, Heartbeat
-from .lifecycle import WorkerState, desired
+from .lifecycle import WorkerState
 from .models import Worker
 from .signals import worker_left, worker_registered, worker_returned
 
@@ -267,60 +265,17 @@ def fetch(
             field="queues",
             validation="min_items",
         )
-    standing = _standing(worker_id, queues)
-    if standing.state and desired(standing.state, standing.directive) != WorkerState.RUNNING:
-        return []
-    if standing.concurrency is not None:
-        count = min(count, standing.concurrency - standing.in_hand)
-    return engine.claim(
-        queues,
-        worker_id=worker_id,
-        count=count,
-        types=types,
-        able=able(worker_id, standing.labels, standing.capabilities),
-        visibility_timeout=visibility_timeout,
-        limited=bool(standing.limited),
-        project=project,
-    )
-
-
-class _Standing(NamedTuple):
-    """What decides about a fetch; empty where the worker is unknown."""
-
-    state: str | None
-    directive: str
-    concurrency: int | None
-    in_hand: int
-    limited: bool
-    labels: str
-    capabilities: str
-
-
-# The worker, its load and the queues' limits in one look. There is a row for an unknown worker
-# too: the limits concern it all the same.
-STANDING = """
-    SELECT worker.state, coalesce(worker.directive, ''), worker.concurrency,
-           CASE WHEN worker.concurrency IS NULL THEN 0 ELSE (
-                SELECT count(*)
-                  FROM ojs_jobs_job
-                 WHERE reserved_by = me.id AND reserved_until IS NOT NULL) END,
-           EXISTS (SELECT 1
-                     FROM ojs_jobs_queue
-                    WHERE (concurrency IS NOT NULL OR has_limits) AND name IN ({queues})),
-            coalesce(cast(worker.labels AS text), '[]'),
-            coalesce(cast(worker.capabilities AS text), '[]')
-      FROM (SELECT cast(%s AS varchar(255)) AS id) AS me
- LEFT JOIN ojs_workers_worker AS worker ON worker.worker_id = me.id
-"""
-
-
-def _standing(worker_id: str, queues: Sequence[str]) -> _Standing:
-    return _Standing._make(run(_statement(len(queues)), [*queues, worker_id])[0])
-
-
-@cache
-def _statement(queues: int) -> str:
-    return STANDING.format(queues=", ".join(["%s"] * queues))
+    asked: dict[str, Any] = {
+        "worker_id": worker_id,
+        "types": types,
+        "visibility_timeout": visibility_timeout,
+        "project": project,
+    }
+    if is_postgresql():
+        return engine.claim(queues, count=count, gate=standing.GATE, **asked)
+    found = standing.look(worker_id)
+    room = count if found.room is None else min(count, found.room)
+    return engine.claim(queues, count=room, able=found.able, **asked)
 
 
 def ack(completions: Sequence[Completion], *, project: str = "") -> list[Outcome]:

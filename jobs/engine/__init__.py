@@ -3,7 +3,7 @@
 from . import bounds, bulk, limits, queue_policy, queues
 from .bounds import relieve
 from .checkpoints import Saved, clear_checkpoint, find_checkpoint, save_checkpoint
-from .claim import ClaimedJob, claim
+from .claim import ClaimedJob, Gate, claim
 from .control import (
     Change,
     activate,
@@ -50,6 +50,7 @@ __all__ = [
     "ClaimedJob",
     "Completion",
     "Failure",
+    "Gate",
     "Line",
     "NewCronJob",
     "Outcome",

@@ -12,8 +12,10 @@ available a moment before: a fetch does not depend on the reaper.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
+from typing import Any
 
 import orjson
 
@@ -23,7 +25,7 @@ from ..envelope import ERRORS_SHOWN
 from ..models import Job, Queue
 from ..signals import jobs_claimed, send_on_commit
 from . import claim_portable, limits
-from .claimed import ClaimedJob, from_row
+from .claimed import Asked, ClaimedJob, from_row
 from .workflows import mark_started
 
 # The lateral join visits queues in the order given and stops at the limit, so only rows about to
@@ -32,11 +34,17 @@ from .workflows import mark_started
 # planner must guess, the statement is planned anew each time, which costs as much as running it.
 # Whether there is maintenance is asked once, of an empty table.
 # Due jobs are only looked at for the places that available ones leave.
+# There is always a row to read: it says too that nothing was taken because of limits.
 CLAIM = """
-    WITH wanted AS MATERIALIZED (
+    WITH gate AS MATERIALIZED ({gate}
+    ), entry AS MATERIALIZED (
+        SELECT greatest(least(room, {limit}), 0) AS room, able, {limited} AS is_limited
+          FROM gate
+    ), wanted AS MATERIALIZED (
         SELECT name
           FROM (SELECT unnest(%(queues)s::text[]) AS name LIMIT {queues}) AS named
-         WHERE NOT coalesce((
+         WHERE EXISTS (SELECT 1 FROM entry WHERE room > 0 AND NOT is_limited)
+           AND NOT coalesce((
                SELECT paused_at IS NOT NULL
                       AND coalesce(paused_until > statement_timestamp(), true)
                  FROM ojs_jobs_queue AS queue
@@ -52,13 +60,14 @@ CLAIM = """
               FROM ojs_jobs_job
              WHERE state = 'available'
                AND queue = wanted.name
-               AND rate_key = ''{types}{able}{project}
+               AND rate_key = ''{types}
+               AND (needs IS NULL OR needs <@ (SELECT able FROM entry)){project}
                AND (expires_at IS NULL OR expires_at > statement_timestamp())
           ORDER BY priority DESC, enqueued_at, id
              LIMIT {limit}
                FOR UPDATE SKIP LOCKED
           ) AS job
-         LIMIT {limit}
+         LIMIT (SELECT room FROM entry)
     ), due AS MATERIALIZED (
         SELECT job.id
           FROM wanted
@@ -67,14 +76,15 @@ CLAIM = """
               FROM ojs_jobs_job
              WHERE state IN ('scheduled', 'retryable')
                AND queue = wanted.name
-               AND rate_key = ''{types}{able}{project}
+               AND rate_key = ''{types}
+               AND (needs IS NULL OR needs <@ (SELECT able FROM entry)){project}
                AND scheduled_at <= statement_timestamp()
                AND (expires_at IS NULL OR expires_at > statement_timestamp())
           ORDER BY scheduled_at
              LIMIT {limit}
                FOR UPDATE SKIP LOCKED
           ) AS job
-         LIMIT greatest({limit} - (SELECT count(*) FROM available), 0)
+         LIMIT greatest((SELECT room FROM entry) - (SELECT count(*) FROM available), 0)
     ), next AS MATERIALIZED (
         SELECT id, false AS was_due FROM available UNION ALL SELECT id, true FROM due
     ), claimed AS (
@@ -107,16 +117,20 @@ CLAIM = """
            reserved_until, workflow_id, parent_results::text,
            (SELECT jsonb_build_object('state', kept.state, 'sequence', kept.sequence)::text
               FROM ojs_jobs_checkpoint AS kept
-             WHERE kept.job_id = claimed.id AND NOT kept.is_cleared)
-      FROM claimed
+             WHERE kept.job_id = claimed.id AND NOT kept.is_cleared),
+           CASE WHEN is_limited THEN jsonb_build_array(entry.room, entry.able)::text END
+      FROM entry
+ LEFT JOIN claimed ON true
   ORDER BY array_position(%(queues)s::text[], queue::text), priority DESC, enqueued_at, id
 """
 # Written by the database: reading a timestamp and writing it again costs ten times as much.
 TIME = """to_char({0} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')"""
+# Jobs behind limits are chosen under locks, by `limits`.
+LIMITED = """EXISTS (
+               SELECT 1
+                 FROM ojs_jobs_queue
+                WHERE (concurrency IS NOT NULL OR has_limits) AND name = ANY(%(queues)s::text[]))"""
 TYPES = "\n               AND type = ANY(%(types)s::text[])"
-# A job that needs something goes only to a worker that has all of it.
-UNABLE = "\n               AND needs IS NULL"
-ABLE = "\n               AND (needs IS NULL OR needs <@ %(able)s::jsonb)"
 # The second condition is what the partial index says: a parameter could be empty.
 PROJECT = "\n               AND project = %(project)s AND project <> ''"
 TOLD = """, told AS (
@@ -130,15 +144,34 @@ TOLD = """, told AS (
     )"""
 
 
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What a worker must pass, asked in the claim's own statement (on PostgreSQL).
+
+    Who the worker is and what it holds is not this app's to know.
+    """
+
+    sql: str
+    """A SELECT of one row: `room`, how many more jobs it may have (null: any number), and `able`,
+    a JSON array of what it can do. It may use %(worker_id)s."""
+
+
+OPEN = Gate("""
+        SELECT NULL::integer AS room, %(able)s::jsonb AS able""")
+
+
 @cache
-def _statement(limit: int, queues: int, typed: bool, told: bool, able: bool, owned: bool) -> str:
+def _statement(
+    gate: str, limit: int, queues: int, limited: bool, typed: bool, told: bool, owned: bool
+) -> str:
     times = {name: TIME.format(name) for name in ("created_at", "enqueued_at", "started_at")}
     return CLAIM.format(
+        gate=gate,
         limit=limit,
         queues=queues,
+        limited=LIMITED if limited else "false",
         shown=ERRORS_SHOWN,
         types=TYPES if typed else "",
-        able=ABLE if able else UNABLE,
         project=PROJECT if owned else "",
         told=TOLD if told else "",
         **times,
@@ -155,6 +188,7 @@ def claim(
     visibility_timeout: timedelta | None = None,
     limited: bool = True,
     project: str = "",
+    gate: Gate = OPEN,
 ) -> list[ClaimedJob]:
     """Reserve up to `count` jobs, queues in the order given, priority then age inside each (§6.3).
 
@@ -164,18 +198,22 @@ def claim(
         visibility_timeout: for jobs that name none of their own.
         limited: some of the queues may cap their active jobs; False spares the look.
         project: whose jobs; empty means everybody's.
+        gate: what else must be asked of the worker, instead of `able`; on PostgreSQL only.
 
     Paused queues give nothing. Never blocks; an empty list is a normal answer (§6.5).
     """
     if count < 1 or types == []:
         return []
-    queues = list(dict.fromkeys(queues))
-    period = visibility_timeout or ojs_settings.VISIBILITY_TIMEOUT
-    take = _claim_postgresql if is_postgresql() else claim_portable.take
-    if limited and Queue.objects.limited().filter(pk__in=queues).exists():
-        claimed = limits.claim_within(take, queues, worker_id, count, types, period, able, project)
-    else:
-        claimed = take(queues, worker_id, count, types, period, able, project)
+    asked = Asked(
+        list(dict.fromkeys(queues)),
+        worker_id,
+        count,
+        types,
+        visibility_timeout or ojs_settings.VISIBILITY_TIMEOUT,
+        able,
+        project,
+    )
+    claimed = (_claim_postgresql if is_postgresql() else _claim_portable)(asked, gate, limited)
     belonging = {job.workflow_id for job in claimed if job.workflow_id is not None}
     if belonging:
         mark_started(belonging)
@@ -184,32 +222,48 @@ def claim(
     return claimed
 
 
-def _claim_postgresql(
-    queues: Sequence[str],
-    worker_id: str,
-    count: int,
-    types: Sequence[str] | None,
-    period: timedelta,
-    able: Sequence[str],
-    project: str,
-) -> list[ClaimedJob]:
+def _claim_postgresql(asked: Asked, gate: Gate, limited: bool) -> list[ClaimedJob]:
+    rows = _take(asked, gate, limited)
+    behind_limits = rows[0][-1]
+    if behind_limits is None:
+        return _read(rows)
+    room, able = orjson.loads(behind_limits)
+    if not room:
+        return []
+    return limits.claim_within(
+        lambda within: _read(_take(within)), replace(asked, count=room, able=able)
+    )
+
+
+def _take(asked: Asked, gate: Gate = OPEN, limited: bool = False) -> list[Any]:
     statement = _statement(
-        count,
-        len(queues),
-        types is not None,
+        gate.sql,
+        asked.count,
+        len(asked.queues),
+        limited,
+        asked.types is not None,
         ojs_settings.RECORD_EVENTS,
-        bool(able),
-        bool(project),
+        bool(asked.project),
     )
     parameters = {
-        "queues": list(queues),
-        "worker_id": worker_id,
-        "visibility_timeout": period,
-        "types": list(types or ()),
-        "able": orjson.dumps(list(able)).decode(),
-        "project": project,
+        "queues": asked.queues,
+        "worker_id": asked.worker_id,
+        "visibility_timeout": asked.period,
+        "types": list(asked.types or ()),
+        "able": orjson.dumps(list(asked.able)).decode(),
+        "project": asked.project,
     }
-    return [from_row(row) for row in run(statement, parameters)]
+    return run(statement, parameters)
 
 
-__all__ = ["ClaimedJob", "claim"]
+def _read(rows: Sequence[Sequence[Any]]) -> list[ClaimedJob]:
+    return [from_row(row[:-1]) for row in rows if row[0] is not None]
+
+
+def _claim_portable(asked: Asked, gate: Gate, limited: bool) -> list[ClaimedJob]:
+    if limited and Queue.objects.limited().filter(pk__in=asked.queues).exists():
+        return limits.claim_within(claim_portable.take, asked)
+    return claim_portable.take(asked)
+
+
+__all__ = ["ClaimedJob", "Gate", "claim"]

@@ -22,7 +22,7 @@ from ..events import job_event, record
 from ..lifecycle import Event, State
 from ..models import Checkpoint, Job, JobError, Maintenance, Queue
 from ..projects import own
-from .claimed import ClaimedJob, from_row
+from .claimed import Asked, ClaimedJob, from_row
 
 ROW = (
     "id",
@@ -52,21 +52,14 @@ ROW = (
 )
 
 
-def take(
-    queues: Sequence[str],
-    worker_id: str,
-    count: int,
-    types: Sequence[str] | None,
-    period: timedelta,
-    able: Sequence[str],
-    project: str,
-) -> list[ClaimedJob]:
+def take(asked: Asked) -> list[ClaimedJob]:
     """Claim available jobs of the queues, then due ones; see `claim()`."""
     with atomic():
         ids: list[UUID] = []
-        wanted = open_queues(queues)
+        wanted = open_queues(asked.queues)
         # Those with a rate limit are claimed by `limits` alone.
-        fetchable = own(Job.objects.unexpired().suiting(types, able), project).filter(rate_key="")
+        suiting = Job.objects.unexpired().suiting(asked.types, asked.able)
+        fetchable = own(suiting, asked.project).filter(rate_key="")
         fetchable = fetchable.select_for_update(
             skip_locked=connection().features.has_select_for_update_skip_locked
         )
@@ -75,12 +68,12 @@ def take(
             (("scheduled_at",), fetchable.due()),
         ):
             for queue in wanted:
-                room = count - len(ids)
+                room = asked.count - len(ids)
                 if room > 0:
                     found = jobs.filter(queue=queue).order_by(*order)[:room]
                     ids += found.values_list("pk", flat=True)
-        claimed = claim_chosen(ids, worker_id, period)
-    place = {queue: number for number, queue in enumerate(queues)}
+        claimed = claim_chosen(ids, asked.worker_id, asked.period)
+    place = {queue: number for number, queue in enumerate(asked.queues)}
     return sorted(
         claimed, key=lambda job: (place[job.queue], -job.priority, job.enqueued_at, job.id)
     )

@@ -1,8 +1,9 @@
-"""A job as its worker gets it."""
+"""What a fetch asks for, and a job as its worker gets it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -10,6 +11,22 @@ from uuid import UUID
 import orjson
 
 from ..lifecycle import State
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a fetch asks for."""
+
+    queues: list[str]
+    worker_id: str
+    count: int
+    types: Sequence[str] | None
+    """What the worker can run; None means anything."""
+    period: timedelta
+    """The reservation of jobs that name none of their own."""
+    able: Sequence[str]
+    """What the worker can do, for jobs that need it."""
+    project: str
 
 
 class ClaimedJob(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -28,14 +28,14 @@ from ..querysets import JobQuerySet
 from ..rate_policy import Memory, Room
 from ..validation import NewJob
 from .claim_portable import claim_chosen, open_queues
-from .claimed import ClaimedJob
+from .claimed import Asked, ClaimedJob
 from .rationed import drop, keys_waiting, make_known, promote_due, reschedule
 
 KEYS = 200
 """Most keys of one queue looked at by one fetch: open ones, so that closed ones hide nobody."""
 QUEUE_KEY = "queue/"
 """Before the name of a queue in the key of its own partition; no client's key has a slash."""
-Take = Callable[..., list[ClaimedJob]]
+Take = Callable[[Asked], list[ClaimedJob]]
 
 
 def know(new: Sequence[NewJob]) -> None:
@@ -71,16 +71,7 @@ class Partition:
         self.first = self.first or job_id
 
 
-def claim_within(
-    take: Take,
-    queues: Sequence[str],
-    worker_id: str,
-    count: int,
-    types: Sequence[str] | None,
-    period: timedelta,
-    able: Sequence[str],
-    project: str,
-) -> list[ClaimedJob]:
+def claim_within(take: Take, asked: Asked) -> list[ClaimedJob]:
     """Claim queue by queue, never over a limit of a queue or of a key.
 
     Claimers of a limited queue take turns at its row, those of a key at its partition.
@@ -89,9 +80,9 @@ def claim_within(
         take: claims available jobs that have no limit of their own.
     """
     claimed: list[ClaimedJob] = []
-    suiting = own(Job.objects.all().suiting(types, able), project)
+    suiting = own(Job.objects.all().suiting(asked.types, asked.able), asked.project)
     with atomic():
-        queues = open_queues(queues)
+        queues = open_queues(asked.queues)
         found = Queue.objects.limited().filter(pk__in=queues).order_by("pk")
         capped = Q(concurrency__isnull=False) | Q(config__has_key="rate_limit")
         limited = {queue.pk: queue for queue in found.filter(capped).select_for_update()}
@@ -100,15 +91,15 @@ def claim_within(
         now = _clock()
         _measure(partitions, now)
         for queue in queues:
-            room = _room(limited.get(queue), partitions, count - len(claimed))
+            room = _room(limited.get(queue), partitions, asked.count - len(claimed))
             if room < 1:
                 continue
             keys = [key for key in keyed.get(queue, ()) if partitions[key].left > 0]
             if keys:
                 chosen = _choose(queue, keys, partitions, room, suiting)
-                given = claim_chosen(list(chosen), worker_id, period, now)
+                given = claim_chosen(list(chosen), asked.worker_id, asked.period, now)
             else:
-                chosen, given = {}, take([queue], worker_id, room, types, period, able, project)
+                chosen, given = {}, take(replace(asked, queues=[queue], count=room))
             for job in given:
                 for key in (chosen.get(job.id, ""), QUEUE_KEY + queue):
                     if key in partitions:

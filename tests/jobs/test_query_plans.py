@@ -20,6 +20,8 @@ from jobs import engine
 from jobs.identifiers import uuid7
 from jobs.lifecycle import WAITING, State
 from jobs.models import DeadJob, Job
+from tests.factories import WorkerFactory
+from workers import protocol
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db]
 
@@ -109,13 +111,32 @@ def test_one_ack_does_not_read_a_small_table_either():
 def test_a_fetch_reads_available_and_due_jobs_in_order_from_their_indexes(big_table, types, limit):
     queues = ["queue-1", "queue-2"]
 
-    found = plan_of(lambda: engine.claim(queues, count=limit, types=types), "WITH wanted")
+    found = plan_of(lambda: engine.claim(queues, count=limit, types=types), "WITH gate")
 
     # Which of the two indexes on due jobs depends on how many there are.
     due = {"ojs_job_due", "ojs_job_due_queue"}
     assert indexes(found) - due == {"ojs_job_fetchable", "ojs_jobs_job_pkey"}
     assert indexes(found) & due
-    # Rows come out of the index in their order: to sort them would mean to read a whole queue.
+    in_order(found)
+
+
+@pytest.mark.parametrize("limit", [1, 50])
+def test_what_a_fetch_asks_of_its_worker_changes_nothing_of_that(big_table, limit):
+    worker = WorkerFactory(concurrency=100)
+
+    found = plan_of(
+        lambda: protocol.fetch(["queue-1", "queue-2"], worker_id=worker.pk, count=limit),
+        "WITH gate",
+    )
+
+    due = {"ojs_job_due", "ojs_job_due_queue"}
+    held = "ojs_job_reserved"
+    assert indexes(found) - due == {"ojs_job_fetchable", "ojs_jobs_job_pkey", held}
+    in_order(found)
+
+
+def in_order(found: str) -> None:
+    """Rows come out of the index in their order: to sort them would mean to read a whole queue."""
     available = found[found.index("CTE available") : found.index("CTE next")]
     assert "Sort" not in available
 

@@ -249,6 +249,49 @@ def test_a_worker_that_stopped_fetching_is_given_nothing(state):
     assert fetch(worker_id=WorkerFactory(state=state).pk) == []
 
 
+@pytest.mark.parametrize("directive", ["", *WorkerState])
+@pytest.mark.parametrize("state", WorkerState)
+def test_a_worker_is_given_jobs_exactly_while_it_shall_run(state, directive):
+    worker = WorkerFactory(state=state, directive=directive)
+    JobFactory()
+
+    assert len(fetch(worker_id=worker.pk)) == worker.may_fetch
+
+
+def test_a_job_goes_to_the_worker_that_is_able_to_do_it():
+    job = JobFactory(needs=["gpu", "eu"])
+
+    for words in ({"labels": ["gpu"]}, {"capabilities": ["eu"]}, {}):
+        assert fetch(worker_id=WorkerFactory(**words).pk) == []
+    assert fetch(worker_id="never-registered") == fetch() == []
+    able = WorkerFactory(labels=["gpu", "red"], capabilities=["eu"])
+    assert [claimed.id for claimed in fetch(worker_id=able.pk)] == [job.pk]
+
+
+def test_no_label_makes_a_worker_another_one():
+    JobFactory(needs=["worker:mine"])
+
+    assert fetch(worker_id=WorkerFactory(labels=["worker:mine"]).pk) == []
+    assert len(fetch(worker_id="mine")) == 1
+
+
+def test_a_worker_over_its_concurrency_is_no_error():
+    worker = WorkerFactory(concurrency=1)
+    JobFactory.create_batch(2, active=True, reserved_by=worker.pk)
+    JobFactory()
+
+    assert fetch(worker_id=worker.pk) == []
+
+
+@pytest.mark.postgres
+def test_a_fetch_is_one_statement(django_assert_num_queries):
+    worker = WorkerFactory(concurrency=5, labels=["eu"])
+    JobFactory.create_batch(3)
+
+    with django_assert_num_queries(1):
+        assert len(fetch(worker_id=worker.pk, count=2)) == 2
+
+
 def test_a_worker_declared_dead_is_given_nothing_until_it_is_heard_again():
     worker = WorkerFactory(dead=True)
     JobFactory()
@@ -321,6 +364,17 @@ def test_the_limits_hold_for_a_known_worker_too_and_queue_order_stays():
     JobFactory(queue="bulk", type="bulk")
 
     assert names(fetch("critical", "bulk", worker_id=worker.pk, count=5)) == ["critical", "bulk"]
+
+
+def test_a_limited_queue_asks_its_workers_the_same():
+    QueueFactory(name="default", concurrency=5)
+    JobFactory.create_batch(2, needs=["gpu"])
+    quiet = WorkerFactory(state=WorkerState.QUIET, labels=["gpu"])
+    other = WorkerFactory()
+    worker = WorkerFactory(concurrency=1, labels=["gpu"])
+
+    assert fetch(worker_id=quiet.pk) == fetch(worker_id=other.pk) == []
+    assert len(fetch(worker_id=worker.pk, count=5)) == 1
 
 
 def test_a_limit_of_zero_closes_a_queue():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -56,8 +55,7 @@ def _can_do(worker: Any, job: Any) -> bool:
         return False
     if worker.specs is not None and job.type not in engine.matching_types(worker.specs):
         return False
-    said = [json.dumps(texts) for texts in (worker.labels, worker.capabilities)]
-    return set(job.needs or ()) <= set(able(worker.pk, *said))
+    return set(job.needs or ()) <= set(able(worker.pk, worker.labels, worker.capabilities))
 
 
 def _is_busy(worker: Any) -> bool:

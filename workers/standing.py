@@ -1,0 +1,57 @@
+"""Whether a worker may have more jobs, how many, and which: what decides about a fetch.
+
+Nothing for one that is, or was told to be, quiet or terminating (§6.6), that was declared dead and
+has not been heard since, or that already runs all it can (§8.2). One that nobody knows is served
+like one that declared nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from jobs.engine import Gate
+from jobs.models import Job
+
+from .abilities import ITSELF, able
+from .models import Worker
+
+# The condition is `may_fetch`, and `able` what `abilities` says: words like `worker:…` are not a
+# worker's to say of itself.
+GATE = Gate(f"""
+        SELECT CASE WHEN worker.worker_id IS NULL THEN NULL
+                    WHEN NOT (worker.state = 'running' AND worker.directive IN ('', 'running')
+                              OR worker.state = 'quiet' AND worker.directive = 'running') THEN 0
+                    WHEN worker.concurrency IS NULL THEN NULL
+                    ELSE worker.concurrency - (
+                         SELECT count(*)
+                           FROM ojs_jobs_job
+                          WHERE reserved_by = me.id AND reserved_until IS NOT NULL)
+                    END AS room,
+               CASE WHEN me.id = '' THEN '[]' ELSE (
+                    SELECT coalesce(jsonb_agg(word), '[]')
+                      FROM jsonb_array_elements_text(worker.labels || worker.capabilities) AS word
+                     WHERE NOT starts_with(word, '{ITSELF}')) || to_jsonb('{ITSELF}' || me.id)
+                    END AS able
+          FROM (SELECT %(worker_id)s::varchar(255) AS id) AS me
+     LEFT JOIN ojs_workers_worker AS worker ON worker.worker_id = me.id""")
+
+
+class Standing(NamedTuple):
+    room: int | None
+    """How many more jobs it may have; None where it decides for itself."""
+    able: Sequence[str]
+
+
+def look(worker_id: str) -> Standing:
+    """The same, where a fetch takes several statements."""
+    worker = Worker.objects.filter(pk=worker_id).first() if worker_id else None
+    if worker is None:
+        return Standing(None, able(worker_id, [], []))
+    words = able(worker_id, worker.labels, worker.capabilities)
+    if not worker.may_fetch:
+        return Standing(0, words)
+    if worker.concurrency is None:
+        return Standing(None, words)
+    in_hand = Job.objects.filter(reserved_by=worker_id, reserved_until__isnull=False).count()
+    return Standing(worker.concurrency - in_hand, words)
