@@ -1,4 +1,4 @@
-"""System checks: a misconfiguration is reported, never a traceback at import (ARCHITECTURE §7)."""
+"""System checks: a misconfiguration is reported, never a traceback at import."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from .signals import worker_left, worker_registered, worker_returned
 
 @dataclass(slots=True)
 class Reply:
-    """What a heartbeat is answered with (§4.4; ARCHITECTURE §12)."""
+    """What a heartbeat is answered with (§4.4; docs/architecture.md)."""
 
     state: WorkerState
     jobs_extended: list[str] = field(default_factory=list)

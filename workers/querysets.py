@@ -49,7 +49,7 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         """Withdraw `quiet` from matched workers; return how many of them shall run again.
 
         Only those an operator quieted: a worker that quieted itself has its own reasons, and
-        only its own SIGCONT ends them (ARCHITECTURE §12). One that has not heard of the `quiet`
+        only its own SIGCONT ends them (docs/architecture.md). One that has not heard of the `quiet`
         yet will hear nothing of its end either: were it to quiet itself now, `running` would be
         an order to ignore its own reasons.
         """

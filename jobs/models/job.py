@@ -58,7 +58,7 @@ class Job(models.Model):
     finished_by = models.CharField(max_length=255, blank=True, default="")
     """The worker that settled the job for good."""
     unfenced = models.BooleanField(default=False)
-    """Settled by a request that did not say which worker sent it (ARCHITECTURE §12)."""
+    """Settled by a request that did not say which worker sent it (docs/architecture.md)."""
 
     scheduled_at = models.DateTimeField(null=True, blank=True)
     """When a scheduled or retryable job is due."""

@@ -348,7 +348,7 @@ def test_the_manifest_declares_the_extensions(api):
     )
 
 
-# Who may settle without saying who he is (§5.6; ARCHITECTURE §12)
+# Who may settle without saying who he is (§5.6; docs/architecture.md)
 
 
 def settle(client, path, job, **said):

@@ -405,7 +405,7 @@ def test_health_says_for_how_long_the_reaper_has_been_silent(api):
     assert reply.json()["reaper"]["message"].startswith("The reaper has not run for 40")
 
 
-# What it costs (STYLE.md: ACK 1, FETCH 2, BEAT 3)
+# What it costs (docs/architecture.md)
 
 
 @pytest.mark.postgres

@@ -1,4 +1,4 @@
-"""Several hands on one job: exactly one wins, and nobody waits for ever (ARCHITECTURE §1)."""
+"""Several hands on one job: exactly one wins, and nobody waits for ever (docs/architecture.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `OJS` setting, and what is said of one that is wrong (ARCHITECTURE §7)."""
+"""The `OJS` setting, and what is said of one that is wrong (docs/architecture.md)."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ def test_the_code_retry_follows_the_policy_to_its_end(db):
 )
 @pytest.mark.parametrize("why", ["exhausted", "non-retryable"])
 def test_who_is_kept_in_the_dead_letter(db, on_exhaustion, code, kept, why):
-    """Discarded jobs are kept unless somebody asked for `discard` (ARCHITECTURE: `failure.py`)."""
+    """Discarded jobs are kept unless somebody asked for `discard` (docs/architecture.md)."""
     policy = {"non_retryable_errors": ["fatal"]} | (
         {"on_exhaustion": on_exhaustion} if on_exhaustion else {}
     )
@@ -282,7 +282,7 @@ def test_the_history_grows_with_each_failure(db):
     ]
 
 
-# Giving a job back (worker §9, ARCHITECTURE §12)
+# Giving a job back (worker §9, docs/architecture.md)
 
 
 def test_a_released_job_is_available_at_once_and_its_attempt_does_not_count(db):

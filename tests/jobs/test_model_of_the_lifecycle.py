@@ -70,7 +70,7 @@ class Expected:
         self.dead_letter = kept
 
     def give_back(self) -> None:
-        """`requeue: true`: the attempt does not count (ARCHITECTURE §12)."""
+        """`requeue: true`: the attempt does not count (docs/architecture.md)."""
         self.leave(State.AVAILABLE)
         self.counted = True
 

@@ -74,7 +74,7 @@ def test_an_older_attempt_of_the_same_worker_may_not_ack(db):
 
 
 def test_an_ack_that_tells_no_worker_is_accepted_and_marked(db):
-    """No public SDK names itself in an ACK (ARCHITECTURE §12)."""
+    """No public SDK names itself in an ACK (docs/architecture.md)."""
     job = JobFactory(active=True, reserved_by="worker-1")
 
     outcome = ack(job)

@@ -329,7 +329,7 @@ def test_a_dead_worker_that_speaks_is_live_again_and_was_away_for_all_to_see():
     assert [claimed.id for claimed in protocol.fetch(["default"], worker_id=back.pk)] == [job.pk]
 
 
-# Conformance mode (ARCHITECTURE §12)
+# Conformance mode (docs/architecture.md)
 
 
 @pytest.mark.parametrize("directive", ["quiet", "terminate"])

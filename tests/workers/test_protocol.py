@@ -111,7 +111,7 @@ def test_a_job_that_does_not_exist_is_said_to_be_missing(verb):
     assert not RefusedFinish.objects.exists()
 
 
-# Without a worker id (ARCHITECTURE §12)
+# Without a worker id (docs/architecture.md)
 
 
 @VERBS

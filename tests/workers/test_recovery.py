@@ -174,7 +174,7 @@ def test_the_jobs_of_a_dead_worker_are_recovered_long_before_their_visibility_ti
 
 
 def test_reported_and_unreported_jobs_of_a_dead_worker_are_recovered_and_no_others():
-    """The union of the last heartbeat's jobs and of those fetched since (ARCHITECTURE §12)."""
+    """The union of the last heartbeat's jobs and of those fetched since (docs/architecture.md)."""
     reported, fetched = JobFactory.create_batch(2, active=True, reserved_by="w")
     moved_on = JobFactory(active=True, reserved_by="v")
     WorkerFactory(worker_id="v")
@@ -311,7 +311,7 @@ def test_recovery_works_on_sets(django_assert_max_num_queries):
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
 def test_a_worker_whose_heartbeat_is_being_recorded_is_not_dead():
-    """A locked row is a heartbeat in progress (§10.3; ARCHITECTURE §10)."""
+    """A locked row is a heartbeat in progress (§10.3; docs/architecture.md)."""
     worker = WorkerFactory(silent=True)
     locked, looked = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""`manage.py runreaper` as a real process (ARCHITECTURE §6)."""
+"""`manage.py runreaper` as a real process (docs/architecture.md)."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_a_directive_does_not_outlive_the_process_it_was_meant_for():
     assert beats(worker, RUNNING) == RUNNING
 
 
-# Resume (§2.3; ARCHITECTURE §12)
+# Resume (§2.3; docs/architecture.md)
 
 
 def test_a_worker_that_a_directive_quieted_is_told_to_run_again():

@@ -47,7 +47,7 @@ def consequences(workers: Sequence[Any]) -> dict[str, Any]:
 def direct(model_admin: Any, request: HttpRequest, workers: Any, directive: WorkerState) -> Any:
     """Ask, and then ask the workers: they hear it in their next heartbeat's reply (§4.4).
 
-    `running` takes `quiet` back from those that an operator quieted (ARCHITECTURE §12).
+    `running` takes `quiet` back from those that an operator quieted (docs/architecture.md).
     """
     answer = ask(model_admin, request, workers, QUESTIONS[directive])
     if not isinstance(answer, Answer):

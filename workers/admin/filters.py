@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from django.contrib.admin import SimpleListFilter
-from django.db.models import Q, QuerySet
+from django.db.models import JSONField, Q, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
@@ -69,46 +69,25 @@ class DescriptionFilter(SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         text = self.value()
-        return queryset.filter(JSONArrayHas(self.column, text)) if text else queryset
+        if not text:
+            return queryset
+        is_list = isinstance(Worker._meta.get_field(self.column), JSONField)
+        chosen = JSONArrayHas(self.column, text) if is_list else Q(**{self.column: text})
+        return queryset.filter(chosen)
 
 
-class LabelFilter(DescriptionFilter):
-    title = _("label")
-    parameter_name = "label"
-    column = "labels"
+def described(column: str, title: Any, parameter: str) -> type[DescriptionFilter]:
+    """Make the filter of one column: a text, or a list of which one text is chosen."""
+    members = {"title": title, "parameter_name": parameter, "column": column}
+    return type(f"{column.title()}Filter", (DescriptionFilter,), members)
 
 
-class QueueFilter(DescriptionFilter):
-    title = _("queue")
-    parameter_name = "queue"
-    column = "queues"
-
-
-class HostFilter(DescriptionFilter):
-    title = _("host")
-    parameter_name = "host"
-    column = "hostname"
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset.filter(**{self.column: self.value()}) if self.value() else queryset
-
-
-class VersionFilter(HostFilter):
-    title = _("version")
-    parameter_name = "version"
-    column = "version"
-
-
-class ProtocolFilter(HostFilter):
-    title = _("protocol")
-    parameter_name = "protocol"
-    column = "protocol"
-
-
-class ProjectFilter(HostFilter):
-    title = _("project")
-    parameter_name = "project"
-    column = "project"
+LabelFilter = described("labels", _("label"), "label")
+QueueFilter = described("queues", _("queue"), "queue")
+HostFilter = described("hostname", _("host"), "host")
+VersionFilter = described("version", _("version"), "version")
+ProtocolFilter = described("protocol", _("protocol"), "protocol")
+ProjectFilter = described("project", _("project"), "project")
 
 
 class DesiredFilter(SimpleListFilter):

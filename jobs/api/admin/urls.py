@@ -9,85 +9,39 @@ from .jobs import AdminJobViewSet
 from .queues import AdminQueueViewSet as Queues
 from .system import SystemViewSet
 
-BASE = "ojs/v1/admin"
+QUEUE = "queues/<str:name>"
+JOB = "jobs/<str:job_id>"
+DEAD = "dead-letter/<str:job_id>"
 
-ONE_QUEUE = f"{BASE}/queues/<str:name>"
+# Route below `ojs/v1/admin/`, name after `admin-`, and who answers which method with what.
+ENDPOINTS = (
+    ("queues", "queues", Queues, {"get": "list"}),
+    (QUEUE, "queue", Queues, {"get": "retrieve", "delete": "destroy"}),
+    (f"{QUEUE}/stats", "queue-stats", Queues, {"get": "stats"}),
+    (f"{QUEUE}/priority-stats", "queue-priority-stats", Queues, {"get": "priorities"}),
+    (f"{QUEUE}/pause", "queue-pause", Queues, {"post": "pause"}),
+    (f"{QUEUE}/resume", "queue-resume", Queues, {"post": "resume"}),
+    (f"{QUEUE}/config", "queue-config", Queues, {"get": "configuration", "put": "configure"}),
+    (f"{QUEUE}/rate-limit", "queue-rate-limit", Queues, {"put": "limit"}),
+    (f"{QUEUE}/jobs", "queue-jobs", Queues, {"delete": "purge"}),
+    ("jobs/bulk/retry", "bulk-retry", AdminBulkViewSet, {"post": "retry"}),
+    ("jobs/bulk/cancel", "bulk-cancel", AdminBulkViewSet, {"post": "cancel"}),
+    ("jobs/bulk/delete", "bulk-delete", AdminBulkViewSet, {"post": "delete_finished"}),
+    ("jobs", "jobs", AdminJobViewSet, {"get": "list"}),
+    (JOB, "job", AdminJobViewSet, {"get": "retrieve"}),
+    (f"{JOB}/cancel", "job-cancel", AdminJobViewSet, {"post": "cancel"}),
+    (f"{JOB}/retry", "job-retry", AdminJobViewSet, {"post": "retry"}),
+    ("dead-letter", "dead-letter", AdminDeadLetterViewSet, {"get": "list", "delete": "purge"}),
+    ("dead-letter/stats", "dead-letter-stats", AdminDeadLetterViewSet, {"get": "stats"}),
+    ("dead-letter/retry", "dead-letter-bulk-retry", AdminBulkViewSet, {"post": "retry_dead"}),
+    (DEAD, "dead-letter-job", AdminDeadLetterViewSet, {"get": "retrieve", "delete": "destroy"}),
+    (f"{DEAD}/retry", "dead-letter-retry", AdminDeadLetterViewSet, {"post": "retry"}),
+    ("stats/history", "stats-history", HistoryViewSet, {"get": "retrieve"}),
+    ("system/maintenance", "maintenance", SystemViewSet, {"get": "maintenance", "post": "switch"}),
+    ("system/config", "config", SystemViewSet, {"get": "config"}),
+)
 
 urlpatterns = [
-    path(f"{BASE}/queues", Queues.as_view({"get": "list"}), name="admin-queues"),
-    *(
-        path(f"{ONE_QUEUE}{suffix}", Queues.as_view(actions), name=f"admin-queue{name}")
-        for suffix, name, actions in (
-            ("", "", {"get": "retrieve", "delete": "destroy"}),
-            ("/stats", "-stats", {"get": "stats"}),
-            ("/priority-stats", "-priority-stats", {"get": "priorities"}),
-            ("/pause", "-pause", {"post": "pause"}),
-            ("/resume", "-resume", {"post": "resume"}),
-            ("/config", "-config", {"get": "configuration", "put": "configure"}),
-            ("/rate-limit", "-rate-limit", {"put": "limit"}),
-            ("/jobs", "-jobs", {"delete": "purge"}),
-        )
-    ),
-    *(
-        path(
-            f"{BASE}/jobs/bulk/{verb}",
-            AdminBulkViewSet.as_view({"post": action}),
-            name=f"admin-bulk-{verb}",
-        )
-        for verb, action in (
-            ("retry", "retry"),
-            ("cancel", "cancel"),
-            ("delete", "delete_finished"),
-        )
-    ),
-    path(f"{BASE}/jobs", AdminJobViewSet.as_view({"get": "list"}), name="admin-jobs"),
-    path(
-        f"{BASE}/jobs/<str:job_id>", AdminJobViewSet.as_view({"get": "retrieve"}), name="admin-job"
-    ),
-    path(
-        f"{BASE}/jobs/<str:job_id>/cancel",
-        AdminJobViewSet.as_view({"post": "cancel"}),
-        name="admin-job-cancel",
-    ),
-    path(
-        f"{BASE}/jobs/<str:job_id>/retry",
-        AdminJobViewSet.as_view({"post": "retry"}),
-        name="admin-job-retry",
-    ),
-    path(
-        f"{BASE}/dead-letter",
-        AdminDeadLetterViewSet.as_view({"get": "list", "delete": "purge"}),
-        name="admin-dead-letter",
-    ),
-    path(
-        f"{BASE}/dead-letter/stats",
-        AdminDeadLetterViewSet.as_view({"get": "stats"}),
-        name="admin-dead-letter-stats",
-    ),
-    path(
-        f"{BASE}/dead-letter/retry",
-        AdminBulkViewSet.as_view({"post": "retry_dead"}),
-        name="admin-dead-letter-bulk-retry",
-    ),
-    path(
-        f"{BASE}/dead-letter/<str:job_id>",
-        AdminDeadLetterViewSet.as_view({"get": "retrieve", "delete": "destroy"}),
-        name="admin-dead-letter-job",
-    ),
-    path(
-        f"{BASE}/dead-letter/<str:job_id>/retry",
-        AdminDeadLetterViewSet.as_view({"post": "retry"}),
-        name="admin-dead-letter-retry",
-    ),
-    path(
-        f"{BASE}/stats/history",
-        HistoryViewSet.as_view({"get": "retrieve"}),
-        name="admin-stats-history",
-    ),
-    path(
-        f"{BASE}/system/maintenance",
-        SystemViewSet.as_view({"get": "maintenance", "post": "switch"}),
-        name="admin-maintenance",
-    ),
-    path(f"{BASE}/system/config", SystemViewSet.as_view({"get": "config"}), name="admin-config"),
+    path(f"ojs/v1/admin/{route}", viewset.as_view(actions), name=f"admin-{name}")
+    for route, name, viewset, actions in ENDPOINTS
 ]
