@@ -148,6 +148,12 @@ def test_an_ack_finds_its_jobs_by_primary_key_and_nothing_else(big_table, count)
     assert indexes(found) == {"ojs_jobs_job_pkey"}
 
 
+def test_promotion_finds_what_is_due_by_its_index(big_table):
+    found = plan_of(engine.promote_due, "WITH due")
+
+    assert indexes(found) <= {"ojs_job_due", "ojs_jobs_job_pkey"}
+
+
 SWEEPS = {
     "what a worker holds": (Job.objects.held_by("worker-1"), "ojs_job_reserved"),
     "expired reservations": (Job.objects.overdue(), "ojs_job_reserved"),
