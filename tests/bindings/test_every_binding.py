@@ -260,9 +260,8 @@ def test_what_one_enqueues_another_runs(hire, ports, producer, runner):
     assert job.ended()
 
 
-@pytest.mark.parametrize(
-    ("silent", "heir"), [(one, PROTOCOLS[place - 1]) for place, one in enumerate(PROTOCOLS)]
-)
+@pytest.mark.parametrize("heir", PROTOCOLS)
+@pytest.mark.parametrize("silent", PROTOCOLS)
 def test_the_job_of_a_silent_worker_goes_to_another_and_stays_there(hire, silent, heir):
     """Split brain: the one taken for dead goes on, and may no longer touch the job."""
     first, second = hire(silent, "first"), hire(heir, "second")

@@ -18,6 +18,7 @@ from django.core.management import call_command
 import jobs
 from jobs import endpoints, engine
 from jobs.api.authentication import make_key
+from jobs.errors import InvalidRequest
 from jobs.models import Job, JobLog
 from tests import processes
 from tests.conftest import url_of_test_database
@@ -490,6 +491,40 @@ def test_the_documents_examples_follow_its_schema_and_are_understood():
     for example in said:
         VALIDATORS["from_worker"].validate(example)
         messages.read(json.dumps(example), "mail-1", timedelta(seconds=5))
+
+
+LIMITS = [
+    lambda text, count: {"registration": REGISTRATION | {"worker_id": text(255)}},
+    lambda text, count: {"registration": REGISTRATION | {"os": text(255)}},
+    lambda text, count: {"registration": REGISTRATION | {"labels": [text(255)]}},
+    lambda text, count: {"registration": REGISTRATION | {"queues": [text(255)]}},
+    lambda text, count: {"registration": REGISTRATION | {"concurrency": count(1_000_000)}},
+    lambda text, count: {"registration": REGISTRATION | {"pid": count(2**32)}},
+    lambda text, count: {"status": {"jobs": [{"job_id": NOBODYS, "message": text(1000)}]}},
+    lambda text, count: {"status": {"jobs": [{"job_id": NOBODYS}] * count(10_000)}},
+    lambda text, count: {"status": {"logs": [{"job_id": NOBODYS, "message": text(65_536)}]}},
+    lambda text, count: {"status": {"cpu": count(1)}},
+    lambda text, count: {"results": [FAILED | {"error": {"type": text(255)}}]},
+    lambda text, count: {"results": [FAILED | {"error": {"backtrace": [text(2**20)]}}]},
+    lambda text, count: {"results": [FAILED | {"attempt": count(2**31 - 1)}]},
+    lambda text, count: {"wanted": count(1_000_000), "received": 2**53 - 1},
+]
+REGISTRATION = {"worker_id": "rota-1", "hostname": "box", "queues": ["default"]}
+FAILED = {"job_id": NOBODYS, "outcome": "failed"}
+
+
+@pytest.mark.parametrize("message", LIMITS, ids=range(len(LIMITS)))
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_the_schema_promises_what_is_taken_and_no_more(message, beyond):
+    document = message(lambda length: "x" * (length + beyond), lambda number: number + beyond)
+    document |= {"type": "heartbeat"}
+
+    if beyond:
+        with pytest.raises(InvalidRequest):
+            messages.read(json.dumps(document), "rota-1", timedelta(seconds=5))
+    else:
+        messages.read(json.dumps(document), "rota-1", timedelta(seconds=5))
+    assert follows("from_worker", document) == (not beyond)
 
 
 def test_what_the_server_says_follows_the_schema(connect):

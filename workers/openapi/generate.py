@@ -7,6 +7,7 @@ the code knows is asked from it: paths, methods, path parameters, and the scope 
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from typing import Any
 
 from drf_spectacular.generators import EndpointEnumerator, SchemaGenerator
@@ -17,6 +18,7 @@ from drf_spectacular.validation import validate_schema
 from jobs import __version__
 from jobs.api.base import OJSViewSet
 from jobs.api.dialects import MEDIA_TYPE
+from workers.bindings.flare.urls import Switched
 
 from .components import COMPONENTS
 from .operation import Operation, Reply
@@ -318,6 +320,14 @@ def _drop_unused(document: dict[str, Any], kind: str) -> None:
     }
 
 
+def _patterns() -> list[Any]:
+    """The URL patterns of all bindings, those that are switched off too."""
+    return [
+        pattern.switched_on() if isinstance(pattern, Switched) else pattern
+        for pattern in import_module(URLS).urlpatterns
+    ]
+
+
 def document() -> dict[str, Any]:
     """Return the OpenAPI document, valid against the OpenAPI schema.
 
@@ -325,7 +335,7 @@ def document() -> dict[str, Any]:
         NotDescribed: an endpoint is in none of the tables.
     """
     components = _components()
-    generator = Generator(components["schemas"], urlconf=URLS)
+    generator = Generator(components["schemas"], patterns=_patterns())
     with patched_settings(SETTINGS | {"APPEND_COMPONENTS": components}):
         found: dict[str, Any] = generator.get_schema(public=True)
     _drop_unused(found, "responses")

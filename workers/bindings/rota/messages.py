@@ -234,8 +234,9 @@ def _error(error: Document, failure: Failure) -> None:
 
 
 def assignment(job: Any) -> str:
-    document = {"type": "assignment", "job": envelope(job, job.errors, for_worker=True)}
-    return dumps(document).decode()
+    """A job for a worker; logs about it are wanted (Rota, Status), whatever is done with them."""
+    about = envelope(job, job.errors, for_worker=True)
+    return dumps({"type": "assignment", "job": about, "logs": True}).decode()
 
 
 def answer(reply: Reply, outcomes: list[Outcome], **more: Any) -> str:
