@@ -9,7 +9,8 @@ from typing import Any
 
 import orjson
 
-from .errors import InvalidRequest, Unsupported
+from .errors import OJSError
+from .fields import within
 from .identifiers import uuid7
 from .validation import NewJob, new_job, read_args
 
@@ -28,9 +29,10 @@ def new_jobs(documents: Iterable[Any], now: datetime) -> list[NewJob]:
             checked.append(new_job(document, now))
             if shape:
                 alike[shape] = checked[-1]
-        except (InvalidRequest, Unsupported) as refusal:
+        except OJSError as refusal:
             refusal.message = f"Batch validation failed: job at index {index}: {refusal.message}"
             refusal.details["index"] = index
+            within(f"jobs[{index}]", refusal)
             raise
     return checked
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import Sum
 from django.utils import formats
 
-from .database import run_by_index
+from .database import connection
 from .lifecycle import State
 from .models import Job, QueueSample
 from .models.job import DUE_STATES
@@ -56,12 +56,15 @@ INDEXED: tuple[dict[str, Any], ...] = (
 )
 
 # Each count stops after MOST_COUNTED rows of the partial index: a queue with a million jobs costs
-# no more than one with a few thousand. The state is a literal, for only it matches the index.
+# no more than one with a few thousand. The state is a literal, for only it matches the index. The
+# order is that of the index: without one, PostgreSQL hopes to find enough rows wherever it begins
+# to read the table, and reads most of it.
 SOME = """
     (SELECT {what}
        FROM (SELECT enqueued_at
                FROM ojs_jobs_job AS job
               WHERE job.queue = queue.name AND job.state = 'available'
+           ORDER BY rate_key, priority DESC, enqueued_at, id
               LIMIT {most}) AS first)"""
 # What is due: its indexes do not tell scheduled from retryable, nor the one for due jobs one queue
 # from another, so that one bounded look at all of them beats a look for each queue.
@@ -74,6 +77,7 @@ DEPTHS = """
       FROM (SELECT queue, state
               FROM ojs_jobs_job
              WHERE state IN ('scheduled', 'retryable')
+          ORDER BY scheduled_at
              LIMIT {most}) AS first
   GROUP BY queue, state
  UNION ALL
@@ -101,7 +105,7 @@ def depths(queues: Collection[str]) -> dict[str, Depth]:
     found = {queue: Depth() for queue in queues}
     if not found:
         return found
-    (rows,) = run_by_index((_depths_statement(len(found)), list(found)))
+    rows = _rows(_depths_statement(len(found)), list(found))
     for name, state, jobs, since in rows:
         if name in found:
             found[name].jobs[State(state)] = jobs
@@ -117,6 +121,12 @@ def depths(queues: Collection[str]) -> dict[str, Depth]:
     if deep:
         _add_samples(found, deep)
     return found
+
+
+def _rows(statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+    with connection().cursor() as cursor:
+        cursor.execute(statement, parameters)
+        return list(cursor.fetchall())
 
 
 def _add_samples(found: dict[str, Depth], deep: list[str]) -> None:
@@ -140,14 +150,16 @@ def _moment(value: Any) -> datetime | None:
 MOST_SHOWN = 1_000
 """Jobs of a state that are counted above a list."""
 STATE_CONDITIONS = {
-    # What follows from the state tells PostgreSQL which partial index to count in.
-    State.ACTIVE: "reserved_until IS NOT NULL AND state = 'active'",
+    # What follows from the state tells PostgreSQL which partial index to count in, and so does
+    # the order.
+    State.ACTIVE: "reserved_until IS NOT NULL AND state = 'active' ORDER BY reserved_by",
+    **{state: f"state = '{state}' ORDER BY queue" for state in (State.AVAILABLE, State.PENDING)},
     **{
-        state: f"finished_at IS NOT NULL AND state = '{state}'"
+        state: f"finished_at IS NOT NULL AND state = '{state}' ORDER BY finished_at"
         for state in (State.COMPLETED, State.CANCELLED, State.DISCARDED)
     },
     **{
-        state: f"state IN ('scheduled', 'retryable') AND state = '{state}'"
+        state: f"state IN ('scheduled', 'retryable') AND state = '{state}' ORDER BY scheduled_at"
         for state in (State.SCHEDULED, State.RETRYABLE)
     },
 }
@@ -158,9 +170,9 @@ def state_counts() -> list[tuple[State, str]]:
     counts = ", ".join(
         f"(SELECT count(*) FROM (SELECT 1 FROM ojs_jobs_job WHERE {condition}"
         f" LIMIT {MOST_SHOWN + 1}) AS first)"
-        for condition in (STATE_CONDITIONS.get(s, f"state = '{s}'") for s in State)
+        for condition in (STATE_CONDITIONS[state] for state in State)
     )
-    ((row,),) = run_by_index((f"SELECT {counts}", ()))
+    (row,) = _rows(f"SELECT {counts}", ())
     found = dict(zip(State, row, strict=True))
     samples: dict[str, int | None] = {}
     if any(found[state] > MOST_SHOWN for state in SAMPLED):

@@ -66,29 +66,3 @@ def run(statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[t
         cursor.execute(statement, parameters)
         rows: list[tuple[Any, ...]] = cursor.fetchall()
         return rows
-
-
-def run_by_index(*statements: tuple[str, Sequence[Any]]) -> list[list[tuple[Any, ...]]]:
-    """Run statements that read a little of each of several indexes; return the rows of each.
-
-    Where a limit ends a scan early, PostgreSQL hopes to find enough rows wherever it begins to
-    read the table, and reads most of a million. Without that choice it takes the index.
-    """
-    with connection().cursor() as cursor:
-        if not is_postgresql():
-            return [_rows(cursor, *each) for each in statements]
-        is_inside = connection().in_atomic_block
-        with transaction.atomic(using=alias(), savepoint=False):
-            cursor.execute(PLANNER, ["off", "off"])
-            found = [_rows(cursor, *each) for each in statements]
-            if is_inside:  # the choice would last as long as the caller's transaction
-                cursor.execute(PLANNER, ["on", "on"])
-    return found
-
-
-def _rows(cursor: Any, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-    cursor.execute(statement, parameters)
-    return list(cursor.fetchall())
-
-
-PLANNER = "SELECT set_config('enable_seqscan', %s, true), set_config('enable_bitmapscan', %s, true)"

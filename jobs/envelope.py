@@ -159,7 +159,7 @@ def _add_times(document: dict[str, Any], job: Any) -> None:
     if job.state == State.DISCARDED:
         document["discarded_at"] = finished
     # A job that expired before its first attempt was discarded, but never ran to an end.
-    if job.started_at is not None or job.state == State.COMPLETED:
+    if job.attempt or job.state == State.COMPLETED:
         document["completed_at"] = finished
 
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from .durations import parse_duration
-from .errors import InvalidRequest
+from .errors import InvalidRequest, OJSError
 from .identifiers import parse_uuid
 from .timestamps import parse_when
 
@@ -35,8 +35,14 @@ def json_name(value: object) -> str:
 
 def refuse(field: str, message: str, **details: Any) -> InvalidRequest:
     """Return the refusal of `field`, with the details the documents ask for (OJS JSON §12.4)."""
-    error = {"path": f"$.{field}", "message": message}
+    error = {"path": f"$.{field}" if field else "$", "message": message}
     return InvalidRequest(message, field=field, validation_errors=[error], **details)
+
+
+def within(place: str, refusal: OJSError) -> None:
+    """Say that what was refused stands inside `place`: `path` leads from the top (§12.4)."""
+    for error in refusal.details.get("validation_errors", ()):
+        error["path"] = f"$.{place}{error['path'].removeprefix('$')}"
 
 
 def wrong_type(field: str, expected: str, value: object) -> InvalidRequest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,6 +12,11 @@ from .timestamps import format_timestamp, parse_timestamp
 
 TIME_LIMITS = ("total_timeout", "enqueue_ttl", "grace_period", "heartbeat_timeout")
 """Whole seconds, each of them."""
+USUAL = re.compile(
+    r"[0-9-]{10}[Tt][0-9]{2}:[0-9]{2}:[0-5][0-9](\.[0-9]+)?([Zz]|[+-](0[0-9]|1[0-4]):[0-9]{2})"
+)
+"""Timestamps that PostgreSQL reads as well; it refuses some that RFC 3339 allows, such as a leap
+second's fraction or an offset of 16 hours."""
 
 
 def take_time_limits(job: Any, options: Document, now: datetime) -> None:
@@ -38,9 +44,9 @@ def expire_unstarted(job: Any, now: datetime) -> None:
     ttl = enqueue_ttl(job)
     if ttl is None:
         return
-    if job.expires_at is not None:
+    if job.expires_at is not None and not USUAL.fullmatch(job.attributes.get("expires_at", "")):
         # What holds again once the job has been started in time and must be tried again.
-        job.attributes.setdefault("expires_at", format_timestamp(job.expires_at))
+        job.attributes["expires_at"] = format_timestamp(job.expires_at)
     job.expires_at = min(now + ttl, job.expires_at or now + ttl)
 
 

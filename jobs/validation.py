@@ -15,7 +15,12 @@ from uuid import UUID
 import orjson
 
 from . import fields, rate_policy
-from .errors import InvalidRetryPolicyRequest, MetadataTooLarge, Unsupported
+from .errors import (
+    InvalidRequest,
+    InvalidRetryPolicyRequest,
+    MetadataTooLarge,
+    Unsupported,
+)
 from .fields import Document, refuse, wrong_type
 from .identifiers import UUID7_PATTERN, uuid7
 from .lifecycle import State
@@ -169,6 +174,16 @@ def new_job(document: Document, now: datetime) -> NewJob:
         raise refuse("", "A job must be a JSON object.", received=fields.json_name(document))
     _check_version(document)
     options = _options(document)
+    try:
+        return _checked(document, options, now)
+    except InvalidRequest as refusal:
+        name = re.split(r"[.\[]", refusal.details.get("field", ""))[0]
+        if name not in ENVELOPE_NAMES and (document.get("options") or {}).get(name) is not None:
+            fields.within("options", refusal)
+        raise
+
+
+def _checked(document: Document, options: Document, now: datetime) -> NewJob:
     job = NewJob(
         type=fields.required_text(document, "type", pattern=TYPE_PATTERN, longest=TYPE_LENGTH),
         args=read_args(document),

@@ -52,7 +52,7 @@ from ..identifiers import parse_uuid, uuid7
 from . import dialects
 from .authentication import ApiKeyAuthentication, Caller
 from .body import read_object
-from .dialects import MEDIA_TYPE
+from .dialects import EVENTS, MEDIA_TYPE
 
 logger = logging.getLogger("jobs.api")
 
@@ -254,7 +254,7 @@ def dress(request: Any, response: Any) -> None:
     raw = getattr(request, "_request", request)
     response["OJS-Version"] = SPEC_VERSION
     response["X-Request-Id"] = request_id(raw)
-    response["Content-Type"] = dialects.media_type(raw.META)
+    response["Content-Type"] = EVENTS if response.streaming else dialects.media_type(raw.META)
 
 
 def answer_error(problem: Exception, context: dict[str, Any]) -> Response:

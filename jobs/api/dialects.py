@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 MEDIA_TYPE = "application/openjobspec+json"
+EVENTS = "text/event-stream"
 # The Python SDK reads a reply only if its Content-Type contains "application/json". A parameter
 # says so without leaving the media type the binding asks for.
 MEDIA_TYPE_FOR_SDKS = f'{MEDIA_TYPE}; profile="application/json"'

@@ -72,8 +72,9 @@ def page(
     Args:
         keys: what of a row makes the cursor that continues after it.
         after: narrows the queryset to what follows such keys.
+        most: rows on a page, where that is less than the `limit` anybody may ask for (§17.1).
     """
-    limit = number(parameters, "limit", DEFAULT_LIMIT, least=1, most=most)
+    limit = min(number(parameters, "limit", DEFAULT_LIMIT, least=1, most=MAX_LIMIT), most)
     offset = number(parameters, "offset", 0, least=0, most=1_000_000)
     total = rows.count()
     if parameters.get("cursor"):

@@ -10,6 +10,7 @@ from django.utils import timezone
 from .. import dashboard, engine, fields, queue_config
 from ..audit import of_caller, record_action
 from ..database import atomic
+from ..engine.queue_policy import DEFAULT
 from ..errors import NotFound
 from ..fields import missing, refuse
 from ..lifecycle import State
@@ -115,6 +116,9 @@ class QueueOperationsViewSet(OJSViewSet):
         }
 
     def configuration(self, request: Any, name: str) -> Response:
+        if name == DEFAULT:
+            policy = engine.queue_policy.default_policy()
+            return Response({"queue": name, "config": queue_config.public(policy)})
         queue = found(name)
         return Response({"queue": name, "config": full_document(queue)["config"]})
 
@@ -125,6 +129,11 @@ class QueueOperationsViewSet(OJSViewSet):
 
     def _configured(self, name: str, wanted: dict[str, Any]) -> dict[str, Any]:
         changes = queue_config.parse(wanted)
+        if name == DEFAULT:
+            with atomic():
+                policy = engine.queue_policy.change_default(changes)
+                self._trace("change_queue", name, config=changes)
+            return {"name": name, "config": queue_config.public(policy)}
         with atomic():
             queue = engine.queues.configure(checked(name), changes)
             self._trace("change_queue", name, config=changes)

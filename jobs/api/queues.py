@@ -16,13 +16,13 @@ from ..models import DeadJob, Job, JobError, Queue, Scope
 from ..projects import own
 from ..timestamps import format_timestamp, parse_timestamp
 from ..validation import QUEUE_LENGTH, QUEUE_PATTERN
-from .authentication import Caller
 from .base import OJSViewSet, Response
 from .dialects import job_reply
 from .jobs import full_envelope, parse_id
 from .paging import bad_cursor, number, page
 
 MAX_DEAD = 100
+"""Dead letter jobs on a page (OJS HTTP §12.1)."""
 EVENTS_LIMIT = 100
 MAX_EVENTS = 1000
 LOOKED_AT = 2000
@@ -125,16 +125,11 @@ class DeadLetterViewSet(OJSViewSet):
         return Response({"deleted": True, "job_id": job_id})
 
 
-def list_dead(request: Any, caller: Caller) -> Response:
-    """Newest first; `queue` and `type` filter."""
-    parameters = request.query_params
-    dead = own(DeadJob.objects.order_by("-finished_at", "-pk"), caller.project)
-    for name in ("queue", "type"):
-        if parameters.get(name):
-            dead = dead.filter(**{name: parameters[name]})
+def list_dead(parameters: Any, dead: Any) -> Response:
+    """One page of the dead letter, newest first."""
     jobs, pagination = page(
         parameters,
-        dead,
+        dead.order_by("-finished_at", "-pk"),
         keys=lambda job: [job.finished_at.isoformat(), str(job.pk)],
         after=_older_than,
         parts=2,

@@ -28,6 +28,7 @@ from ..models import (
     ProgressReport,
     Queue,
     QueueFlow,
+    QueuePolicy,
     RateLimit,
     RefusedFinish,
     Workflow,
@@ -171,6 +172,7 @@ class ConformanceViewSet(OJSViewSet):
             BulkRequest,
             JobCounter,
             QueueFlow,
+            QueuePolicy,
             Maintenance,
         ):
             model._default_manager.all().delete()

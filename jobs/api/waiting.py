@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from ..conf import ojs_settings
@@ -24,20 +24,27 @@ def until(look: Callable[[], Found | None], seconds: float) -> Found | None:
 
     Waiters hold a thread each; beyond `MAX_WAITING` they look once.
     """
+    return next((found for found in looks(look, seconds) if found is not None), None)
+
+
+def looks(look: Callable[[], Found], seconds: float) -> Iterator[Found]:
+    """Look again and again, less and less often, until the time is up or nobody listens."""
     global _waiters
     with _counting:
-        if _waiters >= ojs_settings.MAX_WAITING:
-            return look()
-        _waiters += 1
+        is_full = _waiters >= ojs_settings.MAX_WAITING
+        _waiters += not is_full
+    if is_full:
+        yield look()
+        return
     deadline = time.monotonic() + seconds
     pause, longest = LOOKS
     never = threading.Event()
     try:
         while True:
-            found = look()
+            yield look()
             left = deadline - time.monotonic()
-            if found is not None or left <= 0:
-                return found
+            if left <= 0:
+                return
             current = connection()
             if current.settings_dict["OPTIONS"].get("pool") and not current.in_atomic_block:
                 current.close()  # a sleeper must not keep it from those that work

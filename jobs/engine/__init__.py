@@ -1,6 +1,6 @@
 """Every way a job may change: `from jobs import engine; engine.claim(...)`."""
 
-from . import bounds, bulk, limits, queues
+from . import bounds, bulk, limits, queue_policy, queues
 from .bounds import relieve
 from .checkpoints import Saved, clear_checkpoint, find_checkpoint, save_checkpoint
 from .claim import ClaimedJob, Gate, claim
@@ -94,6 +94,7 @@ __all__ = [
     "prune_jobs",
     "prune_results",
     "prune_workflows",
+    "queue_policy",
     "queues",
     "reclaim",
     "register_specs",

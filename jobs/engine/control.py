@@ -19,6 +19,7 @@ from ..events import first_enqueued, job_event, queue_event, record
 from ..lifecycle import Event, State, sources
 from ..models import Checkpoint, Job, Queue
 from ..signals import jobs_cancelled, send_on_commit
+from . import queue_policy
 from .dependencies import is_waiting
 from .following import follow
 
@@ -222,7 +223,8 @@ def pause(
     Pausing a paused queue keeps the time of the first pause.
     """
     with atomic():
-        Queue.objects.get_or_create(name=queue)
+        if not Queue.objects.filter(pk=queue).exists():
+            queue_policy.make([queue], queue_policy.default_policy())
         row = Queue.objects.select_for_update().get(pk=queue)
         since = row.paused_at if row.is_paused else timezone.now()
         Queue.objects.filter(pk=queue).update(

@@ -15,10 +15,10 @@ from ..database import atomic, is_postgresql, on_commit, run
 from ..errors import DuplicateJob
 from ..events import job_event, record
 from ..lifecycle import State
-from ..models import Job, Queue
+from ..models import Job
 from ..signals import jobs_enqueued, send_on_commit
 from ..validation import NewJob
-from . import bounds, limits
+from . import bounds, limits, queue_policy
 
 BATCH = 1000
 EVENT_OF = {State.AVAILABLE: "job.enqueued", State.SCHEDULED: "job.scheduled"}
@@ -136,6 +136,11 @@ def _enqueue_unique(new: Sequence[NewJob]) -> Sequence[NewJob]:
 def _enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
     if not new:
         return new
+    unknown = _unknown_queues({job.queue for job in new})
+    policy = queue_policy.default_policy() if unknown else {}
+    if policy:
+        # First: it has something to say about these jobs already.
+        queue_policy.make(unknown, policy)
     try:
         if bounds.are_accepted():
             bounds.fill_in(new)
@@ -144,7 +149,8 @@ def _enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
             _store_all(new)
     except bounds.Guarded:
         bounds.store(new, lambda: _store(new, admitted=True))
-    _know_queues({job.queue for job in new})
+    if unknown:
+        _know_queues(unknown, are_made=bool(policy))
     if jobs_enqueued.has_listeners():
         send_on_commit(jobs_enqueued, Job, jobs=new)
     return new
@@ -320,13 +326,16 @@ def _taken(batch: Sequence[NewJob]) -> NewJob | None:
 _known_queues: set[str] = set()
 
 
-def _know_queues(names: set[str]) -> None:
-    """Make queues exist on first use; a process asks once for each."""
+def _unknown_queues(names: set[str]) -> set[str]:
+    """Those that this process has not made sure of yet."""
     # A test suite's reset deletes queues behind the other server processes' backs.
-    unknown = names if ojs_settings.CONFORMANCE_MODE else names - _known_queues
-    if not unknown:
-        return
-    Queue.objects.bulk_create([Queue(name=name) for name in sorted(unknown)], ignore_conflicts=True)
+    return names if ojs_settings.CONFORMANCE_MODE else names - _known_queues
+
+
+def _know_queues(unknown: set[str], *, are_made: bool) -> None:
+    """Make queues exist on first use; a process asks once for each."""
+    if not are_made:
+        queue_policy.make(unknown, {})
     on_commit(lambda: _known_queues.update(unknown))
 
 

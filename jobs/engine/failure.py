@@ -11,7 +11,6 @@ from typing import Any
 
 from django.db.models import Case, DateTimeField, DurationField, F, Value, When
 from django.db.models.functions import Now
-from django.utils import timezone
 
 from .. import wakeup
 from ..database import atomic
@@ -27,6 +26,8 @@ from .outcomes import Failure, Outcome, explain
 
 BACKTRACE_FRAMES = 50
 BACKTRACE_CHARACTERS = 10_000
+Settled = tuple[Any, Failure, Outcome]
+"""A locked job with the database's `now`, what was said of it, and what follows."""
 FINAL_CODES = frozenset({"DISCARD", "FAIL", "DEAD_LETTER"})
 """Handler response codes that end the job whatever its policy says (OJS retry §7.2)."""
 
@@ -39,10 +40,11 @@ def fail(failures: Sequence[Failure]) -> list[Outcome]:
             job.pk: job
             for job in Job.objects.filter(pk__in={item.job_id for item in failures})
             .defer("args", "meta", "result")
+            .annotate(now=Now())
             .select_for_update()
             .order_by("pk")
         }
-        settled: list[tuple[Job, Failure, Outcome]] = []
+        settled: list[Settled] = []
         for index, item in enumerate(failures):
             job = locked.get(item.job_id)
             if job is not None and _holds(item, job):
@@ -58,7 +60,7 @@ def fail(failures: Sequence[Failure]) -> list[Outcome]:
     return answers
 
 
-def _hold_limits(settled: Sequence[tuple[Job, Failure, Outcome]]) -> None:
+def _hold_limits(settled: Sequence[Settled]) -> None:
     """Hold the rate limits that handlers met, before workflows are locked, as a fetch does (§9)."""
     held = [
         (job.rate_key, item.rate_limit_until, item.message)
@@ -82,19 +84,23 @@ def _holds(item: Failure, job: Job) -> bool:
     )
 
 
-def fail_locked(failed: Iterable[tuple[Job, Failure]]) -> list[Outcome]:
-    """Fail active jobs the caller has locked; one outcome for each, in order."""
+def fail_locked(failed: Iterable[tuple[Any, Failure]]) -> list[Outcome]:
+    """Fail active jobs the caller has locked; one outcome for each, in order.
+
+    Each job has a `now`, the database's, as from `annotate(now=Now())`.
+    """
     settled = [(job, item, Outcome(job.pk, max_attempts=job.max_attempts)) for job, item in failed]
     _settle_failed(settled)
     return [outcome for _, _, outcome in settled]
 
 
-def _settle_failed(settled: Sequence[tuple[Job, Failure, Outcome]]) -> None:
+def _settle_failed(settled: Sequence[Settled]) -> None:
     """Decide for each job by its retry policy and move them, one UPDATE for each target state."""
-    now = timezone.now()
     errors: list[JobError] = []
     moves: dict[tuple[State, bool, bool, bool], list[tuple[Job, Outcome]]] = {}
     for job, failure, outcome in settled:
+        # The database's clock will compare with it when the retry is due.
+        now: datetime = job.now
         outcome.attempt = job.attempt
         unfenced = failure.worker_id is None
         if failure.release:
@@ -174,7 +180,7 @@ def _move(
         forget_enqueue_ttl(job for job, _ in group)
     if state == State.AVAILABLE:
         # Back with its attempt number kept: the next FETCH takes the same one again.
-        jobs.transition(Event.RELEASE, state, attempt_counted=True, enqueued_at=Now())
+        jobs.transition(Event.RELEASE, state, attempt_counted=True, enqueued_at=group[0][1].at)
         wakeup.notify({job.queue for job, _ in group})
     elif state == State.RETRYABLE:
         jobs.transition(
@@ -189,6 +195,7 @@ def _move(
         jobs.transition(
             Event.FAIL,
             state,
+            finished_at=group[0][1].at,
             dead_letter=dead_letter,
             unfenced=unfenced,
             finished_by=F("reserved_by"),

@@ -14,7 +14,7 @@ from ..errors import Conflict, NotFound
 from ..events import job_event, queue_event, record
 from ..lifecycle import WAITING, Event, State
 from ..models import Job, JobError, Queue, RateLimit
-from . import bulk
+from . import bulk, queue_policy
 from .following import follow
 from .limits import QUEUE_KEY
 
@@ -30,7 +30,7 @@ def configure(name: str, changes: dict[str, Any], *, create: bool = True) -> Que
     """
     with atomic():
         if create:
-            Queue.objects.bulk_create([Queue(name=name)], ignore_conflicts=True)
+            queue_policy.make([name], queue_policy.default_policy())
         queue = locked(name)
         known = queue.config
         if queue.concurrency is not None:
@@ -46,20 +46,10 @@ def configure(name: str, changes: dict[str, Any], *, create: bool = True) -> Que
             is_pressed=queue.is_pressed and "max_depth" in config,
             updated_at=timezone.now(),
         )
-        _remember_rate(name, config.get("rate_limit"))
+        queue_policy.remember_rate(name, config.get("rate_limit"))
         record([queue_event("queue.config_updated", name, changed=sorted(changes))])
         wakeup.notify([name])
     return Queue.objects.get(pk=name)
-
-
-def _remember_rate(queue: str, policy: dict[str, Any] | None) -> None:
-    key = QUEUE_KEY + queue
-    if policy is None:
-        RateLimit.objects.filter(pk=key).delete()
-        return
-    now = timezone.now()
-    RateLimit.objects.bulk_create([RateLimit(key=key, updated_at=now)], ignore_conflicts=True)
-    RateLimit.objects.filter(pk=key).update(policy=policy, closed_until=None, updated_at=now)
 
 
 def create(name: str, config: dict[str, Any]) -> Queue:
@@ -69,9 +59,12 @@ def create(name: str, config: dict[str, Any]) -> Queue:
         Conflict: there is one.
     """
     with atomic():
-        _, created = Queue.objects.get_or_create(name=name)
+        policy = queue_policy.default_policy()
+        columns = queue_policy.columns(policy)
+        _, created = Queue.objects.get_or_create(name=name, defaults=columns)
         if not created:
             raise Conflict(f"Queue '{name}' already exists.", queue=name)
+        queue_policy.remember_rate(name, policy.get("rate_limit"), is_new=True)
         record([queue_event("queue.created", name)])
         return configure(name, config)
 
@@ -103,7 +96,7 @@ def delete(name: str, *, strategy: str, target: str = "") -> tuple[int, bool]:
         else:
             drain(name)
             if strategy == "move":
-                Queue.objects.bulk_create([Queue(name=target)], ignore_conflicts=True)
+                queue_policy.make([target], queue_policy.default_policy())
     touched = 0
     if strategy == "discard":
         touched = _discard(name)

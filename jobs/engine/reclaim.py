@@ -1,7 +1,7 @@
 """Reservations taken back: their time has passed, or their worker is gone (OJS worker §5.5, §10.2).
 
 Each job gets an error of the attempt it was in. With attempts left it becomes available at once
-with the next attempt already counted (see `claim`), else it is discarded.
+with the next attempt already counted (see `claim`) and not begun (core §6.3), else it is discarded.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ RECLAIM = """
     ), returned AS (
         UPDATE ojs_jobs_job AS job
            SET state = 'available', attempt = job.attempt + 1, attempt_counted = true,
-               enqueued_at = statement_timestamp(),
+               enqueued_at = statement_timestamp(), started_at = NULL,
                reserved_by = '', reserved_until = NULL, reserved_for = NULL
           FROM judged
          WHERE job.id = judged.id AND judged.again AND job.state = 'active'
@@ -196,6 +196,7 @@ def _return(ids: Sequence[UUID]) -> None:
         attempt=F("attempt") + 1,
         attempt_counted=True,
         enqueued_at=Now(),
+        started_at=None,
     )
 
 

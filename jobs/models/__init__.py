@@ -14,7 +14,7 @@ from .job import DeadJob, Job, JobError, RefusedFinish
 from .limits import BulkRequest, RateLimit
 from .maintenance import Maintenance
 from .metrics import JobCounter, QueueFlow
-from .queue import Listener, Queue
+from .queue import Listener, Queue, QueuePolicy
 from .rollup import QueueRollup, QueueSample, Rollup, RollupMark
 from .spec import JobLog, JobSpec
 from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, WorkflowType
@@ -41,6 +41,7 @@ __all__ = [
     "ProgressReport",
     "Queue",
     "QueueFlow",
+    "QueuePolicy",
     "QueueRollup",
     "QueueSample",
     "RateLimit",

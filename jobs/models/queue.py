@@ -82,6 +82,22 @@ class Queue(models.Model):
         )
 
 
+class QueuePolicy(models.Model):
+    """What queues made from now on are told (OJS queue configuration §7)."""
+
+    name = models.CharField(max_length=128, primary_key=True)
+    """`_default`: there is one policy."""
+    config = models.JSONField(default=dict, blank=True)
+    updated_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        verbose_name = _("queue policy")
+        verbose_name_plural = _("queue policies")
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class Listener(models.Model):
     """A process that listens for work with LISTEN; where there is none, nothing is notified."""
 

@@ -25,7 +25,7 @@ from tests import postgres
 from tests.processes import ROOT, environment, eventually
 
 MANAGE = [sys.executable, str(ROOT / "manage.py")]
-SAMPLES = 200
+SAMPLES = 500
 
 
 def arguments() -> argparse.Namespace:
@@ -105,28 +105,37 @@ def idle_worker(environ: dict[str, str]) -> Iterator[None]:
 
 
 def say_latency(environ: dict[str, str]) -> None:
-    """From the enqueue of one job to its start, in an idle worker, by the database's clock."""
+    """From a job's commit to its claim and to its handler's first line, in an idle worker."""
     import jobs
     from jobs.models import Job
 
     pause = threading.Event()
-    made = []
+    committed: dict[Any, float] = {}
     with idle_worker(environ):
         for _ in range(SAMPLES + 10):
-            job = jobs.enqueue("shop.noop")
+            job = jobs.enqueue("shop.when")
             assert job is not None
-            made.append(job.id)
-            pause.wait(0.03)
-        eventually(lambda: not Job.objects.filter(pk__in=made).exclude(state="completed").exists())
+            committed[job.id] = time.time()
+            pause.wait(0.05)
+        waiting = Job.objects.filter(pk__in=committed).exclude(state="completed")
+        eventually(lambda: not waiting.exists())
         used = cpu_of_idleness(pause)
-    delays = sorted(
-        (job.started_at - job.created_at).total_seconds() * 1000
-        for job in Job.objects.filter(pk__in=made[10:])
-        if job.started_at is not None
+    found = list(Job.objects.filter(pk__in=list(committed)[10:]))
+    say_percentiles(
+        "idle worker, commit to claim",
+        [job.started_at.timestamp() - committed[job.pk] for job in found if job.started_at],
     )
-    p50, p99 = delays[len(delays) // 2], delays[int(len(delays) * 0.99)]
-    print(f"{'idle worker, enqueue to start':<36}p50 {p50:.1f} ms, p99 {p99:.1f} ms")
+    say_percentiles(
+        "idle worker, commit to handler", [job.result - committed[job.pk] for job in found]
+    )
     print(f"{'idle worker, processor time':<36}{used:.2f} %")
+
+
+def say_percentiles(what: str, delays: list[float]) -> None:
+    delays.sort()
+    p50, p99 = (delays[int(len(delays) * part)] * 1000 for part in (0.5, 0.99))
+    within = sum(delay < 0.02 for delay in delays) / len(delays)
+    print(f"{what:<36}p50 {p50:.1f} ms, p99 {p99:.1f} ms, within 20 ms {within:.1%}", flush=True)
 
 
 def cpu_of_idleness(pause: threading.Event, seconds: float = 5.0) -> float:

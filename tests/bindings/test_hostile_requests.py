@@ -272,7 +272,13 @@ def a_worker_with_a_job(db):
 @given(body=documents)
 @example(body={"type": "a", "args": [1e20], "meta": {"a": 1e300}})
 @example(body={"jobs": [{"type": "a", "args": [{"b": 1e20}]}]})
-@example(body={"job_id": ID, "result": {"a": 1e20}, "error": {"code": "c", "details": {"a": 1e20}}})
+@example(
+    body={
+        "job_id": ID,
+        "result": {"a": 1e20},
+        "error": {"code": "c", "message": "", "details": {"a": 1e20}},
+    }
+)
 @example(
     body={"queues": ["default"], "acks": [{"job_id": ID}], "nacks": [{"job_id": ID, "error": "x"}]}
 )

@@ -76,7 +76,10 @@ def test_the_next_attempt_is_given_the_checkpoint(api):
     (first,) = api.fetch(worker_id="w")
     assert "checkpoint" not in first
     save(api, first["id"], {"rows": 750}, worker_id="w", attempt=1)
-    api.send("workers/nack", {"job_id": first["id"], "error": {"code": "x"}, "retry_in_ms": 0})
+    api.send(
+        "workers/nack",
+        {"job_id": first["id"], "error": {"code": "x", "message": "m"}, "retry_in_ms": 0},
+    )
 
     (second,) = api.fetch(worker_id="another")
 

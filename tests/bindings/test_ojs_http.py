@@ -34,6 +34,43 @@ def test_a_validation_error_says_what_is_wrong_and_where(api):
     assert error["docs_url"].startswith("https://")
 
 
+LOST = "019539a4-b68c-7def-8000-1a2b3c4d5e6f"
+GOOD = {"type": "a.b", "args": []}
+PATHS = {
+    "of a job": ("jobs", GOOD | {"queue": 7}, "$.queue"),
+    "of its options": ("jobs", GOOD | {"options": {"queue": 7}}, "$.options.queue"),
+    "of its retry policy": (
+        "jobs",
+        GOOD | {"options": {"retry": {"jitter": 7}}},
+        "$.options.retry.jitter",
+    ),
+    "of a batch": (
+        "jobs/batch",
+        {"jobs": [GOOD, GOOD | {"options": {"tags": [7]}}]},
+        "$.jobs[1].options.tags[0]",
+    ),
+    "no job": ("jobs/batch", {"jobs": [7]}, "$.jobs[0]"),
+    "of an error": ("workers/nack", {"job_id": LOST, "error": {"code": 7}}, "$.error.code"),
+    "of a list": ("workers/ack", {"acks": [{"job_id": 7}]}, "$.acks[0].job_id"),
+    "of an error in a list": (
+        "workers/nack",
+        {"nacks": [{"job_id": LOST, "error": {"code": "x"}}]},
+        "$.nacks[0].error.message",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", PATHS)
+def test_a_refusal_gives_the_path_to_what_is_wrong_from_the_top(api, what):
+    """JSON format §12.4."""
+    path, body, place = PATHS[what]
+
+    (problem,) = refusal(api.send(path, body))["details"]["validation_errors"]
+
+    assert problem["path"] == place
+    assert problem["message"]
+
+
 def test_a_bad_retry_policy_is_unprocessable(api):
     """The public cases decide (conformance README, row 5)."""
     reply = api.push(options={"retry": {"max_attempts": -1}})

@@ -84,6 +84,33 @@ def test_the_dead_letter_can_be_searched(api, filters, expected):
     assert body["pagination"]["total"] == len(expected)
 
 
+def test_the_dead_letter_can_be_searched_by_the_last_error_and_by_time(api):
+    """Dead letter §9.1."""
+    early, late = JobFactory(dead=True, finished_at=ago(60)), JobFactory(dead=True)
+    for job, last in ((early, "Boom"), (late, "Bang")):
+        for kind in ("Boom", last):
+            JobErrorFactory(job=job, type=kind)
+
+    def found(**filters) -> list[str]:
+        return [job["id"] for job in api.see("dead-letter", **filters).json()["jobs"]]
+
+    assert found(error_type="Boom") == [str(early.pk)]
+    assert found(since=ago(30).isoformat()) == found(error_type="Bang") == [str(late.pk)]
+    assert found(until=ago(30).isoformat()) == [str(early.pk)]
+    assert api.see("dead-letter", since="yesterday").status_code == 400
+
+
+def test_a_page_of_the_dead_letter_has_a_hundred_jobs_though_two_hundred_may_be_asked_for(api):
+    """HTTP §12.1 and §17.1."""
+    JobFactory.create_batch(101, dead=True)
+
+    body = api.see("dead-letter", limit=200).json()
+
+    assert len(body["jobs"]) == body["pagination"]["limit"] == 100
+    rest = api.see("dead-letter", limit=200, cursor=body["pagination"]["next_cursor"]).json()
+    assert (len(rest["jobs"]), rest["pagination"]["has_more"]) == (1, False)
+
+
 def test_a_dead_letter_job_can_be_looked_at(api):
     dead, discarded = JobFactory(dead=True), JobFactory(discarded=True)
 
@@ -210,7 +237,7 @@ def test_older_clients_may_use_an_offset(api):
 
 
 @pytest.mark.parametrize(
-    ("path", "most"), [("queues", 200), ("dead-letter", 100), ("events", 1000)]
+    ("path", "most"), [("queues", 200), ("dead-letter", 200), ("events", 1000)]
 )
 def test_a_limit_is_a_whole_number_within_bounds(api, path, most):
     for good in ("1", str(most)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import orjson
 import pytest
 
 from jobs import engine
@@ -170,3 +171,49 @@ def test_a_checkpoint_in_a_report_comes_with_the_next_attempt(api):
     (again,) = api.fetch(worker_id="w")
 
     assert again["last_checkpoint"] == {"row": 70}
+
+
+def follow(api, job):
+    reply = api.see(f"jobs/{job.pk}/progress/stream")
+    assert reply["Content-Type"] == "text/event-stream"
+    blocks = (block.decode().strip() for block in reply.streaming_content)
+    assert next(blocks).startswith("retry: ")
+    for block in blocks:
+        name, data = block.removeprefix("event: ").split("\ndata: ")
+        yield name, orjson.loads(data)
+
+
+def test_a_stream_tells_each_report_and_ends_with_the_job(api, job):
+    """OJS progress §7.2."""
+    report(api, job, progress=0.47, data={"rows": 14})
+    events = follow(api, job)
+    name, data = next(events)
+    assert (name, data["progress"], data["data"]) == ("progress", 0.47, {"rows": 14})
+
+    report(api, job, progress=0.52)
+    assert next(events)[1]["progress"] == 0.52
+    api.ack(job.pk, worker_id="w")
+
+    name, data = next(events)
+    assert (name, data["progress"], data["state"]) == ("completed", 1.0, "completed")
+    assert list(events) == []
+
+
+@pytest.mark.parametrize(("state", "event"), [("dead", "failed"), ("cancelled", "cancelled")])
+def test_a_stream_tells_how_else_a_job_may_end(api, state, event):
+    (told,) = follow(api, JobFactory(**{state: True}))
+
+    assert told[0] == event
+
+
+def test_there_is_no_stream_of_a_job_that_is_not_there(api):
+    reply = api.see(f"jobs/{uuid7()}/progress/stream")
+
+    assert reply.status_code == 404 and refusal(reply)["code"] == "not_found"
+
+
+def test_beyond_the_waiters_there_may_be_a_stream_tells_how_it_stands(api, job, settings):
+    settings.OJS = settings.OJS | {"MAX_WAITING": 0}
+    report(api, job, progress=0.5)
+
+    assert [name for name, _ in follow(api, job)] == ["progress"]

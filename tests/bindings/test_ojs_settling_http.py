@@ -224,6 +224,14 @@ def test_a_failure_that_exhausts_the_job_is_answered_as_documented(api):
     assert "next_attempt_at" not in document
 
 
+def test_a_failure_and_its_job_tell_the_same_times(api):
+    last, again = held(attempt=3), held()
+
+    for job, name in ((last, "discarded_at"), (again, "next_attempt_at")):
+        answered = api.nack(job.pk).json()[name]
+        assert api.see(f"jobs/{job.pk}").json()["job"][name] == answered
+
+
 def test_shutdown_is_an_error_like_any_other_and_follows_the_policy(api):
     """§11.5, Appendix B."""
     job = held()
@@ -266,7 +274,10 @@ def test_an_error_is_understood_in_every_dialect(api, error, recorded):
     assert (kept.type, kept.code, kept.message) == recorded
 
 
-@pytest.mark.parametrize("error", [None, {}, 7, [], {"code": 7}, {"message": ["x"]}])
+@pytest.mark.parametrize(
+    "error",
+    [None, {}, 7, [], {"code": 7}, {"message": ["x"]}, {"code": "boom"}, {"message": "it broke"}],
+)
 def test_a_failure_must_say_what_went_wrong(api, error):
     job = held()
 

@@ -106,6 +106,7 @@ def test_labels_and_start_may_be_left_out(api):
         ("queues", []),
         ("queues", [7]),
         ("queues", [None]),
+        ("queues", ["email", ""]),
         ("concurrency", 0),
         ("concurrency", "10"),
         ("labels", "canary"),

@@ -10,7 +10,7 @@ import pytest
 from jobs import engine, maintenance
 from jobs.audit import of_shell
 from jobs.errors import QueueFull
-from jobs.models import Event, Job, Queue
+from jobs.models import Event, Job, Queue, RateLimit
 from jobs.producer import enqueue
 from tests.factories import JobFactory, QueueFactory, ago, many_jobs
 from tests.ojs_client import V1, refusal
@@ -274,3 +274,48 @@ def test_a_workflow_that_is_under_way_goes_on_whatever_new_jobs_are_told(api, cl
     assert (second.state, second.timeout) == ("available", timedelta(seconds=7))
     flow["steps"] = steps[1:]
     assert api.send("workflows", flow).status_code in (422, 429, 503), "a new one is refused"
+
+
+POLICY = {"default_retry": {"max_attempts": 7}, "default_timeout": 60, "concurrency": 2}
+
+
+def set_default(api, **config):
+    return put(api, "queues/_default/config", config)
+
+
+def test_queues_made_from_now_on_are_as_the_default_policy_says(db, api):
+    """OJS queue configuration §7: its first job, too; queues there are stay as they are."""
+    api.pushed(options={"queue": "old"})
+    assert set_default(api, **POLICY).json()["config"] == POLICY
+    assert api.see("queues/_default/config").json()["config"] == POLICY
+
+    job = api.job(api.pushed(options={"queue": "new"}))
+
+    assert (job["max_attempts"], job["timeout_ms"]) == (7, 60_000)
+    assert POLICY.items() <= api.see("queues/new/config").json()["config"].items()
+    assert api.job(api.pushed(options={"queue": "new", "max_attempts": 2}))["max_attempts"] == 2
+    assert api.job(api.pushed(options={"queue": "old"}))["max_attempts"] == 3
+    assert "_default" not in api.see("queues").content.decode()
+    assert len(api.fetch("new", count=10)) == 2
+
+
+def test_what_a_queue_is_told_itself_goes_over_the_default_policy(db, api):
+    set_default(api, **POLICY, rate_limit={"limit": 5, "period": "PT1M"})
+
+    api.send("queues", {"name": "own", "config": {"default_timeout": 5}})
+    api.send("queues/waiting/pause", {})
+
+    own = api.see("queues/own/config").json()["config"]
+    assert (own["default_timeout"], own["concurrency"]) == (5, 2)
+    waiting = api.see("queues/waiting/config").json()["config"]
+    assert (waiting["default_timeout"], waiting["concurrency"]) == (60, 2)
+    assert RateLimit.objects.count() == 2
+
+
+def test_a_default_policy_may_be_taken_back_and_must_make_sense(db, api):
+    set_default(api, **POLICY)
+
+    assert set_default(api, concurrency=-1).status_code == 400
+    assert set_default(api, **dict.fromkeys(POLICY)).json()["config"] == {}
+    assert api.send("queues", {"name": "_default"}).status_code == 400
+    assert api.push(options={"queue": "_default"}).status_code == 400

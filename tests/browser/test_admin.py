@@ -53,7 +53,7 @@ def test_an_operator_quiets_a_worker(log_in, settings, script):
     assert message == "1 worker will hear “quiet” at its next heartbeat."
     beat = {"worker_id": worker.pk, "state": "running"}
     assert OJSClient().send("workers/heartbeat", beat).json()["state"] == "quiet"
-    page.click("#result_list >> text=web_1/a")
+    page.click("#convergence >> text=web_1/a")
     page.get_by_role("link", name="History").click()
     page.wait_for_url("**/history/**")
     assert "Directed to “quiet”. Reason: Deploy 42" in page.locator("#content").inner_text()

@@ -8,7 +8,6 @@ import pytest
 from django.utils import timezone
 
 from jobs import rollup
-from jobs.lifecycle import State
 from jobs.models import Job, Rollup
 from tests.factories import JobErrorFactory, JobFactory, QueueFactory, WorkerFactory, ago, many_jobs
 from workers import reaper
@@ -149,24 +148,6 @@ def test_a_queue_is_paused_from_the_dashboard(log_in):
 
     page.wait_for_url(f"**{DASHBOARD}")
     assert "“mail” is paused by admin" in page.locator("[data-live=attention]").inner_text()
-
-
-def test_a_number_of_the_dead_letter_is_retried_as_a_whole(log_in):
-    a_busy_hour()
-    for _ in range(3):
-        JobErrorFactory(job=JobFactory(dead=True), type="timeout")
-    page = log_in()
-    page.goto("/admin/ojs_jobs/deadjob/")
-    page.locator(".ojs-matrix tr", has_text="timeout").get_by_role("link").first.click()
-    page.wait_for_url("**error=timeout**")
-    page.check("#action-toggle")
-    page.select_option("select[name=action]", "retry")
-    page.click("button[name=index]")
-    page.click("text=Retry these jobs")
-
-    message = page.locator(".messagelist .success").inner_text()
-    assert message == "3 jobs are available again, with fresh attempts."
-    assert Job.objects.filter(state=State.DISCARDED).count() == 1
 
 
 def test_more_than_a_thousand_jobs_are_cancelled_after_their_number_was_typed(log_in):

@@ -37,6 +37,13 @@ PARTS = (
     "ext-observability",
 )
 """Suites of extensions that the manifest does not name."""
+TIGHT = {
+    *(f"L1-RTR-{number:03}" for number in (1, 2, 8, 9, 10, 13)),
+    "EXT-DUR-009",
+    "EXT-DUR-020",
+}
+"""They leave 200 ms or less between a deadline and the look for its effect. On a machine that had
+no time just then they get a second chance; what is wrong fails twice."""
 UNPASSABLE = {"L1-RTR-014"}
 """It wants error types that were never sent: passable in no reading (see the suite's README)."""
 
@@ -72,14 +79,25 @@ def api(database_url, folder):
 
 def verdicts(api, folder, suite: str) -> dict[str, list]:
     """Run the cases of a suite; return what is to be said of each that did not pass."""
+    failed = run(api, folder, suite)
+    for case in failed.keys() & TIGHT:
+        failed |= {case: []} | run(api, folder, suite, "--test", case)
+    return {case: failures for case, failures in failed.items() if failures}
+
+
+def run(api, folder, suite: str, *options: str) -> dict[str, list]:
     report = folder / f"{suite.replace('/', '-')}.json"
     command = [sys.executable, str(SUITES / "run_cases.py"), "--strict", "--json", str(report)]
     command += ["--url", api.url, "--suites", str(SUITES / "suites" / suite)]
-    command += ["--reset-url", f"{api.url}/ojs/v1/admin/reset"]
+    command += ["--reset-url", f"{api.url}/ojs/v1/admin/reset", *options]
     subprocess.run(command, check=False, capture_output=True, timeout=240)
     tests = json.loads(report.read_text())["tests"]
     assert tests, f"there are no cases in {suite}"
-    return {test["test_id"]: test["failures"] for test in tests if test["status"] != "pass"}
+    return {
+        test["test_id"]: test["failures"] or [test["status"]]
+        for test in tests
+        if test["status"] != "pass"
+    }
 
 
 def test_every_case_of_the_levels_the_manifest_claims_passes(api, folder):

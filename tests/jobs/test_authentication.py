@@ -148,6 +148,7 @@ ENDPOINTS = [
     ("POST", "jobs/{id}/fail", "work"),
     ("DELETE", "workers/worker-1", "work"),
     ("GET", "jobs/{id}/progress", "produce"),
+    ("GET", "jobs/{id}/progress/stream", "produce"),
     ("PUT", "jobs/{id}/progress", "work"),
     ("POST", "workers/progress", "work"),
     ("POST", "jobs/{id}/checkpoint", "work"),

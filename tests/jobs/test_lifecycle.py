@@ -18,6 +18,7 @@ from jobs.engine.claim import CLAIM
 from jobs.engine.enqueue import INSERT
 from jobs.engine.reclaim import RECLAIM
 from jobs.engine.settle import COMPLETE
+from jobs.engine.timers import PROMOTE
 from jobs.errors import OJSError
 from jobs.lifecycle import TERMINAL, TRANSITIONS, WAITING, Event, State, sources
 from jobs.models import Job
@@ -269,6 +270,13 @@ def test_the_reclaiming_statement_names_the_states_of_the_table():
 
     assert guards == [set(sources(E.TIMEOUT, S.AVAILABLE)), set(sources(E.TIMEOUT, S.DISCARDED))]
     assert states_in("SET state", RECLAIM) == [{"available"}, {"discarded"}]
+
+
+def test_the_promoting_statement_names_the_states_of_the_table():
+    (source,) = states_in(r"(?:WHERE|AND) state", PROMOTE)
+
+    assert source == set(sources(E.TIMER, S.AVAILABLE))
+    assert states_in("SET state", PROMOTE) == [{"available"}]
 
 
 def test_the_enqueueing_statement_names_the_states_of_the_table():

@@ -16,10 +16,10 @@ import pytest
 from django.db import connection, transaction
 from django.db.models.functions import Now
 
-from jobs import engine
+from jobs import dashboard, engine
 from jobs.identifiers import uuid7
 from jobs.lifecycle import WAITING, State
-from jobs.models import DeadJob, Job
+from jobs.models import DeadJob, Job, Queue
 from tests.factories import WorkerFactory
 from workers import protocol
 
@@ -148,6 +148,12 @@ def test_an_ack_finds_its_jobs_by_primary_key_and_nothing_else(big_table, count)
     assert indexes(found) == {"ojs_jobs_job_pkey"}
 
 
+def test_promotion_finds_what_is_due_by_its_index(big_table):
+    found = plan_of(engine.promote_due, "WITH due")
+
+    assert indexes(found) <= {"ojs_job_due", "ojs_jobs_job_pkey"}
+
+
 SWEEPS = {
     "what a worker holds": (Job.objects.held_by("worker-1"), "ojs_job_reserved"),
     "expired reservations": (Job.objects.overdue(), "ojs_job_reserved"),
@@ -179,3 +185,22 @@ def test_no_sweep_reads_the_whole_table(big_table, name):
     sql, parameters = jobs.query.sql_with_params()
 
     assert indexes(plan(sql, parameters)) == {index}
+
+
+def test_counts_above_a_list_and_depths_of_queues_are_read_from_indexes(big_table):
+    Queue.objects.bulk_create(Queue(name=f"queue-{number}") for number in range(5))
+    names = [f"queue-{number}" for number in range(5)]
+
+    counts = plan_of(dashboard.state_counts, "SELECT (SELECT count(*)")
+    depths = plan_of(lambda: dashboard.depths(names), "SELECT queue.name")
+    Queue.objects.all().delete()
+
+    assert indexes(counts) == {
+        "ojs_job_due",
+        "ojs_job_fetchable",
+        "ojs_job_finished",
+        "ojs_job_pending",
+        "ojs_job_reserved",
+    }
+    assert indexes(depths) == {"ojs_job_due", "ojs_job_fetchable", "ojs_job_reserved"}
+    assert "Sort Key: ojs_jobs_job.rate_key" not in depths

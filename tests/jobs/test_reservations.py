@@ -127,6 +127,7 @@ def test_an_expired_reservation_gives_the_job_back_with_the_next_attempt_counted
     assert (job.state, job.attempt, job.attempt_counted) == (State.AVAILABLE, 2, True)
     assert (job.reserved_by, job.reserved_until, job.reserved_for) == ("", None, None)
     assert job.enqueued_at > ago(60)
+    assert job.started_at is None  # core §6.3
     error = job.errors.get()
     assert (error.attempt, error.type, error.code) == (1, *["visibility_timeout"] * 2)
     assert error.worker_id == "worker-1"

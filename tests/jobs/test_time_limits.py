@@ -128,6 +128,17 @@ def test_the_ttl_is_about_the_first_attempt_and_not_about_the_next(api, way):
     assert api.job(job_id)["expires_at"] == "2099-01-01T00:00:00Z"
 
 
+@pytest.mark.parametrize("sent", ["2099-12-31T23:59:60.5Z", "2099-01-01T00:00:00+16:00"])
+def test_a_date_that_the_database_would_not_read_stops_no_recovery(api, sent):
+    api.pushed(enqueue_ttl=300, expires_at=sent)
+    api.fetch(worker_id="w")
+    Job.objects.update(reserved_until=ago(1))
+
+    assert engine.expire() == 1
+
+    assert Job.objects.get().expires_at.year >= 2098
+
+
 def test_a_grace_period_puts_the_end_of_an_attempt_off():
     job = JobFactory(active=True, timeout=60 * SECOND, grace_period=30 * SECOND, started_at=ago(80))
     assert engine.time_out() == 0

@@ -49,7 +49,7 @@ def test_a_job_is_an_object(document):
     with pytest.raises(InvalidRequest) as refused:
         new_job(document, NOW)
 
-    assert refused.value.details["validation_errors"][0]["path"] == "$."
+    assert refused.value.details["validation_errors"][0]["path"] == "$"
 
 
 @pytest.mark.parametrize("field", ["type", "args"])

@@ -210,6 +210,12 @@ def parents(context: Any) -> Any:
     return context.parent_results
 
 
+@handler("shop.when")
+def when(context: Any) -> float:
+    """What time it is now that the handler runs."""
+    return time.time()
+
+
 @handler("shop.nap")
 def nap(context: Any, seconds: float) -> None:
     time.sleep(seconds)

@@ -89,3 +89,14 @@ def test_what_kubernetes_would_run_does_what_it_says(tmp_path, database_url):
 
 def is_stopped(pid: int) -> bool:
     return bool(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+
+
+def test_the_guide_names_tests_that_exist():
+    table = GUIDE.partition("## What tests what")[2].partition("\n\n| rule")[2]
+    files = [*Path(__file__).parent.glob("test_runtime*.py")]
+    names = re.findall(r"def (test_\w+)", "".join(file.read_text() for file in files))
+    quoted = re.findall(r"`(?:\w+: )?([a-z_…]*[_…][a-z_…]*)`", table)
+    patterns = ["test_.*?" + name.strip("…").replace("…", ".*") + ".*" for name in quoted]
+
+    assert len(quoted) > 20
+    assert [p for p in patterns if not any(re.fullmatch(p, name) for name in names)] == []

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Group
 from django.core.management import CommandError, call_command
+from django.db import connection
 from django.utils import timezone
 
 import jobs
@@ -163,6 +164,27 @@ def test_a_handler_that_leaves_a_transaction_open_harms_no_other(shop):
         becomes(made, "completed")
     assert Job.objects.get(pk=made.id).result == [False, True]
     assert not Group.objects.exists()
+
+
+@pytest.mark.postgres
+def test_a_connection_that_shall_not_last_is_closed_when_its_job_ends(shop, monkeypatch):
+    """`CONN_MAX_AGE = 0`, as Django has it: what stays fetches, beats and listens."""
+    monkeypatch.setenv("SHOP_CONN_MAX_AGE", "0")
+    made = [jobs.enqueue("shop.connections") for _ in range(20)]
+    with shop.worker() as started:
+        for job in made:
+            becomes(job, "completed")
+        eventually(lambda: connections_of_others() == 3, lambda: started.output)
+
+
+def connections_of_others() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        (count,) = cursor.fetchone()
+    return int(count)
 
 
 # Effects that happen exactly once

@@ -90,9 +90,9 @@ def _tell(
         text = f"{text} {rest}"
     model_admin.message_user(request, text, messages.SUCCESS if count else messages.WARNING)
     origin = back(request)
-    if not count or given.action_id is None or asked == 1:
+    if not count or given.action_id is None:
         return origin
-    # Several: where it can be watched how they come to it.
+    # Where it can be watched how they come to it.
     url = reverse(
         "admin:ojs_workers_worker_order",
         args=[given.action_id],

@@ -154,6 +154,7 @@ FAILURE: Schema = {
     "description": "What went wrong: an object, or a text.",
     "oneOf": [
         obj(
+            "message",
             type=text(maxLength=255),
             code=text(maxLength=255),
             message=text(),
@@ -162,7 +163,7 @@ FAILURE: Schema = {
             backtrace=array(text()),
             rate_limit_until=WHEN,
         )
-        | {"anyOf": [{"required": ["type"]}, {"required": ["code"]}, {"required": ["message"]}]},
+        | {"anyOf": [{"required": ["type"]}, {"required": ["code"]}]},
         text(),
     ],
 }

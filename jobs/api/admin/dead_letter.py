@@ -19,7 +19,7 @@ from ..queues import errors_by_job, list_dead
 from .base import AdminViewSet, confirmed, reason_of
 from .documents import COLUMNS, line, moment, reply
 from .paging import page
-from .search import filtered, ordered
+from .search import failed_with, filtered, moment_of, of_type, ordered
 
 NEWEST = 10_000
 """Jobs whose errors are told apart; `DEAD_LETTER_MAX` keeps no more by default."""
@@ -134,5 +134,26 @@ class WholeDeadLetterViewSet(AdminDeadLetterViewSet):
         return Scope.OPERATE if self.action == "list" else super().scope
 
     def list(self, request: Any) -> Response:
-        """Newest first, in full; `queue` and `type` filter."""
-        return list_dead(request, self.caller)
+        """Newest first, in full, narrowed by what §9.1 names."""
+        return list_dead(
+            request.query_params, narrowed(self.own(DeadJob.objects.all()), request.query_params)
+        )
+
+
+def narrowed(dead: Any, parameters: Any) -> Any:
+    """Those of a `queue`, a `type`, an `error_type`, discarded `since` and `until` (§9.1).
+
+    Raises:
+        InvalidRequest: one of them breaks its rule.
+    """
+    if parameters.get("queue"):
+        dead = dead.filter(queue=parameters["queue"])
+    if parameters.get("type"):
+        dead = of_type(dead, parameters["type"])
+    if parameters.get("error_type"):
+        dead = failed_with(dead, parameters["error_type"])
+    now = timezone.now()
+    for name, lookup in (("since", "finished_at__gte"), ("until", "finished_at__lt")):
+        if (wanted := moment_of(parameters, name, now)) is not None:
+            dead = dead.filter(**{lookup: wanted})
+    return dead

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Iterator
 from email.utils import format_datetime
 from typing import Any, ClassVar
+from uuid import UUID
+
+from django.http import StreamingHttpResponse
 
 from jobs import engine, projects
+from jobs.api import waiting
 from jobs.api.base import Response, dumps
+from jobs.api.dialects import EVENTS
 from jobs.api.jobs import parse_id
-from jobs.errors import Conflict, InvalidRequest
+from jobs.conf import ojs_settings
+from jobs.errors import Conflict, InvalidRequest, JobNotFound
 from jobs.fields import Document, missing, refuse, wrong_type
 from jobs.timestamps import format_timestamp
 
@@ -26,11 +33,23 @@ DATA = 64 * 1024
 class ProgressViewSet(WorkerViewSet):
     """`/ojs/v1/jobs/{id}/progress`"""
 
-    scopes: ClassVar[dict[str, str]] = {"retrieve": "produce", "report": WORK}
+    scopes: ClassVar[dict[str, str]] = {"retrieve": "produce", "stream": "produce", "report": WORK}
 
     def retrieve(self, request: Any, job_id: str) -> Response:
         """How far a job is; null where nobody said (§7.1)."""
         return _answer(engine.progress_of(parse_id(job_id)))
+
+    def stream(self, request: Any, job_id: str) -> StreamingHttpResponse:
+        """Server-sent events: each report, and the job's end (§7.2).
+
+        After `MAX_WAIT` the stream ends, job or not: an `EventSource` comes back by itself.
+        """
+        identifier = parse_id(job_id)
+        engine.progress_of(identifier)  # refused before the stream has begun
+        response = StreamingHttpResponse(_events(identifier), content_type=EVENTS)
+        response["Cache-Control"] = "no-cache"
+        response["X-Accel-Buffering"] = "no"
+        return response
 
     def report(self, request: Any, job_id: str | None = None) -> Response:
         """PROGRESS (§6.1); `percentage` is what the public SDKs send."""
@@ -62,6 +81,40 @@ class ProgressViewSet(WorkerViewSet):
         return _answer(standing)
 
 
+ENDS = {"completed": "completed", "discarded": "failed", "cancelled": "cancelled"}
+"""State → the event that tells it (§7.2)."""
+
+
+def _events(job_id: UUID) -> Iterator[bytes]:
+    told: Any = None
+    yield b"retry: 1000\n\n"
+    for standing in waiting.looks(lambda: _standing(job_id), ojs_settings.MAX_WAIT.total_seconds()):
+        if standing is None:
+            return
+        if standing.state in ENDS:
+            yield _event(ENDS[standing.state], _said(standing, "progress", "state", "updated_at"))
+            return
+        if standing.updated_at is not None and standing != told:
+            told = standing
+            yield _event("progress", _said(standing, "progress", "data", "message", "updated_at"))
+
+
+def _standing(job_id: UUID) -> engine.Standing | None:
+    try:
+        return engine.progress_of(job_id)
+    except JobNotFound:
+        return None  # deleted since
+
+
+def _event(name: str, data: dict[str, Any]) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), dumps(data))
+
+
+def _said(standing: engine.Standing, *names: str) -> dict[str, Any]:
+    document = _document(standing)
+    return {name: document[name] for name in names if document[name] is not None}
+
+
 def _value(body: Document) -> float | None:
     value, scale = body.get("progress"), 1.0
     name = "progress"
@@ -76,8 +129,8 @@ def _value(body: Document) -> float | None:
     return float(value) / scale
 
 
-def _answer(standing: engine.Standing) -> Response:
-    document: dict[str, Any] = {
+def _document(standing: engine.Standing) -> dict[str, Any]:
+    return {
         "job_id": str(standing.job_id),
         "state": standing.state,
         "progress": standing.value,
@@ -85,7 +138,10 @@ def _answer(standing: engine.Standing) -> Response:
         "message": standing.message or None,
         "updated_at": format_timestamp(standing.updated_at) if standing.updated_at else None,
     }
-    response = Response(document)
+
+
+def _answer(standing: engine.Standing) -> Response:
+    response = Response(_document(standing))
     response["Cache-Control"] = "no-cache"
     if standing.value is not None:
         response["X-OJS-Progress"] = repr(standing.value)

@@ -70,6 +70,8 @@ def description(body: Document, caller: Any, version: str) -> Description:
         version=version[:255] or None,
         project=caller.project or None,
     )
+    if "" in (found.queues or ()):
+        raise refuse("queues", "A queue has a name.", validation="min_length")
     if found.labels is not None:
         admission.check_label(found.labels, caller)
     return found
@@ -221,6 +223,7 @@ def _at(place: str, read: Any, item: Document, caller: Any) -> Any:
     except InvalidRequest as refusal:
         refusal.message = f"{place}: {refusal.message}"
         refusal.details["field"] = f"{place}.{refusal.details.get('field', '')}"
+        fields.within(place, refusal)
         raise
 
 
@@ -256,6 +259,7 @@ def failure(body: Document, caller: Any) -> Failure:
         _read_error(found, error)
     except InvalidRequest as refusal:
         refusal.details["field"] = f"error.{refusal.details.get('field', '')}"
+        fields.within("error", refusal)
         raise
     return found
 
@@ -267,8 +271,11 @@ def _read_error(found: Failure, error: Document) -> None:
     found.details = fields.mapping(error, "details")
     found.rate_limit_until = fields.when(error, "rate_limit_until", timezone.now())
     named = fields.text(error, "type")
-    if not (named or found.code or found.message):
+    # `code` is what HTTP §10.3 asks for, `type` what core §8.1 does; `message` both do.
+    if not (named or found.code):
         raise missing("code")
+    if error.get("message") is None:
+        raise missing("message")
     inner = (found.details or {}).get("error_class")
     found.type = named or (inner if type(inner) is str else "") or found.code or found.type
     found.type = found.type[:255]

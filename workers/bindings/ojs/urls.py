@@ -43,6 +43,11 @@ urlpatterns = [
         name="progress",
     ),
     path(
+        "ojs/v1/jobs/<str:job_id>/progress/stream",
+        ProgressViewSet.as_view({"get": "stream"}),
+        name="progress-stream",
+    ),
+    path(
         "ojs/v1/jobs/<str:job_id>/checkpoint",
         CheckpointViewSet.as_view(
             {"post": "save", "put": "save", "get": "retrieve", "delete": "destroy"}

@@ -237,6 +237,21 @@ OPERATIONS = {
         {200: Reply("null where nobody said.", PROGRESS, STANDING)},
         refusals=NO_JOB,
     ),
+    ("GET", "/ojs/v1/jobs/{job_id}/progress/stream"): Operation(
+        "Jobs",
+        "Follow how far a job is",
+        {
+            200: Reply(
+                "`progress` for each report, then `completed`, `failed` or `cancelled`.",
+                text(),
+                'event: progress\ndata: {"progress":0.47}\n\n',
+                media_types=("text/event-stream",),
+            )
+        },
+        "Server-sent events (OJS progress §7.2). The stream ends with the job, or after "
+        '`OJS["MAX_WAIT"]`; an `EventSource` comes back by itself.',
+        refusals=NO_JOB,
+    ),
     ("PUT", "/ojs/v1/jobs/{job_id}/progress"): REPORTED,
     ("POST", "/ojs/v1/workers/progress"): Operation(
         "Progress",

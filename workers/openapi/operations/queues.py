@@ -119,8 +119,15 @@ OPERATIONS = {
         },
         query=(
             Query("queue", text()),
-            Query("type", text()),
-            Query("limit", integer(minimum=1, maximum=100, default=50)),
+            Query("type", text(), "`email.*` means all that begin so."),
+            Query("error_type", text(), "The type of the last error."),
+            Query("since", TIME, "Discarded then or later."),
+            Query("until", TIME, "Discarded before."),
+            Query(
+                "limit",
+                integer(minimum=1, maximum=200, default=50),
+                "A page has 100 at most.",
+            ),
             OFFSET,
             CURSOR,
         ),

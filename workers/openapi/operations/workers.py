@@ -257,7 +257,10 @@ OPERATIONS = {
         "This job has failed",
         {200: Reply("Its retry policy decided what follows.", ref("Failed"), NACKED)},
         body=obj(**{name: schema for name, schema in NACK.items() if name != "job_id"}),
-        example={"worker_id": "worker-1", "error": {"message": "451 try later"}},
+        example={
+            "worker_id": "worker-1",
+            "error": {"code": "handler_error", "message": "451 try later"},
+        },
         refusals=LOST | TOO_LARGE,
     ),
     ("POST", "/ojs/v1/jobs/{job_id}/checkpoint"): SAVED,

@@ -1,0 +1,73 @@
+"""What queues are born with: the default policy of those nobody configured (queue config §7)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from django.utils import timezone
+
+from .. import queue_config
+from ..database import atomic
+from ..events import queue_event, record
+from ..models import Queue, QueuePolicy, RateLimit
+from .limits import QUEUE_KEY
+
+DEFAULT = "_default"
+"""No queue can be called that."""
+
+
+def default_policy() -> dict[str, Any]:
+    """The configuration of queues made from now on; empty where nobody set one."""
+    found = QueuePolicy.objects.filter(pk=DEFAULT).values_list("config", flat=True).first()
+    return found or {}
+
+
+def change_default(changes: dict[str, Any]) -> dict[str, Any]:
+    """Change the default policy by a checked configuration; null takes a member away (§7.1).
+
+    Queues there are already stay as they are (§4).
+    """
+    with atomic():
+        QueuePolicy.objects.get_or_create(pk=DEFAULT)
+        row = QueuePolicy.objects.select_for_update().get(pk=DEFAULT)
+        row.config = queue_config.merged(row.config, changes)
+        QueuePolicy.objects.filter(pk=DEFAULT).update(config=row.config, updated_at=timezone.now())
+        record([queue_event("queue.config_updated", DEFAULT, changed=sorted(changes))])
+    config: dict[str, Any] = row.config
+    return config
+
+
+def make(names: Collection[str], policy: dict[str, Any]) -> None:
+    """Make queues that do not exist yet, as the policy says."""
+    there: set[str] = set()
+    if policy.get("rate_limit"):
+        there = set(Queue.objects.filter(pk__in=names).values_list("pk", flat=True))
+    rows = [Queue(name=name, **columns(policy)) for name in sorted(names)]
+    Queue.objects.bulk_create(rows, ignore_conflicts=True)
+    for name in sorted(set(names) - there):
+        remember_rate(name, policy.get("rate_limit"), is_new=True)
+
+
+def columns(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration as the columns of a queue."""
+    kept = {name: value for name, value in config.items() if name != "concurrency"}
+    return {
+        "config": kept,
+        "concurrency": config.get("concurrency"),
+        "max_depth": config.get("max_depth"),
+        "has_limits": "rate_limit" in config,
+        "is_guarded": queue_config.says_something_about_new_jobs(config),
+    }
+
+
+def remember_rate(queue: str, policy: dict[str, Any] | None, *, is_new: bool = False) -> None:
+    """Let the limits know of a whole queue's rate, or that it has none."""
+    key = QUEUE_KEY + queue
+    if policy is None:
+        if not is_new:
+            RateLimit.objects.filter(pk=key).delete()
+        return
+    now = timezone.now()
+    RateLimit.objects.bulk_create([RateLimit(key=key, updated_at=now)], ignore_conflicts=True)
+    RateLimit.objects.filter(pk=key).update(policy=policy, closed_until=None, updated_at=now)
