@@ -246,7 +246,8 @@ drain = run_jobs
 
 
 def advance_time(by: timedelta | None = None, **parts: float) -> None:
-    """Let time pass for the jobs: `advance_time(hours=24)`. Delays and deadlines come nearer.
+    """Let time pass for the jobs: `advance_time(hours=24)`. Delays and deadlines come nearer, and
+    recurring schedules enqueue what falls due (outside `fake()`).
 
     Nothing else notices: Django and the database keep their clocks.
     """
@@ -260,6 +261,7 @@ def advance_time(by: timedelta | None = None, **parts: float) -> None:
     for name in ("scheduled_at", "expires_at"):
         jobs = Job.objects.filter(**{f"{name}__isnull": False})
         jobs.update(**{name: F(name) - by})
+    engine.let_time_pass(by)
 
 
 def fail_next(type: str, error: BaseException) -> None:

@@ -5,10 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from django.http import HttpRequest, HttpResponseBase
-from django.urls import resolve
+from django.urls import ResolverMatch, URLResolver, get_resolver, get_urlconf
 from django.utils import translation
 
 PROTOCOLS = ("/ojs/", "/flare/")
+
+
+MOST = 1_000
+_matches: dict[tuple[URLResolver, str], ResolverMatch] = {}
+
+
+def _resolve(path: str) -> ResolverMatch:
+    """Find the view of a path; where the path is all there is to it, only once.
+
+    Django tries one pattern after the other, more than twenty for an enqueue.
+    """
+    resolver = get_resolver(get_urlconf())
+    known = _matches.get((resolver, path))
+    if known is not None:
+        return known
+    match = resolver.resolve(path)
+    # One with a job's id hardly comes again, and names that nothing answers to are without end.
+    if match.url_name and not (match.args or match.kwargs) and len(_matches) < MOST:
+        _matches[resolver, path] = match
+    return match
 
 
 class ProtocolMiddleware:
@@ -29,7 +49,7 @@ class ProtocolMiddleware:
                 # The language of a person would outlive the request in this thread, and a worker
                 # be answered in it.
                 translation.deactivate()
-        match = request.resolver_match = resolve(request.path_info)
+        match = request.resolver_match = _resolve(request.path_info)
         response = match.func(request, *match.args, **match.kwargs)
         if not getattr(response, "is_rendered", True):
             response.render()

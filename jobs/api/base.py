@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import orjson
 from django.db import (
@@ -53,6 +53,7 @@ from . import dialects
 from .authentication import ApiKeyAuthentication, Caller
 from .body import read_object
 from .dialects import EVENTS, MEDIA_TYPE
+from .received import Received
 
 logger = logging.getLogger("jobs.api")
 
@@ -106,26 +107,6 @@ class Response(HttpResponse):
         super().__init__(content, status=status, content_type=MEDIA_TYPE)
 
 
-class PinnedNegotiation:
-    """There is one wire format; nothing is negotiated."""
-
-    def select_parser(self, request: Any, parsers: Any) -> Any:
-        return parsers[0] if parsers else None
-
-    def select_renderer(self, request: Any, renderers: Any, format_suffix: Any = None) -> Any:
-        return renderers[0], renderers[0].media_type
-
-
-class OJSRenderer:
-    media_type = MEDIA_TYPE
-    format = "json"
-    charset = None
-    render_style = "binary"
-
-    def render(self, data: Any, media_type: Any = None, context: Any = None) -> bytes:
-        return b"" if data is None else dumps(data)
-
-
 class OJSViewSet(ViewSet):
     """A viewset of the OJS HTTP binding. Each action says which scope it needs."""
 
@@ -133,8 +114,7 @@ class OJSViewSet(ViewSet):
     permission_classes: Any = []
     throttle_classes: Any = []
     parser_classes: Any = []
-    renderer_classes: Any = [OJSRenderer]
-    content_negotiation_class: Any = PinnedNegotiation
+    renderer_classes: Any = []
     versioning_class: Any = None
     # No part of a host site's OpenAPI document; ours is in `workers.openapi`.
     schema: Any = None
@@ -152,10 +132,12 @@ class OJSViewSet(ViewSet):
         # refused finish would be rolled back with the refusal.
         return transaction.non_atomic_requests(super().as_view(*args, **kwargs))
 
+    def initialize_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        self.action = self.action_map.get(request.method.lower(), "")
+        return Received(request)
+
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
-        self.format_kwarg = None
-        request.accepted_renderer, request.accepted_media_type = RENDERER, MEDIA_TYPE
-        request.version, request.versioning_scheme = None, None
+        """Hold the request to what every endpoint asks; there is nothing to negotiate."""
         check_version(request.META)
         check_url(request._request)
         scope = self.scope
@@ -182,10 +164,7 @@ class OJSViewSet(ViewSet):
 
     @cached_property
     def caller(self) -> Caller:
-        return cast(Caller, self.request.user)
-
-    def perform_content_negotiation(self, request: Any, force: bool = False) -> Any:
-        return RENDERER, MEDIA_TYPE
+        return AUTHENTICATION.authenticate(self.request)[0]
 
     @property
     def default_response_headers(self) -> dict[str, str]:
@@ -196,7 +175,6 @@ class OJSViewSet(ViewSet):
         return answer_error
 
     def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
-        response = super().finalize_response(request, response, *args, **kwargs)
         dress(request, response)
         return response
 
@@ -217,7 +195,7 @@ class OJSViewSet(ViewSet):
         return document or {}
 
 
-RENDERER = OJSRenderer()
+AUTHENTICATION = ApiKeyAuthentication()
 
 
 def check_version(headers: Any) -> None:

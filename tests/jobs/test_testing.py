@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 
 import jobs
-from jobs import testing
+from jobs import engine, testing
 from jobs.errors import DuplicateJob
 from jobs.lifecycle import State
 from jobs.models import Job
@@ -151,6 +152,31 @@ def test_advancing_time_makes_jobs_due(place, mails):
     assert testing.run_jobs() == 0
     testing.advance_time(hours=2)
     assert testing.run_jobs() == 1
+
+
+@pytest.mark.django_db
+def test_advancing_time_runs_schedules_as_often_as_they_fall_due(mails):
+    template = {"type": "tests.mail", "args": ["daily"]}
+    at = timezone.now() + timedelta(hours=2)
+    daily = f"{at.minute} {at.hour} * * *"
+    engine.upsert_cron(engine.NewCronJob("report", daily, template, enabled=True))
+
+    ran = []
+    for _ in range(12):
+        testing.advance_time(hours=4)
+        ran.append(testing.run_jobs())
+
+    assert ran == [1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.django_db
+def test_a_schedule_that_is_not_enabled_stays_silent(mails):
+    template = {"type": "tests.mail", "args": ["never"]}
+    engine.upsert_cron(engine.NewCronJob("report", "0 3 * * *", template, enabled=False))
+
+    testing.advance_time(hours=48)
+
+    assert testing.run_jobs() == 0
 
 
 @pytest.mark.parametrize(
