@@ -174,12 +174,13 @@ class _Round:
         if not label:
             return True
         taken = self.operation.steps.filter(phase=Phase.GONE, quieted_at__isnull=False).count()
+        # A label that those to be drained do not carry names the others, whenever they came.
+        carried = any(label in worker.labels for worker in self.workers.values())
         since = self.operation.started_at
         fresh = sum(
-            label in worker.labels
-            and worker.registered_at is not None
-            and worker.registered_at >= since
+            not carried or (worker.registered_at is not None and worker.registered_at >= since)
             for worker in running
+            if label in worker.labels
         )
         if fresh >= taken:
             return True

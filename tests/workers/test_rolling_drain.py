@@ -229,6 +229,32 @@ def test_it_waits_until_replacements_run(api):
     assert len(fleet.in_state("gone")) == 2
 
 
+def test_replacements_may_have_come_before_the_drain_began(api):
+    """As a deployment does: first the new ones, then the drain of the old."""
+    fleet = Fleet(api, 2, labels=["release-1"])
+    WorkerFactory(labels=["release-2"], registered_at=ago(60))
+    operation = begin(fleet, replacement_label="release-2")
+    for _ in range(12):
+        fleet.round()
+
+    operation.refresh_from_db()
+    assert operation.state == "completed"
+
+
+def test_those_with_the_label_of_the_drained_are_replacements_only_if_they_came_since(api):
+    fleet = Fleet(api, 2, labels=["blue"])
+    WorkerFactory(labels=["blue"], registered_at=ago(60))
+    begin(fleet, replacement_label="blue")
+    for _ in range(6):
+        fleet.round()
+    assert len(fleet.in_state("gone")) == 1
+
+    WorkerFactory(labels=["blue"], registered_at=ago(-1))
+    for _ in range(6):
+        fleet.round()
+    assert len(fleet.in_state("gone")) == 2
+
+
 def test_a_worker_that_dies_on_the_way_does_not_hold_it_up(api):
     fleet = Fleet(api, 2)
     operation = begin(fleet)
