@@ -82,7 +82,7 @@ class Rota:
     URL: str = _option("", "What the manifest calls it, where that is not where it listens.")
     HEARTBEAT_TIMEOUT: timedelta = _seconds(5, "Silence after which a Rota worker is dead.")
     THREADS: int = _option(8, "Messages worked on at once, each with a database connection.")
-    MAX_CONNECTIONS: int = _option(1_000, "Most connections of one process.")
+    MAX_CONNECTIONS: int = _option(10_000, "Most connections of one process.")
     MAX_MESSAGE: int = _option(16 * 1024 * 1024, "Largest message, in bytes.")
 
 

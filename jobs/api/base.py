@@ -13,12 +13,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import orjson
-from django.db import (
-    DatabaseError,
-    InterfaceError,
-    OperationalError,
-    transaction,
-)
+from django.db import DatabaseError, InterfaceError, OperationalError, transaction
 from django.http import Http404, HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from rest_framework import exceptions
@@ -233,6 +228,9 @@ def dress(request: Any, response: Any) -> None:
     response["OJS-Version"] = SPEC_VERSION
     response["X-Request-Id"] = request_id(raw)
     response["Content-Type"] = EVENTS if response.streaming else dialects.media_type(raw.META)
+    # What must say when to come again (OJS errors §10, ERR-006).
+    if response.status_code in (429, 503) and "Retry-After" not in response:
+        response["Retry-After"] = "5"
 
 
 def answer_error(problem: Exception, context: dict[str, Any]) -> Response:

@@ -203,10 +203,14 @@ def _move(
 
 
 def forget_enqueue_ttl(jobs: Iterable[Job]) -> None:
-    """Let jobs that were started in time wait as long as it takes for another attempt."""
+    """Let jobs that were started in time wait as long as it takes for another attempt.
+
+    One whose deadline an operator's retry took away goes on without any.
+    """
     for job in jobs:
         if enqueue_ttl(job) is not None:
-            Job.objects.filter(pk=job.pk).update(expires_at=expires_at_once_started(job))
+            bounded = Job.objects.filter(pk=job.pk, expires_at__isnull=False)
+            bounded.update(expires_at=expires_at_once_started(job))
 
 
 def _each(group: Sequence[tuple[Job, Outcome]], name: str, output_field: Any) -> Any:

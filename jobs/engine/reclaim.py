@@ -75,12 +75,10 @@ RECLAIM = """
         UPDATE ojs_jobs_job AS job
            SET state = 'available', attempt = job.attempt + 1, attempt_counted = true,
                enqueued_at = statement_timestamp(), started_at = NULL,
-               expires_at = CASE WHEN job.expires_at IS NULL OR NOT job.attributes ? 'enqueue_ttl'
-                                 THEN job.expires_at
-                                 ELSE (job.attributes->>'expires_at')::timestamptz END,
                reserved_by = '', reserved_until = NULL, reserved_for = NULL
           FROM judged
          WHERE job.id = judged.id AND judged.again AND job.state = 'active'
+     RETURNING job.id, job.attributes ? 'enqueue_ttl' AS had_to_start
     ), discarded AS (
         UPDATE ojs_jobs_job AS job
            SET state = 'discarded', finished_at = statement_timestamp(),
@@ -99,7 +97,8 @@ RECLAIM = """
          WHERE EXISTS (SELECT 1 FROM ojs_jobs_listener)
     ){told}
     SELECT (SELECT count(*) FROM lost),
-           (SELECT array_agg(id) FROM judged WHERE followed AND NOT again)
+           (SELECT array_agg(id) FROM judged WHERE followed AND NOT again),
+           (SELECT array_agg(id) FROM returned WHERE had_to_start)
       FROM rung
 """
 TOLD = """, told AS (
@@ -156,7 +155,10 @@ def _take_back_postgresql(lost: JobQuerySet, cause: Cause) -> int:
         parameters = (*parameters, cause.type, cause.message, cause == VISIBILITY_TIMEOUT)
     with connection().cursor() as cursor:
         cursor.execute(RECLAIM.format(lost=select, told=told), parameters)
-        count, ended = cursor.fetchone()
+        count, ended, begun = cursor.fetchone()
+    if begun:
+        # Their own `expires_at` is text, as their client spelled it: for Python to read.
+        forget_enqueue_ttl(Job.objects.filter(pk__in=begun).only("attributes"))
     follow(ended or ())
     return int(count)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -24,6 +26,7 @@ from jobs.validation import new_job
 from tests import processes
 from tests.conftest import url_of_test_database
 from tests.factories import ago
+from tests.processes import eventually
 from workers import reaper
 from workers.lifecycle import WorkerState
 from workers.models import Worker
@@ -454,6 +457,24 @@ r.brpop("queue:ready", 0)
 print("has a job", flush=True)
 r.brpop("queue:nothing", 0)
 """
+
+
+def test_the_worker_of_the_page_runs_what_its_line_pushes(connect, guarded, tmp_path, capsys):
+    page = (processes.ROOT / "docs" / "protocols" / "agq.md").read_text()
+    script = page.partition("```python\n")[2].partition("```\n")[0]
+    (line,) = re.findall(r"^    redis-cli -p 6380 (LPUSH .*)$", page, re.MULTILINE)
+    call_command("createsessionkey", f"worker-{socket.gethostname().split('.')[0]}")
+    key = capsys.readouterr().out.strip()
+    producer = Client(guarded.port, password=make_key("shop", scopes=["produce"])[1])
+    producer(*shlex.split(line))
+    known = {"AGQ_PORT": str(guarded.port), "AGQ_SESSION_KEY": key}
+
+    with processes.running([sys.executable, "-c", script], tmp_path / "page.log", known) as worker:
+        worker.wait_for("['sort'] {'file': 'a.txt'}")
+        eventually(lambda: Job.objects.get().state == State.COMPLETED)
+
+    assert Job.objects.get().result == {"task_results": []}
+    producer.redis.close()
 
 
 def test_the_job_of_a_worker_that_was_killed_is_done_by_another(connect, served, tmp_path):

@@ -51,6 +51,7 @@ def test_health_says_that_the_database_is_away(api, broken):
         reply = api.see("health")
 
     assert reply.status_code == 503
+    assert int(reply.headers["Retry-After"]) >= 1
     body = reply.json()
     assert (body["status"], body["backend"]["status"]) == ("degraded", "unhealthy")
     assert SECRET.encode() not in reply.content

@@ -7,7 +7,10 @@ from datetime import timedelta
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
+from django.core.management import call_command
+from django.core.management.base import SystemCheckError
 from django.db import connection
+from django.urls import clear_url_caches
 
 from jobs.checks import check_database, check_settings
 from jobs.conf import Settings, configured, ojs_settings
@@ -120,6 +123,15 @@ def test_a_value_of_the_wrong_type_is_an_error_and_no_traceback(settings, option
     assert option in message.msg
     with pytest.raises(ImproperlyConfigured):
         configured()
+
+
+def test_the_command_tells_of_it_like_of_any_other_error(settings):
+    """All checks run, those of URLs too, which look at every view."""
+    settings.OJS = {"HEARTBEAT_TIMEOUT": "abc"}
+    clear_url_caches()
+
+    with pytest.raises(SystemCheckError, match=r"ojs\.E002.*HEARTBEAT_TIMEOUT"):
+        call_command("check")
 
 
 @pytest.mark.parametrize(

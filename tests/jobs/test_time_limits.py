@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import pytest
 
@@ -153,6 +154,47 @@ def test_a_heartbeat_timeout_is_the_silence_a_reservation_outlasts(api):
     api.fetch(worker_id="w", visibility_timeout_ms=5000)
 
     assert Job.objects.get().reserved_for == 120 * SECOND
+
+
+def test_a_job_taken_back_keeps_the_expiry_that_its_client_spelled(api):
+    # PostgreSQL itself reads no offset beyond sixteen hours.
+    ours = api.pushed(enqueue_ttl=300, expires_at="2099-01-01T00:00:00+23:00")
+    plain = api.pushed()
+    assert {str(job.id) for job in engine.claim(["default"], count=2)} == {ours, plain}
+    Job.objects.update(reserved_until=ago(1))
+
+    assert engine.expire() == 2
+
+    assert Job.objects.get(pk=ours).expires_at == datetime(2098, 12, 31, 1, tzinfo=UTC)
+    assert Job.objects.get(pk=plain).expires_at is None
+
+
+def test_a_moment_may_be_spelled_with_any_offset(api):
+    job_id = api.pushed(
+        scheduled_at="2099-01-01T00:00:00-23:59", expires_at="2099-02-01T00:00:00+23:59"
+    )
+
+    job = Job.objects.get()
+    assert job.scheduled_at == datetime(2099, 1, 1, 23, 59, tzinfo=UTC)
+    assert job.expires_at == datetime(2099, 1, 31, 0, 1, tzinfo=UTC)
+    assert api.job(job_id)["expires_at"] == "2099-02-01T00:00:00+23:59"
+
+
+@pytest.mark.parametrize("how", ["expire", "fail"])
+def test_an_expiry_that_a_retry_took_away_does_not_come_back(api, how):
+    job_id = api.pushed(enqueue_ttl=300, expires_at="2099-01-01T00:00:00Z")
+    engine.claim(["default"])
+    engine.fail([engine.Failure(UUID(job_id), retryable=False)])
+    engine.retry([job_id])
+    engine.claim(["default"])
+
+    if how == "expire":
+        Job.objects.update(reserved_until=ago(1))
+        engine.expire()
+    else:
+        engine.fail([engine.Failure(UUID(job_id))])
+
+    assert Job.objects.get().expires_at is None
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.http import Http404
 from django.urls.resolvers import RegexPattern, RoutePattern, URLPattern
 
@@ -24,8 +25,12 @@ class Switched(URLPattern):
 
     @property
     def callback(self) -> Any:
-        # `reverse` looks at the view of every pattern there is, once.
-        return self._load() if ojs_settings.FLARE.ENABLED else _nothing
+        # `reverse` looks at the view of every pattern there is, once; so does the system check of
+        # URLs, beside the one that tells of a wrong setting.
+        try:
+            return self._load() if ojs_settings.FLARE.ENABLED else _nothing
+        except ImproperlyConfigured:
+            return _nothing
 
     @callback.setter
     def callback(self, load: Any) -> None:

@@ -16,7 +16,7 @@ from jobs.conf import ojs_settings
 from workers import reaper
 
 SIGN_OF_LIFE = 5
-"""Seconds between two signs of life."""
+"""Seconds between two signs of life, or a third of the silence that is complained of."""
 PATIENCE = (0.5, 1, 2, 5)
 """Seconds to wait for a database that is away, growing."""
 
@@ -59,10 +59,11 @@ class Command(BaseCommand):
         self._say(f"The reaper runs every {interval:g} s.")
         failures = 0
         last_sign = 0.0
+        often = min(SIGN_OF_LIFE, ojs_settings.REAPER_SILENT.total_seconds() / 3)
         while asked.empty():
             pause = interval
             try:
-                if time.monotonic() - last_sign >= SIGN_OF_LIFE:
+                if time.monotonic() - last_sign >= often:
                     reaper.sign_of_life(reaper.own_name())
                     last_sign = time.monotonic()
                 self._round(only, lambda: not asked.empty())
