@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from jobs.models import Event, Job, OperatorAction, Queue, Source
 from tests.factories import JobFactory, QueueFactory, WorkerFactory, many_jobs
 from tests.operators import choose, forms
 from tests.workers.sampler import sampling
-from workers import drain, fleet, rolling
+from workers import drain, fleet, protocol, rolling
 from workers.lifecycle import WorkerState
 from workers.models import UNFINISHED, Answer, Directive, FleetOperation, OperationStep, Worker
 
@@ -128,6 +129,29 @@ def test_an_abort_at_any_moment_leaves_nobody_quiet():
         assert not Worker.objects.exclude(directive__in=("", "running")).exists()
         assert not OperationStep.objects.filter(is_open=True).exists()
     assert not FleetOperation.objects.filter(state__in=UNFINISHED).exists()
+
+
+def test_no_fetch_that_begins_after_a_quiet_is_given_a_job():
+    for name in NAMES[:3]:
+        WorkerFactory(worker_id=name, concurrency=None)
+        many_jobs(40)
+        ordered = threading.Event()
+
+        def fetch(name: str = name, ordered: Any = ordered) -> list[tuple[bool, int]]:
+            seen = []
+            while sum(after for after, _ in seen) < 3:
+                after = ordered.is_set()
+                seen.append((after, len(protocol.fetch(["default"], worker_id=name, count=1))))
+            return seen
+
+        def quiet(name: str = name, ordered: Any = ordered) -> None:
+            fleet.order(Worker.objects.filter(pk=name), WorkerState.QUIET, actor=ONE)
+            ordered.set()
+
+        seen = [pair for pairs in together(fetch, fetch, quiet)[:2] for pair in pairs]
+
+        assert {given for after, given in seen if after} == {0}
+        assert Job.objects.active().filter(reserved_by=name).count() == sum(n for _, n in seen)
 
 
 # Through the admin: both have the question before them, and both say yes at once
