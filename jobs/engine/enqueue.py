@@ -243,7 +243,8 @@ def _record(job: NewJob) -> dict[str, Any]:
         document |= {name: getattr(job, name) for name in FOLLOWED}
     if job.project:
         document["project"] = job.project
-    return document
+    # What is not said is null there anyway, and PostgreSQL reads each member of the document.
+    return {name: value for name, value in document.items() if value is not None}
 
 
 def _insert_portable(new: Sequence[NewJob], admitted: bool) -> int:

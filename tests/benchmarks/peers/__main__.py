@@ -85,6 +85,9 @@ class Bench:
         }
         self.own_environment = environment(f"{head}/ours{tail}", COMPLETED_RETENTION=86_400) | {
             "DJANGO_SETTINGS_MODULE": "tests.shop.settings",
+            # As in production: DEBUG keeps a log of every query.
+            "DJANGO_DEBUG": "0",
+            "DJANGO_SECRET_KEY": "for-benchmarks-only-and-long-enough-for-any-check",
             "DJANGO_LOG_LEVEL": "WARNING",
             "SHOP_FOLDER": str(folder),
             "PEER_TICKS": str(self.ticks),
