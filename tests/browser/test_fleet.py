@@ -80,7 +80,7 @@ def test_an_operator_quiets_a_label_and_resumes_it(browse, admin_user, shop):
             becomes(job, "completed")
         assert Job.objects.get(pk=waiting.id).state == "available"
 
-        page.click("text=Back to the list")
+        page.get_by_role("link", name="Back", exact=True).click()
         page.wait_for_url("**/?label=blue")
         assert page.locator("#result_list tbody .ojs-chip-quiet").count() == 2
         order(page, "Resume", "They are in")
