@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from ..models import OperatorAction
 from . import display
 from .base import ReadOnlyModelAdmin
+from .verbs import VerbFilter, kind, verb
 
 
 @admin.register(OperatorAction)
@@ -22,14 +23,14 @@ class OperatorActionAdmin(ReadOnlyModelAdmin):
         "happened",
         "actor",
         "source",
-        "verb",
-        "target_kind",
+        "did",
+        "kind",
         "count",
         "chosen",
         "reason",
     )
     list_display_links = ("happened",)
-    list_filter = ("source", "verb")
+    list_filter = ("source", VerbFilter)
     search_fields = ("actor", "reason")
     search_help_text = _("Part of a name or a reason")
     ordering = ("-id",)
@@ -41,7 +42,7 @@ class OperatorActionAdmin(ReadOnlyModelAdmin):
                 "fields": (
                     "exactly",
                     ("actor", "source", "address"),
-                    ("verb", "target_kind", "count"),
+                    ("did", "kind", "count"),
                     "reason",
                     "whole_selection",
                 )
@@ -59,6 +60,14 @@ class OperatorActionAdmin(ReadOnlyModelAdmin):
     @admin.display(description=_("time"))
     def exactly(self, action: OperatorAction) -> str | SafeString:
         return display.moment(action.done_at)
+
+    @admin.display(description=_("verb"))
+    def did(self, action: OperatorAction) -> str:
+        return verb(action.verb)
+
+    @admin.display(description=_("target kind"))
+    def kind(self, action: OperatorAction) -> str:
+        return kind(action.target_kind)
 
     @admin.display(description=_("selection"))
     def chosen(self, action: OperatorAction) -> str | SafeString:

@@ -125,7 +125,7 @@ class CronJobAdmin(ReadOnlyModelAdmin):
         shown: str | SafeString = label
         if run.job_id:
             shown = display.job_link(self.admin_site.name, run.job_id, label)
-        return format_html('{} <span class="ojs-quiet">{}</span>', shown, run.reason)
+        return format_html('{} <span class="ojs-quiet">{}</span>', shown, _reason(run))
 
     @admin.display(description=_("in words"))
     def meaning(self, cron: CronJob) -> str:
@@ -189,7 +189,7 @@ class CronJobAdmin(ReadOnlyModelAdmin):
             return answer
         done = sum(run.job_id is not None for run in ran)
         text = ngettext("%(count)d job was enqueued.", "%(count)d jobs were enqueued.", done)
-        reasons = sorted({run.reason for run in ran if run.job_id is None})
+        reasons = sorted({_reason(run) for run in ran if run.job_id is None})
         told = " ".join([text % {"count": done}, *reasons])
         return say(self, request, done, told, len(ran))
 
@@ -223,6 +223,17 @@ class CronJobAdmin(ReadOnlyModelAdmin):
             )
         )
         return say(self, request, done, text % {"count": done}, done)
+
+
+REASONS = {
+    "manual": _("by hand"),
+    "overlap_skip": _("an earlier run has not finished"),
+}
+
+
+def _reason(run: CronRun) -> str:
+    """Why a run came about, or did not; a refusal says it in its own words."""
+    return str(REASONS.get(run.reason, run.reason))
 
 
 RUN_NOW = Question(

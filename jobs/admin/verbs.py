@@ -1,0 +1,71 @@
+"""What the verbs of the audit are called on a page; the record keeps the permission's name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.apps import apps
+from django.contrib.admin import SimpleListFilter
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
+
+from ..permissions import APPS
+
+VERBS = {
+    "quiet_worker": _("quieted workers"),
+    "resume_worker": _("resumed workers"),
+    "terminate_worker": _("terminated workers"),
+    "unflag_worker": _("cleared the flag of workers"),
+    "delete_worker": _("removed workers"),
+    "drain_fleet": _("drained the fleet"),
+    "enqueue_job": _("enqueued jobs by hand"),
+    "run_job": _("ran jobs now"),
+    "retry_job": _("retried jobs"),
+    "cancel_job": _("cancelled jobs"),
+    "discard_job": _("discarded jobs"),
+    "delete_job": _("deleted jobs"),
+    "change_job": _("changed jobs"),
+    "cancel_workflow": _("cancelled workflows"),
+    "pause_queue": _("paused queues"),
+    "resume_queue": _("resumed queues"),
+    "add_queue": _("added queues"),
+    "change_queue": _("changed queues"),
+    "purge_queue": _("deleted the jobs of queues"),
+    "delete_queue": _("deleted queues"),
+    "change_ratelimit": _("changed rate limits"),
+    "operate_cron": _("ran or switched cron jobs"),
+    "run_now_cron": _("ran cron jobs now"),
+    "enable_cron": _("enabled cron jobs"),
+    "disable_cron": _("disabled cron jobs"),
+    "delete_cron": _("deleted cron jobs"),
+    "register_spec": _("registered or withdrew job specs"),
+    "manage_keys": _("managed API keys"),
+    "maintenance": _("switched maintenance mode"),
+}
+
+
+def verb(name: str) -> str:
+    """The operator's words for a verb; one that nobody named here is shown as it is."""
+    return str(VERBS.get(name, name))
+
+
+def kind(name: str) -> str:
+    """What the things are called that it was done to; one that is no model of ours as it is."""
+    for app in APPS:
+        try:
+            return str(apps.get_model(app, name)._meta.verbose_name)
+        except LookupError:
+            continue
+    return name
+
+
+class VerbFilter(SimpleListFilter):
+    title = _("verb")
+    parameter_name = "verb"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        return sorted(VERBS.items(), key=lambda item: str(item[1]))
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(verb=self.value()) if self.value() else queryset
