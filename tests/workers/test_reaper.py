@@ -96,6 +96,7 @@ def test_every_chore_of_the_documented_list_is_there():
         "orphaned-jobs",
         "expired-reservations",
         "timeouts",
+        "total-timeouts",
         "schedules",
         "due-jobs",
         "expired-jobs",

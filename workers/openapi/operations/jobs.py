@@ -243,8 +243,12 @@ OPERATIONS = {
         {
             200: Reply(
                 "`progress` for each report, then `completed`, `failed` or `cancelled`.",
-                text(),
-                'event: progress\ndata: {"progress":0.47}\n\n',
+                obj(
+                    "event data",
+                    event=enum("progress", "completed", "failed", "cancelled"),
+                    data=text("A JSON object."),
+                ),
+                {"event": "progress", "data": '{"progress":0.47}'},
                 media_types=("text/event-stream",),
             )
         },
