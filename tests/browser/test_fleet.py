@@ -49,7 +49,7 @@ def order(page, verb, reason):
 def actions(page):
     """What the audit says, newest first."""
     page.goto(AUDIT)
-    columns = ("actor", "verb", "count", "chosen", "reason", "source")
+    columns = ("actor", "did", "count", "chosen", "reason", "source")
     return [
         tuple(row.locator(f".field-{column}").inner_text() for column in columns)
         for row in page.locator("#result_list tbody tr").all()
@@ -90,8 +90,8 @@ def test_an_operator_quiets_a_label_and_resumes_it(browse, admin_user, shop):
         becomes(waiting, "completed")
 
         assert actions(page) == [
-            ("admin", "resume_worker", "2", "filter: label=blue", "They are in", "admin"),
-            ("admin", "quiet_worker", "2", "filter: label=blue", "New disks", "admin"),
+            ("admin", "resumed workers", "2", "filter: label=blue", "They are in", "admin"),
+            ("admin", "quieted workers", "2", "filter: label=blue", "New disks", "admin"),
         ]
     assert not JobError.objects.exists(), "nothing was lost on the way"
 
@@ -134,7 +134,7 @@ def test_a_fleet_of_ten_is_drained_and_its_floor_holds_at_every_moment(log_in, s
         becomes(job, "completed")
     assert set(Job.objects.values_list("attempt", flat=True)) == {1}
     (row,) = actions(page)
-    assert row == ("admin", "drain_fleet", "10", "filter: label=blue", "Release 42", "admin")
+    assert row == ("admin", "drained the fleet", "10", "filter: label=blue", "Release 42", "admin")
 
 
 def test_a_filter_of_the_dead_letter_is_retried_and_who_did_it_is_read_in_the_audit(log_in):
@@ -156,7 +156,7 @@ def test_a_filter_of_the_dead_letter_is_retried_and_who_did_it_is_read_in_the_au
     left = JobError.objects.filter(job__state="discarded").values_list("type", flat=True)
     assert list(left) == ["timeout", "timeout"]
     (row,) = actions(page)
-    assert row[:3] + row[4:] == ("ann", "retry_job", "3", "The mail server is back", "admin")
+    assert row[:3] + row[4:] == ("ann", "retried jobs", "3", "The mail server is back", "admin")
     page.click("#result_list >> css=.field-happened a")
     page.wait_for_url("**/change/")
     shown = page.locator("#content").inner_text()
