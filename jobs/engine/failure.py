@@ -5,9 +5,10 @@ Takes many outcomes at once and answers each by itself, like `settle`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from django.db.models import Case, DateTimeField, DurationField, F, Value, When
 from django.db.models.functions import Now
@@ -165,6 +166,15 @@ def keeps_dead_letter(policy: RetryPolicy) -> bool:
     letter, the retry document's default has none, and losing fewer jobs is the better surprise.
     """
     return policy.on_exhaustion == "dead_letter" or not policy.explicit_exhaustion
+
+
+def by_dead_letter(jobs: Collection[Job]) -> Iterable[tuple[bool, list[UUID]]]:
+    """Sort exhausted jobs by whether they are kept, for one UPDATE of each kind there is."""
+    kept = {job.pk: keeps_dead_letter(RetryPolicy.parse(job.retry)) for job in jobs}
+    for dead_letter in (True, False):
+        ids = [pk for pk, is_kept in kept.items() if is_kept is dead_letter]
+        if ids:
+            yield dead_letter, ids
 
 
 def _move(

@@ -6,7 +6,7 @@ with the next attempt already counted (see `claim`) and not begun (core §6.3), 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -24,9 +24,8 @@ from ..events import job_event, record
 from ..lifecycle import Event, State
 from ..models import Job, JobError
 from ..querysets import JobQuerySet
-from ..retry import RetryPolicy
 from ..signals import jobs_reclaimed, send_on_commit
-from .failure import forget_enqueue_ttl, keeps_dead_letter
+from .failure import by_dead_letter, forget_enqueue_ttl
 from .following import follow
 
 BATCH_SIZE = 1000
@@ -200,17 +199,11 @@ def _return(ids: Sequence[UUID]) -> None:
     )
 
 
-def _discard(spent: Sequence[Job]) -> None:
-    for dead_letter in (True, False):
-        ids = [
-            job.pk
-            for job in spent
-            if keeps_dead_letter(RetryPolicy.parse(job.retry)) is dead_letter
-        ]
-        if ids:
-            Job.objects.filter(pk__in=ids).transition(
-                Event.TIMEOUT, State.DISCARDED, dead_letter=dead_letter
-            )
+def _discard(spent: Collection[Job]) -> None:
+    for dead_letter, ids in by_dead_letter(spent):
+        Job.objects.filter(pk__in=ids).transition(
+            Event.TIMEOUT, State.DISCARDED, dead_letter=dead_letter
+        )
 
 
 def _events(job: Job, cause: Cause, now: Any) -> list[Any]:

@@ -18,10 +18,9 @@ from ..events import job_event, record
 from ..lifecycle import WAITING, Event, State
 from ..models import Job, JobError, Maintenance
 from ..querysets import JobQuerySet
-from ..retry import RetryPolicy
 from ..signals import jobs_discarded, jobs_failed, jobs_promoted, send_on_commit
 from ..time_limits import enqueue_ttl, is_about_its_start
-from .failure import fail_locked, keeps_dead_letter
+from .failure import by_dead_letter, fail_locked
 from .following import follow
 from .outcomes import Failure
 
@@ -227,13 +226,8 @@ def discard_overdrawn() -> int:
             return 0
         errors = {job.pk: _overdraft(job, now) for job in late}
         JobError.objects.bulk_create(errors.values())
-        for dead_letter in (True, False):
-            chosen = [
-                job.pk
-                for job in late
-                if keeps_dead_letter(RetryPolicy.parse(job.retry)) is dead_letter
-            ]
-            jobs = Job.objects.filter(pk__in=chosen)
+        for dead_letter, ids in by_dead_letter(late):
+            jobs = Job.objects.filter(pk__in=ids)
             jobs.transition(Event.EXPIRE, State.DISCARDED, dead_letter=dead_letter)
             jobs.transition(
                 Event.FAIL, State.DISCARDED, dead_letter=dead_letter, finished_by=F("reserved_by")
