@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 from . import memory
@@ -32,7 +33,12 @@ from .state import ProcessState
 logger = logging.getLogger("workers.runtime")
 
 LINGER = 0.001
-"""Seconds a report waits for those of other jobs that are about to end: one commit for all."""
+"""Seconds reports wait for those of other jobs that are about to end: one exchange for all."""
+GLANCE = 0.0003
+"""Seconds between two looks whether jobs that wait for a thread are being begun."""
+SETTLED = 0.01
+"""A handler that has run for so many seconds is not about to end: nobody waits for it."""
+ANY = sys.maxsize
 NAP = 1.0
 """Longest sleep of the loop, so that it notices what nobody rings for."""
 NEWS = 5.0
@@ -69,6 +75,8 @@ class WorkerProcess:
             is_local=client.is_local,
         )
         self._reports: deque[ActiveJob] = deque()
+        self._ring_at = ANY
+        """The bell rings for a job that ended where no more than these still run."""
         self._backoff = Backoff()
         self._changed = threading.Event()
         self._exit_code = 0
@@ -129,8 +137,7 @@ class WorkerProcess:
 
     def _turn(self) -> bool:
         """One round of the loop; True if a burst has come to its end."""
-        if self._reports:
-            self.active.all_ended.wait(LINGER)
+        self._gather()
         reports = self._take_reports()
         request = self._request(reports)
         if reports:
@@ -150,6 +157,30 @@ class WorkerProcess:
         self._backoff.reset()
         return False
 
+    def _gather(self) -> None:
+        """See that all jobs are begun, and let those that end quickly do so.
+
+        As long as jobs are begun one after the other, a thread or two do for all of them. As soon
+        as one holds up the others, each gets a thread of its own. Nothing that may take long is
+        done before: no job waits for another one, or for the server.
+        """
+        threads = self.dispatcher.threads
+        waiting = threads.waiting
+        if not waiting and not self._reports:
+            return
+        now = time.monotonic()
+        until = now + LINGER
+        self._ring_at = self.active.running_since(now - SETTLED)
+        while (waiting or self._reports) and self.active.running > self._ring_at and now < until:
+            self.bell.wait(GLANCE if waiting else until - now)
+            now = time.monotonic()
+            if waiting:
+                waiting, before = threads.waiting, waiting
+                if waiting == before:
+                    break
+        self._ring_at = ANY
+        threads.hasten()
+
     def _request(self, reports: list[ActiveJob]) -> Request | None:
         """What to fetch: no more than there are places, nothing unless running (§6.6, §8.2)."""
         # Places become free by the reports, which are settled before anything is fetched.
@@ -165,20 +196,20 @@ class WorkerProcess:
         deadline = self.active.next_deadline()
         return NAP if deadline is None else max(0.0, min(NAP, deadline - time.monotonic()))
 
-    def _start(self, jobs: Iterable[JobContext]) -> None:
+    def _start(self, jobs: Collection[JobContext]) -> None:
+        if not self.state.is_terminating:
+            self.dispatcher.start(jobs)
+            return
         for context in jobs:
-            if self.state.is_terminating:
-                self.dispatcher.give_back(context)
-            else:
-                self.dispatcher.start(context)
+            self.dispatcher.give_back(context)
 
     def _ended(self, job: ActiveJob, report: Any) -> None:
         """A handler has returned, in its own thread."""
         self.reporter.forget(job.id)
         if job.decide(report) and report is not None:
             self._reports.append(job)
-        self.active.ended(job)
-        self.bell.ring()
+        if self.active.ended(job) <= self._ring_at:
+            self.bell.ring()
 
     def _time_out(self) -> None:
         """The last step of each turn of the loop."""
@@ -217,7 +248,7 @@ class WorkerProcess:
         for job in reports:
             if job.id in refused:
                 self._note_refusal(job, *refused[job.id])
-            self.active.settled(job)
+        self.active.settled(reports)
         return brought.jobs
 
     def _send_singly(self, reports: list[ActiveJob], problem: Refused) -> None:
@@ -228,7 +259,7 @@ class WorkerProcess:
         else:
             for job in reports:
                 logger.error("The server does not take the report of job %s: %s", job.id, problem)
-                self.active.settled(job)
+            self.active.settled(reports)
 
     def _note_refusal(self, job: ActiveJob, reason: str, state: str) -> None:
         """A refused report is logged, and the worker goes on (§10.4)."""
@@ -252,6 +283,7 @@ class WorkerProcess:
         """Wait for active jobs up to the grace period, then fail what remains (§7.2)."""
         deadline = time.monotonic() + self.options.grace_period
         self.pulse.ending()
+        self.dispatcher.threads.hasten()
         for context in self.client.stop_waiting():
             self.dispatcher.give_back(context)
         news = time.monotonic() + NEWS
@@ -290,7 +322,9 @@ class WorkerProcess:
         while self._reports and time.monotonic() < until:
             self._flush()
         # What they have to tidy up, they may.
-        self.active.all_ended.wait(PARTING)
+        until = time.monotonic() + PARTING
+        while self.active.running and time.monotonic() < until:
+            self.bell.wait(until - time.monotonic())
         if self._reports:
             logger.error("%d report(s) could not be delivered.", len(self._reports))
 
