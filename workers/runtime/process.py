@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 import time
 from collections import deque
@@ -23,6 +22,7 @@ from .bell import Bell
 from .client import Client, Refused, Request, Unavailable
 from .context import JobContext
 from .dispatch import Dispatcher
+from .gathering import Gathering
 from .heartbeat import Heart
 from .options import Options
 from .outcomes import shutdown
@@ -32,13 +32,6 @@ from .state import ProcessState
 
 logger = logging.getLogger("workers.runtime")
 
-LINGER = 0.001
-"""Seconds reports wait for those of other jobs that are about to end: one exchange for all."""
-GLANCE = 0.0003
-"""Seconds between two looks whether jobs that wait for a thread are being begun."""
-SETTLED = 0.01
-"""A handler that has run for so many seconds is not about to end: nobody waits for it."""
-ANY = sys.maxsize
 NAP = 1.0
 """Longest sleep of the loop, so that it notices what nobody rings for."""
 NEWS = 5.0
@@ -74,9 +67,8 @@ class WorkerProcess:
             self.reporter.report,
             is_local=client.is_local,
         )
+        self._gathering = Gathering(self.active, self.dispatcher.threads, self.bell)
         self._reports: deque[ActiveJob] = deque()
-        self._ring_at = ANY
-        """The bell rings for a job that ended where no more than these still run."""
         self._backoff = Backoff()
         self._changed = threading.Event()
         self._exit_code = 0
@@ -137,7 +129,7 @@ class WorkerProcess:
 
     def _turn(self) -> bool:
         """One round of the loop; True if a burst has come to its end."""
-        self._gather()
+        self._gathering.gather(self._reports)
         reports = self._take_reports()
         request = self._request(reports)
         if reports:
@@ -156,30 +148,6 @@ class WorkerProcess:
             self._start(self.client.wait(request, self.bell, self._patience()))
         self._backoff.reset()
         return False
-
-    def _gather(self) -> None:
-        """See that all jobs are begun, and let those that end quickly do so.
-
-        As long as jobs are begun one after the other, a thread or two do for all of them. As soon
-        as one holds up the others, each gets a thread of its own. Nothing that may take long is
-        done before: no job waits for another one, or for the server.
-        """
-        threads = self.dispatcher.threads
-        waiting = threads.waiting
-        if not waiting and not self._reports:
-            return
-        now = time.monotonic()
-        until = now + LINGER
-        self._ring_at = self.active.running_since(now - SETTLED)
-        while (waiting or self._reports) and self.active.running > self._ring_at and now < until:
-            self.bell.wait(GLANCE if waiting else until - now)
-            now = time.monotonic()
-            if waiting:
-                waiting, before = threads.waiting, waiting
-                if waiting == before:
-                    break
-        self._ring_at = ANY
-        threads.hasten()
 
     def _request(self, reports: list[ActiveJob]) -> Request | None:
         """What to fetch: no more than there are places, nothing unless running (§6.6, §8.2)."""
@@ -208,8 +176,7 @@ class WorkerProcess:
         self.reporter.forget(job.id)
         if job.decide(report) and report is not None:
             self._reports.append(job)
-        if self.active.ended(job) <= self._ring_at:
-            self.bell.ring()
+        self._gathering.ended(self.active.ended(job))
 
     def _time_out(self) -> None:
         """The last step of each turn of the loop."""
