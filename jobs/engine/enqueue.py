@@ -24,22 +24,30 @@ BATCH = 1000
 EVENT_OF = {State.AVAILABLE: "job.enqueued", State.SCHEDULED: "job.scheduled"}
 """A pending job has entered no queue yet; it is told when it is activated."""
 
+GIVEN = ("retry", "scheduled_at", "expires_at")
+PERIODS = ("timeout", "visibility_timeout", "total_timeout", "grace_period", "result_ttl")
 FOLLOWED = ("workflow_id", "workflow_index", "followed", "parent_results")
 
+MEMBERS = """
+               type text, queue text, meta jsonb, priority smallint, pending boolean,
+               max_attempts integer, retry jsonb, timeout double precision,
+               grace_period double precision, total_timeout double precision,
+               visibility_timeout double precision, scheduled_at timestamptz,
+               expires_at timestamptz, tags jsonb, attributes jsonb, needs jsonb,
+               result_ttl double precision, workflow_id uuid, workflow_index integer,
+               followed boolean, parent_results jsonb, unique_key text, rate_key text,
+               project text"""
+# What a job shares with all others of its batch is said once: each member of a recordset is looked
+# for in each of its rows, a quarter of the time a thousand jobs take.
+ALIKE = f"""jsonb_to_recordset(%s::jsonb) AS own (id uuid, args jsonb)
+    CROSS JOIN jsonb_to_record(%s::jsonb) AS common ({MEMBERS})"""
+EACH = f"jsonb_to_recordset(%s::jsonb) AS job (id uuid, args jsonb, {MEMBERS})"
 # One document and one recordset: measured the fastest way in, for one job and for a thousand.
 # The database's clock stamps the jobs, so that several servers agree on who came first.
 INSERT = """
     WITH given AS (
         SELECT *
-          FROM jsonb_to_recordset(%s::jsonb) AS job (
-               id uuid, type text, queue text, args jsonb, meta jsonb, priority smallint,
-               pending boolean, max_attempts integer, retry jsonb, timeout double precision,
-               grace_period double precision, total_timeout double precision,
-               visibility_timeout double precision, scheduled_at timestamptz,
-               expires_at timestamptz, tags jsonb, attributes jsonb, needs jsonb,
-               result_ttl double precision,
-               workflow_id uuid, workflow_index integer, followed boolean, parent_results jsonb,
-               unique_key text, rate_key text, project text)
+          FROM {given}
     ), inserted AS (
         INSERT INTO ojs_jobs_job
                (id, type, queue, args, meta, priority, state, attempt, attempt_counted,
@@ -94,7 +102,12 @@ GUARD = """WHERE NOT EXISTS (SELECT 1
                             WHERE is_guarded
                               AND name IN (SELECT queue FROM given))"""
 STATEMENTS = {
-    (told, guarded): INSERT.format(told=TOLD if told else "", guard=GUARD if guarded else "")
+    (alike, told, guarded): INSERT.format(
+        given=ALIKE if alike else EACH,
+        told=TOLD if told else "",
+        guard=GUARD if guarded else "",
+    )
+    for alike in (True, False)
     for told in (True, False)
     for guarded in (True, False)
 }
@@ -203,48 +216,54 @@ def _stamp(new: Sequence[NewJob], now: datetime) -> None:
 
 
 def _insert_postgresql(new: Sequence[NewJob], admitted: bool) -> int:
-    document = orjson.dumps([_record(job) for job in new]).decode()
-    statement = STATEMENTS[ojs_settings.RECORD_EVENTS, not admitted]
-    ((now, stored),) = run(statement, [document])
+    records = [_record(job) for job in new]
+    own = [{"id": job.id, "args": job.args} for job in new]
+    # Told by what is sent: to Python 1 and True are equal.
+    alike = len({orjson.dumps(record) for record in records}) == 1
+    documents: list[Any] = (
+        [own, records[0]]
+        if alike
+        else [[record | mine for record, mine in zip(records, own, strict=True)]]
+    )
+    statement = STATEMENTS[alike, ojs_settings.RECORD_EVENTS, not admitted]
+    ((now, stored),) = run(statement, [orjson.dumps(document).decode() for document in documents])
     _stamp(new, now)
     return stored
 
 
 def _record(job: NewJob) -> dict[str, Any]:
-    document = {
-        "id": job.id,
+    """What the statement is told of a job, but for what is its own: id and arguments.
+
+    What is not said is null there anyway, and PostgreSQL reads each member of the document.
+    """
+    said = {
         "type": job.type,
         "queue": job.queue,
-        "args": job.args,
         "meta": job.meta,
         "priority": job.priority,
         "pending": job.pending,
         "max_attempts": job.max_attempts,
-        "retry": job.retry,
-        "timeout": job.timeout.total_seconds() if job.timeout else None,
-        "visibility_timeout": (
-            job.visibility_timeout.total_seconds() if job.visibility_timeout else None
-        ),
-        "scheduled_at": job.scheduled_at,
-        "expires_at": job.expires_at,
         "tags": job.tags,
         "attributes": job.attributes,
         "rate_key": job.rate_key,
-        "needs": job.needs,
-        "unique_key": job.unique and job.unique.key,
     }
-    if job.total_timeout is not None:
-        document["total_timeout"] = job.total_timeout.total_seconds()
-    if job.grace_period is not None:
-        document["grace_period"] = job.grace_period.total_seconds()
-    if job.result_ttl is not None:
-        document["result_ttl"] = job.result_ttl.total_seconds()
-    if job.followed or job.parent_results is not None:
-        document |= {name: getattr(job, name) for name in FOLLOWED}
+    needs = job.needs
+    if needs is not None:
+        said["needs"] = needs
+    if job.unique is not None:
+        said["unique_key"] = job.unique.key
     if job.project:
-        document["project"] = job.project
-    # What is not said is null there anyway, and PostgreSQL reads each member of the document.
-    return {name: value for name, value in document.items() if value is not None}
+        said["project"] = job.project
+    if job.followed or job.parent_results is not None:
+        said |= {name: getattr(job, name) for name in FOLLOWED}
+    fields = job.__dict__
+    for name in GIVEN:
+        if fields[name] is not None:
+            said[name] = fields[name]
+    for name in PERIODS:
+        if fields[name] is not None:
+            said[name] = fields[name].total_seconds()
+    return said
 
 
 def _insert_portable(new: Sequence[NewJob], admitted: bool) -> int:
