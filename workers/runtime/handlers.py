@@ -9,7 +9,7 @@ A Django task is a handler of the type that is its dotted path; see `jobs.backen
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -35,9 +35,10 @@ class Handler:
     atomic_ack: bool = False
     """Run in a transaction that also completes the job: both are committed, or neither."""
 
-    @property
-    def is_async(self) -> bool:
-        return iscoroutinefunction(self.function)
+    is_async: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_async", iscoroutinefunction(self.function))
 
     def call(self, context: Any) -> Any:
         return self.function(context, *context.args)
