@@ -28,13 +28,14 @@ ROUNDS = 7
 FILL_JOBS = """
     INSERT INTO ojs_jobs_job
            (id, type, queue, args, meta, priority, state, attempt, attempt_counted, max_attempts,
-            reserved_by, reserved_until, started_at, finished_by, finished_at, unfenced,
-            scheduled_at, created_at, enqueued_at, tags, attributes, dead_letter)
+            reserved_by, reserved_for, reserved_until, started_at, finished_by, finished_at,
+            unfenced, scheduled_at, created_at, enqueued_at, tags, attributes, dead_letter)
     SELECT (lpad(to_hex((extract(epoch FROM moment) * 1000)::bigint), 12, '0') || '7'
             || lpad(to_hex(n %% 4096), 3, '0') || 'a' || substr(md5(n::text), 1, 15))::uuid,
            'type-' || n %% 40, 'queue-' || n %% 10, jsonb_build_array(n, 'user@example.com'), '{}',
            0, state, 1, false, 3,
            CASE state WHEN 'active' THEN 'worker-' || n %% 1000 ELSE '' END,
+           CASE state WHEN 'active' THEN interval '30 min' END,
            CASE state WHEN 'active' THEN now() + interval '30 min' END,
            CASE WHEN state NOT IN ('available', 'scheduled') THEN moment + interval '2 s' END,
            CASE WHEN state IN ('completed', 'discarded') THEN 'worker-' || n %% 1000 ELSE '' END,

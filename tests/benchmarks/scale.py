@@ -77,7 +77,7 @@ def _complete_and_reopen() -> float:
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT id, attempt FROM ojs_jobs_job WHERE state = 'active'"
-            " AND reserved_until IS NOT NULL AND reserved_by = %s LIMIT 10",
+            " AND reserved_for IS NOT NULL AND reserved_by = %s LIMIT 10",
             [WORKER],
         )
         held = cursor.fetchall()
