@@ -34,6 +34,7 @@ from .envelope import envelope
 from .fakes import ConflictsInMemory
 from .lifecycle import State
 from .models import Job
+from .retry import RetryPolicy
 from .validation import NewJob
 
 RUNNABLE = (State.AVAILABLE,)
@@ -299,7 +300,7 @@ def _perform_in_memory(job: TestJob, *, raising: bool) -> None:
         job.state = State.RETRYABLE if outcome.retry_in else State.AVAILABLE
     else:
         job.errors.append(outcome)
-        final = outcome.code in ("DISCARD", "DEAD_LETTER") or outcome.retryable is False
+        final = engine.is_final(outcome, RetryPolicy.parse(job.retry))
         is_last = final or job.attempt >= job.max_attempts
         job.state = State.DISCARDED if is_last else State.RETRYABLE
 

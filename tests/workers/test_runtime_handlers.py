@@ -264,6 +264,39 @@ def test_a_django_task_runs_in_a_worker(shop, settings):
     assert Job.objects.get(pk=from_go.id).result == {"order": 9, "copy_to": ""}
 
 
+def test_a_django_task_is_one_transaction_with_its_completion_if_it_asks_for_that(shop, settings):
+    settings.TASKS = shop_app.TASKS
+    from tests.shop import tasks
+
+    paid = tasks.charge.enqueue("paid")
+    declined = tasks.charge.enqueue("declined", "decline")
+
+    burst(shop)
+
+    paid.refresh()
+    assert paid.return_value == "paid"
+    assert Group.objects.get().name == "paid", "nothing is left of the one that failed"
+    job = Job.objects.get(pk=declined.id)
+    assert (job.state, job.max_attempts) == ("retryable", 2)
+
+
+def test_a_django_task_has_a_limit_and_a_time_of_its_own(shop, settings):
+    settings.TASKS = shop_app.TASKS
+    from tests.shop import tasks
+
+    late = [tasks.hurried.enqueue("late"), tasks.hurried_async.enqueue("late")]
+    scarce = [tasks.scarce.enqueue(f"scarce{n}") for n in range(2)]
+    with shop.worker():
+        for result in late:
+            becomes(result, "retryable")
+        shop.wait_for("scarce0.began")
+        assert not shop.has("scarce1.began")
+        shop.go("scarce0", "scarce1")
+        for result in scarce:
+            becomes(result, "completed")
+    assert {the_error_of(result).type for result in late} == {"timeout"}
+
+
 # Several processes
 
 
