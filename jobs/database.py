@@ -48,21 +48,48 @@ def run(statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[t
     """Run one of the hot statements, prepared where that is possible; return its rows.
 
     Planning the claim costs more than executing it, and Django's cursors plan each time anew.
-    `DISABLE_SERVER_SIDE_CURSORS` is what a site behind a transaction pooler sets, and there a
-    prepared statement would not be found again.
     """
     database = connection()
-    if database.vendor != "postgresql" or database.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
-        cursor = database.cursor()
-    else:
+    if _may_prepare(database):
         from . import prepared
 
-        database.close_if_health_check_failed()
-        database.ensure_connection()
         if prepared.possible(database):
-            return prepared.execute(database, statement, parameters)
+            return prepared.execute(database, (statement, parameters))[0]
         cursor = prepared.watched_cursor(database)
+    else:
+        cursor = database.cursor()
     with cursor:
         cursor.execute(statement, parameters)
         rows: list[tuple[Any, ...]] = cursor.fetchall()
         return rows
+
+
+def run_together(
+    *statements: tuple[str, Sequence[Any] | Mapping[str, Any]],
+) -> list[list[tuple[Any, ...]]]:
+    """Run several hot statements in one transaction; return the rows of each.
+
+    Where they can be prepared, it is one round trip, without a BEGIN and a COMMIT of its own. Each
+    sees what those before it did; an error of one undoes them all.
+    """
+    database = connection()
+    if _may_prepare(database):
+        from . import prepared
+
+        if prepared.possible(database):
+            return prepared.execute(database, *statements)
+    with atomic():
+        return [run(*statement) for statement in statements]
+
+
+def _may_prepare(database: Any) -> bool:
+    """Make the connection; whether what was prepared on it will be found again.
+
+    `DISABLE_SERVER_SIDE_CURSORS` is what a site behind a transaction pooler sets, and there a
+    prepared statement would not be.
+    """
+    if database.vendor != "postgresql" or database.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
+        return False
+    database.close_if_health_check_failed()
+    database.ensure_connection()
+    return True

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
 from typing import Any
@@ -71,46 +72,107 @@ def watched_cursor(database: Any) -> Any:
     return database._prepare_cursor(cursor(connection))
 
 
-def execute(
-    database: Any, statement: str, parameters: Sequence[Any] | Mapping[str, Any]
-) -> list[tuple[Any, ...]]:
-    """Run `statement`, prepared, and return its rows.
+Statement = tuple[str, Sequence[Any] | Mapping[str, Any]]
+"""With `%s` or `%(name)s` for parameters, and the parameters."""
+
+
+def execute(database: Any, *statements: Statement) -> list[list[tuple[Any, ...]]]:
+    """Run the statements, prepared, and return the rows of each.
+
+    Several go in one round trip: all of them happen or none does, as in a transaction.
 
     Raises:
         django.db.DatabaseError: whatever Django's cursor would raise.
     """
     database.validate_no_broken_transaction()
     with database.wrap_database_errors:
-        return _execute(database.connection, statement, parameters)
+        return _execute(database.connection, statements)
 
 
-def _execute(
-    connection: Any, statement: str, parameters: Sequence[Any] | Mapping[str, Any]
-) -> list[tuple[Any, ...]]:
+@dataclass(slots=True)
+class _Bound:
+    """A statement with its parameters, as libpq takes them."""
+
+    query: bytes
+    values: Sequence[Any]
+    formats: Any
+    types: Any
+    adaptation: Any
+
+    def rows(self, result: Any) -> list[tuple[Any, ...]]:
+        self.adaptation.set_pgresult(result)
+        rows: list[tuple[Any, ...]] = self.adaptation.load_rows(0, result.ntuples, tuple)
+        return rows
+
+
+def _bound(connection: Any, statement: str, parameters: Any) -> _Bound:
     query, names = _numbered(statement)
     values = [parameters[name] for name in names] if isinstance(parameters, Mapping) else parameters
     adaptation = Transformer(connection)
     sent = adaptation.dump_sequence(values, [PyFormat.AUTO] * len(values))
-    types, formats = adaptation.types, adaptation.formats
-    known = _names.setdefault(connection, {})
+    return _Bound(query, sent, adaptation.formats, adaptation.types, adaptation)
+
+
+def _execute(connection: Any, statements: Sequence[Statement]) -> list[list[tuple[Any, ...]]]:
     libpq = connection.pgconn
+    bound = [_bound(connection, *statement) for statement in statements]
     if _must_begin(connection):
         _check(libpq.exec_(b"BEGIN"), connection)
-    for again in (True, False):
-        name = known.get((statement, types))
-        if name is None:
-            name = b"ojs_%d" % next(_numbers)
-            _check(libpq.prepare(name, query, types), connection)
-            known[statement, types] = name
-        result = libpq.exec_prepared(name, sent, formats)
-        # Somebody discarded what was prepared. In a transaction the error has ended that already.
-        if again and connection.autocommit and _forgotten(result):
-            known.clear()
-            continue
-        break
-    _check(result, connection)
-    adaptation.set_pgresult(result)
-    return adaptation.load_rows(0, result.ntuples, tuple)
+    results = _run(connection, bound)
+    # Somebody discarded what was prepared. In a transaction the error has ended that already.
+    if connection.autocommit and any(_forgotten(result) for result in results):
+        _names[connection].clear()
+        results = _run(connection, bound)
+    for result in results:
+        _check(result, connection)
+    return [one.rows(result) for one, result in zip(bound, results, strict=True)]
+
+
+def _run(connection: Any, bound: Sequence[_Bound]) -> list[Any]:
+    """The results; the last one is the error if there was one."""
+    libpq = connection.pgconn
+    names = [_prepared(connection, one) for one in bound]
+    if len(bound) == 1:
+        return [libpq.exec_prepared(names[0], bound[0].values, bound[0].formats)]
+    libpq.enter_pipeline_mode()
+    try:
+        for name, one in zip(names, bound, strict=True):
+            libpq.send_query_prepared(name, one.values, one.formats)
+        libpq.pipeline_sync()
+        results = _results(libpq)
+        if libpq.status == ConnStatus.OK:
+            libpq.exit_pipeline_mode()
+    except BaseException:
+        # Nobody knows what is still under way: it must not be read as an answer to the next one.
+        libpq.finish()
+        raise
+    return results
+
+
+def _results(libpq: Any) -> list[Any]:
+    """Read up to the sync point. What came after an error was not run, and says so."""
+    results: list[Any] = []
+    while True:
+        result = libpq.get_result()
+        if result is None:
+            # The end of one statement's results; the end of all where the server is gone.
+            if libpq.status == ConnStatus.BAD:
+                return results
+        elif result.status == ExecStatus.PIPELINE_SYNC:
+            return results
+        elif result.status != ExecStatus.PIPELINE_ABORTED:
+            results.append(result)
+
+
+def _prepared(connection: Any, one: _Bound) -> bytes:
+    """The name under which the statement is prepared on this connection."""
+    known = _names.setdefault(connection, {})
+    name = known.get((one.query, one.types))
+    if name is None:
+        name = b"ojs_%d" % next(_numbers)
+        _check(connection.pgconn.prepare(name, one.query, one.types), connection)
+        known[one.query, one.types] = name
+    return name
 
 
 def _forgotten(result: Any) -> bool:

@@ -259,6 +259,19 @@ def fetch(
     Raises:
         InvalidRequest: no queue is named.
     """
+    asked = _asked(queues, project, worker_id, count, types, visibility_timeout)
+    return engine.claim(queues, **asked)
+
+
+def _asked(
+    queues: Sequence[str],
+    project: str,
+    worker_id: str = "",
+    count: int = 1,
+    types: Sequence[str] | None = None,
+    visibility_timeout: timedelta | None = None,
+) -> dict[str, Any]:
+    """What the engine is asked for by a worker as it stands."""
     if not queues:
         raise InvalidRequest(
             "The 'queues' field must name at least one queue.",
@@ -270,12 +283,35 @@ def fetch(
         "types": types,
         "visibility_timeout": visibility_timeout,
         "project": project,
+        "count": count,
     }
     if is_postgresql():
-        return engine.claim(queues, count=count, gate=standing.GATE, **asked)
+        return asked | {"gate": standing.GATE}
     found = standing.look(worker_id)
     room = count if found.room is None else min(count, found.room)
-    return engine.claim(queues, count=room, able=found.able, **asked)
+    return asked | {"count": room, "able": found.able}
+
+
+def exchange(
+    completions: Sequence[Completion], queues: Sequence[str], *, project: str = "", **asked: Any
+) -> tuple[list[Outcome], list[ClaimedJob]]:
+    """`ack`, then `fetch`, in one transaction and, where that is possible, one round trip.
+
+    Args:
+        asked: what `fetch` takes.
+    """
+    jobs: list[ClaimedJob] = []
+
+    def settle(items: Sequence[Completion]) -> list[Outcome]:
+        outcomes, claimed = engine.exchange(items, queues, **_asked(queues, project, **asked))
+        jobs.extend(claimed)
+        return outcomes
+
+    if is_postgresql():
+        return settle_own(settle, completions, project), jobs
+    with atomic():
+        outcomes = ack(completions, project=project)
+        return outcomes, fetch(queues, project=project, **asked)
 
 
 def ack(completions: Sequence[Completion], *, project: str = "") -> list[Outcome]:
@@ -299,6 +335,7 @@ __all__ = [
     "ack",
     "beat",
     "deregister",
+    "exchange",
     "fail",
     "fetch",
     "register",

@@ -30,6 +30,7 @@ from .cron import (
 )
 from .dependencies import enqueue_after, freed_by
 from .enqueue import enqueue, forget_queues
+from .exchange import exchange
 from .failure import fail, is_final
 from .following import follow, repair
 from .inheritance import results_of_workflow
@@ -74,6 +75,7 @@ __all__ = [
     "enqueue",
     "enqueue_after",
     "enqueue_due_schedules",
+    "exchange",
     "expire",
     "extend",
     "fail",

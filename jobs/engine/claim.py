@@ -12,7 +12,7 @@ available a moment before: a fetch does not depend on the reaper.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -25,7 +25,7 @@ from ..envelope import ERRORS_SHOWN
 from ..models import Job, Queue
 from ..signals import jobs_claimed, send_on_commit
 from . import claim_portable, limits
-from .claimed import Asked, ClaimedJob, from_row
+from .claimed import OPEN, Asked, ClaimedJob, Gate, from_row
 from .workflows import mark_started
 
 # The lateral join visits queues in the order given and stops at the limit, so only rows about to
@@ -144,22 +144,6 @@ TOLD = """, told AS (
     )"""
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """What a worker must pass, asked in the claim's own statement (on PostgreSQL).
-
-    Who the worker is and what it holds is not this app's to know.
-    """
-
-    sql: str
-    """A SELECT of one row: `room`, how many more jobs it may have (null: any number), and `able`,
-    a JSON array of what it can do. It may use %(worker_id)s."""
-
-
-OPEN = Gate("""
-        SELECT NULL::integer AS room, %(able)s::jsonb AS able""")
-
-
 @cache
 def _statement(
     gate: str, limit: int, queues: int, limited: bool, typed: bool, told: bool, owned: bool
@@ -178,7 +162,23 @@ def _statement(
     )
 
 
-def claim(
+def claim(queues: Sequence[str], **asked: Any) -> list[ClaimedJob]:
+    """Reserve jobs, queues in the order given, priority then age inside each (§6.3).
+
+    Paused queues give nothing. Never blocks; an empty list is a normal answer (§6.5).
+
+    Args:
+        asked: see `ask`.
+    """
+    claim = ask(queues, **asked)
+    if claim is None:
+        return []
+    if is_postgresql():
+        return given(claim, run(*statement(claim)))
+    return _tell(claim, _claim_portable(claim))
+
+
+def ask(
     queues: Sequence[str],
     *,
     worker_id: str = "",
@@ -189,22 +189,21 @@ def claim(
     limited: bool = True,
     project: str = "",
     gate: Gate = OPEN,
-) -> list[ClaimedJob]:
-    """Reserve up to `count` jobs, queues in the order given, priority then age inside each (§6.3).
+) -> Asked | None:
+    """What a claim asks for; None where that can be nothing.
 
     Args:
+        count: most jobs it takes.
         types: job types the worker can run; None means any.
         able: what the worker can do; jobs that need anything else are left to others.
         visibility_timeout: for jobs that name none of their own.
         limited: some of the queues may cap their active jobs; False spares the look.
         project: whose jobs; empty means everybody's.
         gate: what else must be asked of the worker, instead of `able`; on PostgreSQL only.
-
-    Paused queues give nothing. Never blocks; an empty list is a normal answer (§6.5).
     """
     if count < 1 or types == []:
-        return []
-    asked = Asked(
+        return None
+    return Asked(
         list(dict.fromkeys(queues)),
         worker_id,
         count,
@@ -212,40 +211,35 @@ def claim(
         visibility_timeout or ojs_settings.VISIBILITY_TIMEOUT,
         able,
         project,
+        limited,
+        gate,
     )
-    claimed = (_claim_postgresql if is_postgresql() else _claim_portable)(asked, gate, limited)
-    belonging = {job.workflow_id for job in claimed if job.workflow_id is not None}
-    if belonging:
-        mark_started(belonging)
-    if claimed and jobs_claimed.has_listeners():
-        send_on_commit(jobs_claimed, Job, jobs=claimed, worker_id=worker_id)
-    return claimed
 
 
-def _claim_postgresql(asked: Asked, gate: Gate, limited: bool) -> list[ClaimedJob]:
-    rows = _take(asked, gate, limited)
+def given(asked: Asked, rows: Sequence[Sequence[Any]]) -> list[ClaimedJob]:
+    """The jobs that the statement took; those behind limits, which it leaves, are taken now."""
     behind_limits = rows[0][-1]
     if behind_limits is None:
-        return _read(rows)
+        return _tell(asked, _read(rows))
     room, able = orjson.loads(behind_limits)
     if not room:
         return []
-    return limits.claim_within(
-        lambda within: _read(_take(within)), replace(asked, count=room, able=able)
-    )
+    within = replace(asked, count=room, able=able, limited=False, gate=OPEN)
+    return _tell(asked, limits.claim_within(lambda one: _read(run(*statement(one))), within))
 
 
-def _take(asked: Asked, gate: Gate = OPEN, limited: bool = False) -> list[Any]:
-    statement = _statement(
-        gate.sql,
+def statement(asked: Asked) -> tuple[str, dict[str, Any]]:
+    """What claims on PostgreSQL, and its parameters."""
+    text = _statement(
+        asked.gate.sql,
         asked.count,
         len(asked.queues),
-        limited,
+        asked.limited,
         asked.types is not None,
         ojs_settings.RECORD_EVENTS,
         bool(asked.project),
     )
-    parameters = {
+    return text, {
         "queues": asked.queues,
         "worker_id": asked.worker_id,
         "visibility_timeout": asked.period,
@@ -253,17 +247,25 @@ def _take(asked: Asked, gate: Gate = OPEN, limited: bool = False) -> list[Any]:
         "able": orjson.dumps(list(asked.able)).decode(),
         "project": asked.project,
     }
-    return run(statement, parameters)
 
 
 def _read(rows: Sequence[Sequence[Any]]) -> list[ClaimedJob]:
     return [from_row(row[:-1]) for row in rows if row[0] is not None]
 
 
-def _claim_portable(asked: Asked, gate: Gate, limited: bool) -> list[ClaimedJob]:
-    if limited and Queue.objects.limited().filter(pk__in=asked.queues).exists():
+def _claim_portable(asked: Asked) -> list[ClaimedJob]:
+    if asked.limited and Queue.objects.limited().filter(pk__in=asked.queues).exists():
         return limits.claim_within(claim_portable.take, asked)
     return claim_portable.take(asked)
 
 
-__all__ = ["ClaimedJob", "Gate", "claim"]
+def _tell(asked: Asked, claimed: list[ClaimedJob]) -> list[ClaimedJob]:
+    belonging = {job.workflow_id for job in claimed if job.workflow_id is not None}
+    if belonging:
+        mark_started(belonging)
+    if claimed and jobs_claimed.has_listeners():
+        send_on_commit(jobs_claimed, Job, jobs=claimed, worker_id=asked.worker_id)
+    return claimed
+
+
+__all__ = ["ClaimedJob", "Gate", "ask", "claim", "given", "statement"]

@@ -14,8 +14,24 @@ from ..lifecycle import State
 
 
 @dataclass(frozen=True, slots=True)
+class Gate:
+    """What a worker must pass, asked in the claim's own statement (on PostgreSQL).
+
+    Who the worker is and what it holds is not this app's to know.
+    """
+
+    sql: str
+    """A SELECT of one row: `room`, how many more jobs it may have (null: any number), and `able`,
+    a JSON array of what it can do. It may use %(worker_id)s."""
+
+
+OPEN = Gate("""
+        SELECT NULL::integer AS room, %(able)s::jsonb AS able""")
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
-    """What a fetch asks for."""
+    """What a fetch asks for; `engine.claim` says more of each."""
 
     queues: list[str]
     worker_id: str
@@ -27,6 +43,8 @@ class Asked:
     able: Sequence[str]
     """What the worker can do, for jobs that need it."""
     project: str
+    limited: bool = False
+    gate: Gate = OPEN
 
 
 class ClaimedJob(NamedTuple):

@@ -5,7 +5,7 @@ Takes many outcomes at once and answers each by itself: one refusal does not und
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -78,6 +78,7 @@ TOLD = """, told AS (
           FROM completed
     )"""
 SIZES = (1, 10, 100, 1_000, 10_000, 100_000)
+Rows = list[tuple[Any, ...]]
 
 
 @cache
@@ -91,19 +92,26 @@ def _statement(size: int, told: bool, followed: bool) -> str:
     )
 
 
-def complete(completions: Sequence[Completion]) -> list[Outcome]:
+def complete(
+    completions: Sequence[Completion], *, execute: Callable[..., Rows] = run
+) -> list[Outcome]:
     """Record that jobs finished successfully (ACK, OJS core §7.3); one outcome for each, in order.
+
+    Args:
+        execute: runs the statement, on PostgreSQL, which may be done beside another one.
 
     A refused one carries its error: `JobNotFound`, `ReservationLost` (another worker or attempt
     holds the job) or `InvalidTransition` (it is not active).
     """
     large = [index for index, item in enumerate(completions) if _is_too_large(item.result)]
     if large:
-        return _all_but(large, completions)
-    settle = _complete_postgresql if is_postgresql() else _complete_portable
+        return _all_but(large, completions, execute)
     # The same job several times in one request: only one of them can win.
     first = {item.job_id: item for item in reversed(completions)}
-    done = settle(list(first.values()))
+    distinct = list(first.values())
+    done = (
+        _complete_postgresql(distinct, execute) if is_postgresql() else _complete_portable(distinct)
+    )
     outcomes = [
         done[item.job_id]
         if item.job_id in done and first[item.job_id] is item
@@ -128,9 +136,12 @@ def _is_too_large(result: Any) -> bool:
     )
 
 
-def _all_but(large: Sequence[int], completions: Sequence[Completion]) -> list[Outcome]:
+def _all_but(
+    large: Sequence[int], completions: Sequence[Completion], execute: Callable[..., Rows]
+) -> list[Outcome]:
     """Complete the others; those with too large a result stay active (OJS results §7.2)."""
-    rest = iter(complete([item for n, item in enumerate(completions) if n not in set(large)]))
+    others = [item for n, item in enumerate(completions) if n not in set(large)]
+    rest = iter(complete(others, execute=execute))
     limit = ojs_settings.MAX_RESULT_SIZE
     refusal = f"The result may have at most {limit} bytes of JSON."
     return [
@@ -141,20 +152,24 @@ def _all_but(large: Sequence[int], completions: Sequence[Completion]) -> list[Ou
     ]
 
 
-def _complete_postgresql(completions: Sequence[Completion]) -> dict[UUID, Outcome]:
-    done = _run(completions, followed=False)
+def _complete_postgresql(
+    completions: Sequence[Completion], execute: Callable[..., Rows]
+) -> dict[UUID, Outcome]:
+    done = _run(completions, execute, followed=False)
     left = [item for item in completions if item.job_id in done and not done[item.job_id].attempt]
     if left:
         for item in left:
             del done[item.job_id]
         with atomic():
-            settled = _run(left, followed=True)
+            settled = _run(left, run, followed=True)
             follow(list(settled))
         done |= settled
     return done
 
 
-def _run(completions: Sequence[Completion], *, followed: bool) -> dict[UUID, Outcome]:
+def _run(
+    completions: Sequence[Completion], execute: Callable[..., Rows], *, followed: bool
+) -> dict[UUID, Outcome]:
     document = orjson.dumps(
         [
             {
@@ -169,7 +184,7 @@ def _run(completions: Sequence[Completion], *, followed: bool) -> dict[UUID, Out
     statement = _statement(len(completions), ojs_settings.RECORD_EVENTS, followed)
     return {
         job_id: Outcome(job_id, State.COMPLETED, attempt or 0, most or 0, at)
-        for job_id, attempt, most, at in run(statement, [document])
+        for job_id, attempt, most, at in execute(statement, [document])
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +20,7 @@ from django.db.transaction import TransactionManagementError
 from django.test.utils import CaptureQueriesContext
 from psycopg import IsolationLevel
 
-from jobs.database import run
+from jobs.database import run, run_together
 from jobs.models import Queue
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
@@ -187,13 +188,17 @@ def test_a_transaction_is_of_the_isolation_that_the_site_asked_for():
         assert run("SHOW transaction_isolation", []) == [("serializable",)]
 
 
-def test_a_connection_that_broke_is_reported_and_replaced():
-    run("SELECT %s::int", [1])
+def terminate_the_connection() -> None:
     killer = connection.copy()
     with killer.cursor() as cursor:
         pid = connection.connection.info.backend_pid
         cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
     killer.close()
+
+
+def test_a_connection_that_broke_is_reported_and_replaced():
+    run("SELECT %s::int", [1])
+    terminate_the_connection()
 
     with pytest.raises(OperationalError):
         run("SELECT %s::int", [1])
@@ -221,3 +226,66 @@ def test_other_threads_go_on_while_one_waits_for_the_database():
     thread.join(30)
 
     assert len(answers) == 1
+
+
+def test_several_happen_together_and_see_one_another():
+    rows = run_together(
+        (INSERT, ["one"]),
+        ("SELECT count(*) FROM ojs_jobs_queue WHERE name = %(name)s", {"name": "one"}),
+    )
+
+    assert rows == [[("one",)], [(1,)]]
+    connection.close()
+    assert Queue.objects.get().name == "one"
+
+
+@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("fails", [0, 1, 2])
+def test_of_several_all_are_undone_by_the_error_of_one(watched, fails):
+    statements = [(INSERT, [name]) for name in ("one", "two", "three")]
+    statements[fails] = ("SELECT 1 / %s::int", [0])
+
+    listening = CaptureQueriesContext(connection) if watched else contextlib.nullcontext()
+    with listening, pytest.raises(DataError, match="division by zero"):
+        run_together(*statements)
+
+    assert not Queue.objects.exists()
+    # The connection has not suffered.
+    assert run_together((INSERT, ["one"]), (INSERT, ["two"])) == [[("one",)], [("two",)]]
+
+
+def test_several_in_a_transaction_go_with_it():
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        run_together((INSERT, ["one"]), (INSERT, ["two"]))
+        raise ZeroDivisionError
+
+    assert not Queue.objects.exists()
+
+
+def test_several_in_a_savepoint_are_undone_with_it():
+    with transaction.atomic():
+        Queue.objects.create(name="other")
+        with pytest.raises(IntegrityError), transaction.atomic():
+            run_together((INSERT, ["one"]), (INSERT, ["one"]))
+
+    assert Queue.objects.get().name == "other"
+
+
+def test_several_that_somebody_discarded_are_prepared_again():
+    both = (INSERT, ["one"]), ("SELECT %s::int", [1])
+    run_together(*both)
+    Queue.objects.all().delete()
+    with connection.cursor() as cursor:
+        cursor.execute("DEALLOCATE ALL")
+
+    assert run_together(*both) == [[("one",)], [(1,)]]
+
+
+def test_several_on_a_connection_that_is_gone_are_an_error_of_django():
+    run_together(("SELECT %s::int", [1]), ("SELECT %s::int", [2]))
+    terminate_the_connection()
+
+    with pytest.raises(OperationalError):
+        run_together(("SELECT %s::int", [1]), ("SELECT %s::int", [2]))
+    close_old_connections()
+    assert run_together(("SELECT %s::int", [1])) == [[(1,)]]
