@@ -69,7 +69,7 @@ def test_what_a_handler_raises_decides_what_follows(either_shop):
     }
     unknown = jobs.enqueue("shop.nobody")
 
-    burst(either_shop)
+    output = burst(either_shop)
 
     found = {how: Job.objects.get(pk=job.id) for how, job in made.items()}
     states = {how: (job.state, job.dead_letter) for how, job in found.items()}
@@ -92,6 +92,9 @@ def test_what_a_handler_raises_decides_what_follows(either_shop):
     assert (crash.type, crash.code) == ("ConnectionError", "handler_error")
     assert crash.message == "no route: crash"
     assert "tests/shop/handlers.py" in crash.backtrace[1]
+    assert f"[shop.fail {made['crash'].id}] Attempt 1 of 3 failed: no route: crash" in output
+    assert 'raise ConnectionError(f"no route: {how}")' in output, "and where"
+    assert f"[shop.fail {made['retry'].id}] Ended by Retry('busy')." in output
 
 
 def test_an_attempt_goes_on_where_the_last_one_stopped(either_shop):

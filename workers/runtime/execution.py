@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from workers import protocol
 
 from .context import JobContext
 from .handlers import Handler
-from .outcomes import InvalidResult, JobTimeout, failure_of
+from .outcomes import Directive, InvalidResult, JobTimeout, failure_of
 
 RAISED = (Exception, SystemExit, KeyboardInterrupt, GeneratorExit)
 """What fails a job. Code that calls sys.exit() ends its job, not the worker."""
@@ -46,6 +47,7 @@ def execute(handler: Handler, context: JobContext) -> Completion | Failure | Set
             outcome = completion(context, _call(handler, context))
         handler.tell(context, outcome)
     except RAISED as problem:
+        _log(context, problem)
         outcome = failed(context, problem)
         handler.tell(context, outcome)
     finally:
@@ -64,6 +66,7 @@ async def execute_async(handler: Handler, context: JobContext) -> Completion | F
         outcome = interrupted(context)
         await handler.atell(context, outcome)
     except RAISED as problem:
+        _log(context, problem)
         outcome = failed(context, problem)
         await handler.atell(context, outcome)
     finally:
@@ -107,6 +110,16 @@ def completion(context: JobContext, result: Any) -> Completion:
 
 def failed(context: JobContext, problem: BaseException) -> Failure:
     return failure_of(problem, context.id, context.worker_id, context.attempt)
+
+
+def _log(context: JobContext, problem: BaseException) -> None:
+    """Say that an attempt failed, and where (OJS logging §6.3)."""
+    if isinstance(problem, Directive):
+        context.log("Ended by %r.", problem)
+        return
+    level = logging.WARNING if context.cancelled else logging.ERROR
+    said = "Attempt %d of %d failed: %s"
+    context.log(said, context.attempt, context.max_attempts, problem, level=level, exc_info=problem)
 
 
 def interrupted(context: JobContext) -> Failure:
