@@ -94,6 +94,7 @@ def test_what_a_handler_raises_decides_what_follows(either_shop):
     assert "tests/shop/handlers.py" in crash.backtrace[1]
     assert f"[shop.fail {made['crash'].id}] Attempt 1 of 3 failed: no route: crash" in output
     assert 'raise ConnectionError(f"no route: {how}")' in output, "and where"
+    assert f"[shop.nobody {unknown.id}] This worker has no handler" in output
     assert f"[shop.fail {made['retry'].id}] Ended by Retry('busy')." in output
 
 

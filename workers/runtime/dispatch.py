@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -46,10 +47,10 @@ class Dispatcher:
     def start(self, context: JobContext) -> None:
         handler = handlers.find(context.type)
         if handler is None:
-            self._report(context, not_found(context))
+            self._refuse(context, not_found(context))
             return
         if handler.atomic_ack and not self._is_local:
-            self._report(context, needs_database(context))
+            self._refuse(context, needs_database(context))
             return
         if self._active.is_full(handler):
             self.give_back(context)
@@ -77,6 +78,10 @@ class Dispatcher:
         """Release a job that cannot be run here now; the attempt does not count."""
         release = Failure(context.id, context.worker_id, context.attempt, release=True)
         self._report(context, release)
+
+    def _refuse(self, context: JobContext, failure: Failure) -> None:
+        context.log(failure.message, level=logging.WARNING)
+        self._report(context, failure)
 
     def _report(self, context: JobContext, report: Failure) -> None:
         job = ActiveJob(context, None)
