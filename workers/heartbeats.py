@@ -70,7 +70,7 @@ class Heartbeat:
     """The jobs it runs, as it spelled them; None if it did not say."""
     description: Description | None = None
     requested: timedelta | None = None
-    """The visibility extension it asks for; None means each job's own."""
+    """The visibility extension it asks for, where a job's own is not longer; None means the own."""
     sequence: int | None = None
     """Its number; one lower than seen before came late and changes nothing (§10.3)."""
 
@@ -146,7 +146,7 @@ BEAT = """
            SET reserved_by = beat.worker_id,
                reserved_until = statement_timestamp() + greatest(
                    CASE WHEN %(requested)s::interval IS NULL THEN job.reserved_for
-                        ELSE coalesce(job.visibility_timeout, %(requested)s::interval) END,
+                        ELSE greatest(job.visibility_timeout, %(requested)s::interval) END,
                    CASE WHEN beat.terminating THEN %(grace)s::interval END)
           FROM held, beat
          WHERE job.id = held.id

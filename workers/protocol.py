@@ -26,6 +26,7 @@ from . import heartbeats, standing
 from .admission import own_jobs, settle_own
 from .claims import SessionClaim, WorkerExists, claimed
 from .heartbeats import Description, Heartbeat
+from .incarnations import same_process
 from .lifecycle import WorkerState
 from .models import Worker
 from .signals import worker_left, worker_registered, worker_returned
@@ -44,7 +45,11 @@ class Reply:
 
 
 def register(
-    worker_id: str, description: Description, *, claim: SessionClaim | None = None
+    worker_id: str,
+    description: Description,
+    *,
+    claim: SessionClaim | None = None,
+    starts: bool = False,
 ) -> Worker:
     """Store a worker, or meet it again (§3).
 
@@ -53,6 +58,9 @@ def register(
 
     Args:
         claim: the right to the id, where it must be unique among active workers (AGQ §2.2).
+        starts: workers of this protocol register when they start (§3.1), so that only one that
+            says when it started can be known again. In a container, a process that takes the
+            place of another often has its id, its host name and its pid.
 
     Raises:
         WorkerExists: an active worker has the id, and the claim is not to it.
@@ -72,11 +80,12 @@ def register(
         if known is None:
             worker, _ = Worker.objects.update_or_create(pk=worker_id, defaults=fresh)
         else:
-            if _same_process(known, description):
+            if same_process(known, description, must_say=starts):
                 if known.state == WorkerState.TERMINATE:
                     # Nothing leads back from it, no registration either (§2.3).
                     fresh["state"] = WorkerState.TERMINATE
             else:
+                fresh = {"labels": [], "started_at": None} | fresh
                 fresh |= {
                     "directive": "",
                     "active_job_ids": [],
@@ -90,21 +99,6 @@ def register(
         record([_started(worker)])
     send_on_commit(worker_registered, Worker, worker_id=worker_id, incarnation=worker.incarnation)
     return worker
-
-
-def _same_process(known: Worker, description: Description) -> bool:
-    """Whether this is the process we know, registering once more (§10.4).
-
-    Told by what identifies a process; what one side does not say proves nothing.
-    """
-    if known.left_at is not None:
-        return False
-    said = description.given()
-    return all(
-        said[name] == getattr(known, name)
-        for name in ("hostname", "pid", "started_at")
-        if name in said and getattr(known, name) not in (None, "")
-    )
 
 
 def _started(worker: Worker) -> Any:

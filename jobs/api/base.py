@@ -53,7 +53,8 @@ from .received import Received
 logger = logging.getLogger("jobs.api")
 
 SPEC_VERSION = "1.0"
-OUR_VERSION = re.compile(r"1(\.0(\.\d+)?(-rc\.\d+)?)?")
+OUR_VERSION = re.compile(r"1(\.[0-9]{1,9}){0,2}(-rc\.[0-9]{1,9})?")
+"""Any minor version of our major one: a newer one only adds (OJS HTTP §3.3)."""
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 READS = ("GET", "HEAD")
 DOCUMENTATION = "https://openjobspec.org/errors/"

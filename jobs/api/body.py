@@ -23,6 +23,9 @@ CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
 COMPRESSIONS = ["gzip"]
 DEEPEST = 200
 """Levels of nesting. orjson writes 254, and replies put a few of their own around a job."""
+DRAINED = 4
+"""A body of up to so many times the limit is read to its end before it is refused."""
+CHUNK = 2**16
 # Only what may hide a value we cannot keep is searched for it.
 LONG_NUMBER = re.compile(rb"\d{16}")
 HUGE_INTEGER = re.compile(rb"(?<![\d.])\d{19,}(?![\d.eE])")
@@ -63,6 +66,8 @@ def read_body(request: HttpRequest) -> bytes:
     stream = request.META["wsgi.input"] if chunked else request
     body: bytes = b"" if size > limit else stream.read(limit + 1)
     if size > limit or len(body) > limit:
+        if size <= DRAINED * limit:
+            _drain(request, size)
         raise BodyTooLarge(
             f"The request body may have at most {limit} bytes.",
             max_size=limit,
@@ -70,6 +75,16 @@ def read_body(request: HttpRequest) -> bytes:
         )
     encoding = request.META.get("HTTP_CONTENT_ENCODING")
     return _unpacked(body, encoding.strip().lower(), limit) if encoding else body
+
+
+def _drain(request: HttpRequest, size: int) -> None:
+    """Read on to the end of what was announced.
+
+    Many clients look for an answer only when they have sent everything: refused before, they see
+    a broken connection.
+    """
+    while size > 0 and request.read(CHUNK):
+        size -= CHUNK
 
 
 def _unpacked(body: bytes, encoding: str, limit: int) -> bytes:
@@ -146,9 +161,7 @@ def _check_values(value: Any, path: str) -> None:
     elif type(value) is str:
         _check_text(value, path)
     elif type(value) is int and not -LARGEST_INTEGER <= value <= LARGEST_INTEGER:
-        raise InvalidPayload(
-            f"The integer at {path} is beyond ±(2^53 - 1); send it as a string.", path=path
-        )
+        raise _refusal(path, f"The integer at {path} is beyond ±(2^53 - 1); send it as a string.")
 
 
 def _check_digits(digits: str) -> float:
@@ -161,4 +174,12 @@ def _check_digits(digits: str) -> float:
 
 def _check_text(text: str, path: str) -> None:
     if "\x00" in text:
-        raise InvalidPayload(f"The string at {path} contains a NUL character.", path=path)
+        raise _refusal(path, f"The string at {path} contains a NUL character.")
+
+
+def _refusal(path: str, message: str) -> InvalidPayload:
+    """With the details that JSON format §12.4 asks for."""
+    error = {"path": path, "message": message}
+    return InvalidPayload(
+        message, field=path.removeprefix("$").lstrip("."), path=path, validation_errors=[error]
+    )

@@ -32,9 +32,9 @@ def extend(
 ) -> set[UUID]:
     """Restart the visibility timeout of the jobs `worker_id` holds; return which (§5.4).
 
-    A job's own visibility timeout wins over the one requested; without either the period of its
-    reservation starts again. Jobs fetched without a worker id are adopted by the worker that
-    says it runs them.
+    As long as `requested` asks for (OJS HTTP §10.4), but never shorter than a job's own visibility
+    timeout; without a request the period of its reservation starts again. Jobs fetched without a
+    worker id are adopted by the worker that says it runs them.
 
     Args:
         at_least: shortest period, so that a terminating worker's reservations last its grace
@@ -44,15 +44,9 @@ def extend(
         return set()
     period: Any = F("reserved_for")
     if requested is not None:
-        period = Coalesce(F("visibility_timeout"), _duration(requested))
-    if at_least is not None and connection().vendor == "postgresql":
-        period = models.functions.Greatest(period, _duration(at_least))
-    elif at_least is not None:
-        # Two-argument MAX() of SQLite loses the type of a duration.
-        period = models.Case(
-            models.When(LessThan(period, _duration(at_least)), then=_duration(at_least)),
-            default=period,
-        )
+        period = _longest(Coalesce(F("visibility_timeout"), _duration(requested)), requested)
+    if at_least is not None:
+        period = _longest(period, at_least)
     until = models.ExpressionWrapper(Now() + period, output_field=models.DateTimeField())
     with atomic():
         # Locked in the order of ids, as every batch does: no deadlock with a batch of ACKs.
@@ -133,6 +127,15 @@ def last_reservation(worker_id: str) -> datetime | None:
     """When the last of the reservations `worker_id` holds will end; None if it holds none."""
     ends: Any = Job.objects.held_by(worker_id).aggregate(last=Max("reserved_until"))["last"]
     return ends
+
+
+def _longest(period: Any, least: timedelta) -> Any:
+    if connection().vendor == "postgresql":
+        return models.functions.Greatest(period, _duration(least))
+    # Two-argument MAX() of SQLite loses the type of a duration.
+    return models.Case(
+        models.When(LessThan(period, _duration(least)), then=_duration(least)), default=period
+    )
 
 
 def _duration(value: timedelta) -> Value:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import secrets
 import subprocess
 import sys
@@ -20,7 +19,10 @@ import psycopg
 
 from tests import postgres
 
+from . import goals
+from .places import FLOOR, group_of
 from .plan import OTHERS, Plan, say, stop_when_asked
+from .results import Results
 from .servers import ROOT, environment
 
 DATABASES = ("postgres", "sqlite")
@@ -116,17 +118,8 @@ def measure(plan: Plan) -> list[dict[str, Any]]:
 
 
 def report(kind: str, documents: list[dict[str, Any]]) -> str:
-    # These import the engine, which wants settings; any will do for reading a table.
-    os.environ.update(environment("sqlite:///:memory:"))
-    import django
-
-    django.setup()
-    from . import goals, in_process, over_http
-    from .results import Results
-
     results = Results.of(documents)
-    floors = {over_http.group_of(number): over_http.FLOOR for number in range(1, 65)}
-    floors[in_process.GROUP] = ""
+    floors = {group_of(number): FLOOR for number in range(1, 65)}
     text = f"\n{kind}\n{'=' * len(kind)}\n{results.table(floors)}"
     if kind == "postgres":
         text += "\n" + goals.table(results)

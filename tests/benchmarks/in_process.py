@@ -17,13 +17,11 @@ from workers.lifecycle import WorkerState
 from workers.models import Worker
 
 from . import tables
+from .places import ENGINE, LIMIT, RECOVERY, bare
 from .plan import Plan, rounds, say
 from .raw import Raw, pgbench
 from .results import Results
 
-GROUP = "Engine in process, one connection"
-LIMIT = "The limit: claim n + ack n, bare"
-RECOVERY = "Recovery of dead workers' jobs"
 WORKER = "bench-0"
 DOCUMENT = {"type": "bench.noop", "queue": tables.QUEUE, "args": [1, "two", {"three": 3}]}
 STOCK = {1: 4_000, 10: 25_000, 100: 60_000}
@@ -96,19 +94,19 @@ BARE: dict[str, tuple[Callable[[Raw, int], Step], int, int]] = {
     },
 }
 PGBENCH = {
-    f"pgbench: claim + ack {count}, {clients} connections": (count, clients)
-    for count in (1, 10, 50, 100)
-    for clients in (2, 8)
+    bare(count, clients): (count, clients)
+    for count, connections in ((1, (1, 2, 8)), (10, (2, 8)), (50, (2, 8)), (100, (2, 8)))
+    for clients in connections
 }
 PGBENCH_STOCK = {1: 10_000, 10: 45_000, 50: 70_000, 100: 80_000}
 
 
 def run(plan: Plan, results: Results) -> None:
-    ours = [name for name in MEASURED if plan.wants(name, GROUP)]
-    bare = [name for name in (*BARE, *PGBENCH) if plan.is_postgresql and plan.wants(name, LIMIT)]
-    raw = Raw(plan.database_url) if bare else None
-    for name in rounds(plan, [*ours, *bare], results):
-        group = GROUP if name in MEASURED else LIMIT
+    ours = [name for name in MEASURED if plan.wants(name, ENGINE)]
+    limits = [name for name in (*BARE, *PGBENCH) if plan.is_postgresql and plan.wants(name, LIMIT)]
+    raw = Raw(plan.database_url) if limits else None
+    for name in rounds(plan, [*ours, *limits], results):
+        group = ENGINE if name in MEASURED else LIMIT
         rate = _measure(plan, name, raw)
         if rate is not None:
             results.get(group, name).rounds.append(rate)

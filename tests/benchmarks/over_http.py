@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import tables
+from .places import FLOOR, group_of
 from .plan import Plan, rounds, say
 from .results import Results, percentile
 from .servers import ROOT, Server, environment, free_port, granian, serve
 
-FLOOR = "floor: a bare DRF view"
 WARM_UP = 0.4
 START = 0.25
 """Seconds a client takes to get ready."""
@@ -29,6 +29,8 @@ class Scenario:
     count: int = 1
     stock: int = 0
     """Available jobs a second of it may need."""
+    clients: int | None = None
+    """None: as many as are asked for."""
 
 
 SCENARIOS = (
@@ -37,17 +39,15 @@ SCENARIOS = (
     Scenario("enqueue 100", "enqueue", 100),
     Scenario("enqueue 1000", "enqueue", 1000),
     Scenario("fetch 1 + ack 1", "fetch then ack", 1, 2_500),
+    Scenario("fetch 1 + ack 1, 2 clients", "fetch then ack", 1, 2_500, clients=2),
     Scenario("fetch 50 + ack 50", "fetch then ack", 50, 30_000),
     Scenario("fetch 1 carrying acks", "fetch carrying acks", 1, 4_000),
     Scenario("fetch 10 carrying acks", "fetch carrying acks", 10, 20_000),
+    Scenario("fetch 10 carrying acks, 2 clients", "fetch carrying acks", 10, 20_000, clients=2),
     Scenario("fetch 100 carrying acks", "fetch carrying acks", 100, 50_000),
     Scenario("heartbeat, no jobs", "heartbeat", 0),
     Scenario("heartbeat, 10 jobs", "heartbeat", 10),
 )
-
-
-def group_of(processes: int) -> str:
-    return f"HTTP, {processes} server process{'es' if processes > 1 else ''}"
 
 
 def run(plan: Plan, results: Results, key: str) -> None:
@@ -70,7 +70,7 @@ def run(plan: Plan, results: Results, key: str) -> None:
                 scenario = wanted[name]
                 server = servers["floor" if scenario.load == "floor" else "product"]
                 # Anew each time: the server closes connections that are idle for half a minute.
-                connections = server.connect(plan.clients)
+                connections = server.connect(scenario.clients or plan.clients)
                 try:
                     _measure(plan, results, group, scenario, connections, key)
                 finally:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import glob
 import importlib.util
-import json
+import os
 import shutil
 import subprocess
 import tempfile
-import uuid
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import orjson
 import psycopg
 
 SCHEMA = """
@@ -54,6 +55,17 @@ SCRIPT = """
 """
 
 
+def ordered_ids(count: int) -> list[str]:
+    """UUIDs of version 7, as cheaply as can be: what comes in order costs an index least."""
+    moment = f"{time.time_ns() // 1_000_000:012x}"
+    head = f"{moment[:8]}-{moment[8:]}-7"
+    drawn = os.urandom(9 * count).hex()
+    return [
+        f"{head}{drawn[at : at + 3]}-a{drawn[at + 3 : at + 6]}-{drawn[at + 6 : at + 18]}"
+        for at in range(0, 18 * count, 18)
+    ]
+
+
 class Raw:
     """A connection, autocommit, everything prepared at once: what our engine is compared with."""
 
@@ -69,13 +81,16 @@ class Raw:
             self._connection.execute(STOCK % count, prepare=False)
             self._connection.execute("VACUUM ANALYZE raw_job", prepare=False)
 
+    def drop(self) -> None:
+        self._connection.execute("DROP TABLE IF EXISTS raw_job", prepare=False)
+
     def enqueuer(self, count: int) -> Callable[[], int]:
         def step() -> int:
             jobs = [
-                {"id": str(uuid.uuid4()), "queue": "bench", "args": [1, "two", {"three": 3}]}
-                for _ in range(count)
+                {"id": job_id, "queue": "bench", "args": [1, "two", {"three": 3}]}
+                for job_id in ordered_ids(count)
             ]
-            self._connection.execute(INSERT, [json.dumps(jobs)])
+            self._connection.execute(INSERT, [orjson.dumps(jobs).decode()])
             return count
 
         return step

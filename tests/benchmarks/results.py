@@ -59,7 +59,8 @@ class Results:
         """Return one line for each measurement; `floors` names what a group is divided by."""
         lines: list[str] = []
         group = ""
-        for result in self._found.values():
+        groups = list(dict.fromkeys(result.group for result in self._found.values()))
+        for result in sorted(self._found.values(), key=lambda each: groups.index(each.group)):
             if result.group != group:
                 group = result.group
                 lines += ["", group, "-" * len(group)]
@@ -67,7 +68,7 @@ class Results:
             ratio = f"{result.median / base:6.2f}×" if base else "       "
             spread = f"{_number(min(result.rounds))}–{_number(max(result.rounds))}"
             lines.append(
-                f"{result.name:<42}{_readable(result):>14} {ratio}  "
+                f"{result.name:<58}{_readable(result):>14} {ratio}  "
                 f"{spread:<18} {_latency(result)}{result.note}".rstrip()
             )
         return "\n".join(lines)

@@ -11,11 +11,10 @@ from jobs import engine
 from jobs.engine import Completion
 
 from . import tables
+from .places import ACK, FETCH
 from .plan import Plan, say
 from .results import Results, percentile
 
-FETCH = "FETCH 10, by what is in the table"
-ACK = "ACK 10, by what is in flight"
 WORKER = "worker-0"
 
 

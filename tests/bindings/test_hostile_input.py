@@ -305,6 +305,17 @@ def test_a_gigantic_body_is_refused_before_it_is_read(api, path):
     assert refusal(reply)["details"]["actual_size"] == 10**12
 
 
+def test_a_body_somewhat_too_big_is_read_to_its_end(api, settings):
+    """Its sender may look for the answer only then."""
+    settings.OJS = {**settings.OJS, "MAX_BODY_SIZE": 100_000}
+    body = io.BytesIO(b" " * 400_000)
+
+    reply = raw(api, b"", **{"wsgi.input": body, "CONTENT_LENGTH": "400000"})
+
+    assert reply.status_code == 413
+    assert body.tell() == 400_000
+
+
 def raw(api, body: bytes, **environ):
     """POST a job the way a WSGI server hands it over; no length is announced unless given."""
     return api.request(

@@ -198,7 +198,9 @@ def test_two_requests_have_two_ids(api):
     assert api.see("queues").headers["X-Request-Id"] != api.see("queues").headers["X-Request-Id"]
 
 
-@pytest.mark.parametrize("version", ["1.0", "1", "1.0.0", "1.0.3", "1.0.0-rc.1", "1.0.0-rc.27", ""])
+@pytest.mark.parametrize(
+    "version", ["1.0", "1", "1.0.0", "1.0.3", "1.0.0-rc.1", "1.0.0-rc.27", "1.1", ""]
+)
 def test_versions_we_speak(api, version):
     reply = api.get("/ojs/v1/queues", headers={"OJS-Version": version})
 
@@ -206,7 +208,7 @@ def test_versions_we_speak(api, version):
     assert reply.headers["OJS-Version"] == "1.0"
 
 
-@pytest.mark.parametrize("version", ["2.0", "0.9", "1.1", "2", "latest", "1.0; drop", "١"])
+@pytest.mark.parametrize("version", ["2.0", "0.9", "1.", "2", "latest", "1.0; drop", "١"])
 @pytest.mark.parametrize("path", ["/ojs/v1/queues", "/ojs/manifest", "/ojs/v1/health"])
 def test_versions_we_do_not_speak_are_unprocessable(api, path, version):
     reply = api.get(path, headers={"OJS-Version": version})

@@ -128,6 +128,42 @@ def test_fields_we_do_not_know_are_no_error(api):
     assert api.send("workers/register", REGISTRATION | {"zone": "b"}).status_code == 200
 
 
+def test_a_registration_that_names_no_start_is_that_of_a_new_process(api):
+    """Of a container, say, where the next process has the same host name and pid."""
+    anonymous = {
+        name: it for name, it in REGISTRATION.items() if name not in ("started_at", "labels")
+    }
+    worker_id = REGISTRATION["worker_id"]
+    api.send("workers/register", anonymous | {"labels": ["old"]})
+    job = JobFactory(active=True, reserved_by=worker_id)
+    api.send("workers/heartbeat", {"worker_id": worker_id, "state": "terminate", "sequence": 9})
+
+    assert api.send("workers/register", anonymous).status_code == 200
+
+    assert state_of(job) == "available"
+    worker = Worker.objects.get(pk=worker_id)
+    assert (worker.state, worker.incarnation, worker.labels) == ("running", 2, [])
+
+
+def test_a_registration_that_names_the_same_start_is_of_the_same_process(api):
+    api.send("workers/register", REGISTRATION)
+    job = JobFactory(active=True, reserved_by=REGISTRATION["worker_id"])
+
+    api.send("workers/register", REGISTRATION)
+
+    assert state_of(job) == "active"
+    assert Worker.objects.get().incarnation == 1
+
+
+def test_a_worker_met_by_its_heartbeat_keeps_its_jobs_when_it_registers(api):
+    api.send("workers/heartbeat", {"worker_id": REGISTRATION["worker_id"]})
+    job = JobFactory(active=True, reserved_by=REGISTRATION["worker_id"])
+
+    api.send("workers/register", REGISTRATION)
+
+    assert state_of(job) == "active"
+
+
 # Deregistration (§3.4)
 
 

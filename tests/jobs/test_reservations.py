@@ -38,8 +38,9 @@ def left(job: Job) -> float:
         # … or the one the worker asks for …
         (None, 600, 900, None, 900),
         (None, 600, 120, None, 120),
-        # … but a job's own wins over both.
-        (300, 300, 900, None, 300),
+        # … but never less than a job's own.
+        (300, 300, 900, None, 900),
+        (300, 300, 120, None, 300),
         # A terminating worker's reservations last its grace period.
         (None, 600, None, 900, 900),
         (None, 600, 120, 900, 900),

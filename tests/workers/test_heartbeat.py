@@ -120,11 +120,19 @@ def test_a_worker_that_goes_quiet_is_told_as_an_event_once():
         (None, 1800, None, 1800),
         (None, 60, None, 60),
         (7200, 7200, None, 7200),
-        # What the heartbeat asks for, unless the job has a timeout of its own.
+        # What the heartbeat asks for, unless the job's own is longer.
         (None, 1800, 120, 120),
+        (60, 60, 120, 120),
         (7200, 7200, 120, 7200),
     ],
-    ids=["default", "of the fetch", "of the job", "of the heartbeat", "of the job all the same"],
+    ids=[
+        "default",
+        "of the fetch",
+        "of the job",
+        "of the heartbeat",
+        "of the heartbeat, being longer",
+        "of the job, being longer",
+    ],
 )
 def test_a_heartbeat_resets_the_full_visibility_timeout(own, reserved_for, requested, seconds):
     job = JobFactory(

@@ -128,6 +128,18 @@ def test_no_more_jobs_are_active_than_the_concurrency(shop):
         becomes(made[3], "completed")
 
 
+def test_no_job_waits_behind_another_that_takes_its_time(shop):
+    """Small jobs share a thread, and one that turns out not to be small has it for itself."""
+    names = [f"job{n}" for n in range(10)]
+    small, long = {"type": "shop.noop"}, [{"type": "shop.work", "args": [name]} for name in names]
+    jobs.enqueue_many([*long[:1], *([small] * 3), *long[1:5], *([small] * 20), *long[5:]])
+    with shop.worker():
+        shop.wait_for(*[f"{name}.began" for name in names])
+        eventually(lambda: Job.objects.filter(state="completed").count() == 23)
+        shop.go(*names)
+        eventually(lambda: Job.objects.filter(state="completed").count() == 33)
+
+
 def test_a_type_may_have_a_limit_of_its_own(shop):
     made = [jobs.enqueue("shop.scarce", [f"scarce{n}"]) for n in range(3)]
     other = jobs.enqueue("shop.echo")

@@ -20,15 +20,17 @@ from .handlers import Handler
 Report = Completion | Failure
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class ActiveJob:
     """One job in hand."""
 
     context: JobContext
     handler: Handler | None
     """None if this worker has none: then the job is not run, only reported."""
+    since: float
+    """When it came, on the monotonic clock."""
     deadline: float | None = None
-    """When its time is up, on the monotonic clock."""
+    """When its time is up, on the same clock."""
     grace: float = 0.0
     """Seconds it may then take to tidy up; nothing once it has been told (OJS timeouts §5.4)."""
     report: Report | None = None
@@ -37,6 +39,8 @@ class ActiveJob:
     is_settled: bool = False
     """The server knows, or will have to find out by itself."""
     is_running: bool = True
+    thread: int | None = None
+    """The thread its handler runs in, while it does."""
     tries: int = 0
     """How often the report has been sent."""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -64,11 +68,10 @@ class ActiveJobs:
         self._jobs: dict[UUID, ActiveJob] = {}
         self._lock = threading.Lock()
         self._by_type: Counter[str] = Counter()
-        self._running = 0
+        """Of types that have a limit."""
+        self.running = 0
+        """How many handlers have not returned."""
         self._timed: set[ActiveJob] = set()
-        self.all_ended = threading.Event()
-        """Set while no handler runs."""
-        self.all_ended.set()
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -79,37 +82,44 @@ class ActiveJobs:
 
     def add(self, job: ActiveJob) -> None:
         with self._lock:
-            self._jobs[job.id] = job
-            self._by_type[job.context.type] += 1
-            self._running += 1
-            self.all_ended.clear()
+            self._jobs[job.context.id] = job
+            self.running += 1
+            if job.handler is not None and job.handler.concurrency is not None:
+                self._by_type[job.handler.type] += 1
             if job.deadline is not None:
                 self._timed.add(job)
 
     def find(self, job_id: UUID) -> ActiveJob | None:
         return self._jobs.get(job_id)
 
-    def ended(self, job: ActiveJob) -> None:
-        """The handler has returned; the place is free once the server knows."""
+    def ended(self, job: ActiveJob) -> int:
+        """The handler has returned; the place is free once the server knows.
+
+        Returns: how many others still run.
+        """
         with self._lock:
             if job.is_running:
                 job.is_running = False
-                self._timed.discard(job)
-                self._running -= 1
-                if not self._running:
-                    self.all_ended.set()
-        self._leave(job)
+                self.running -= 1
+                if job.deadline is not None:
+                    self._timed.discard(job)
+                if job.is_settled:
+                    self._remove(job)
+            return self.running
 
-    def settled(self, job: ActiveJob) -> None:
-        """The server knows; the place is free once the handler has returned."""
-        job.is_settled = True
-        self._leave(job)
-
-    def _leave(self, job: ActiveJob) -> None:
+    def settled(self, jobs: Iterable[ActiveJob]) -> None:
+        """The server knows; each place is free once the handler has returned."""
         with self._lock:
-            if job.is_settled and not job.is_running and self._jobs.get(job.id) is job:
-                del self._jobs[job.id]
-                self._by_type[job.context.type] -= 1
+            for job in jobs:
+                job.is_settled = True
+                if not job.is_running:
+                    self._remove(job)
+
+    def _remove(self, job: ActiveJob) -> None:
+        if self._jobs.get(job.context.id) is job:
+            del self._jobs[job.context.id]
+            if job.handler is not None and job.handler.concurrency is not None:
+                self._by_type[job.handler.type] -= 1
 
     def all(self) -> list[ActiveJob]:
         with self._lock:
@@ -122,6 +132,12 @@ class ActiveJobs:
         """What a heartbeat reports: the jobs the server takes for ours (§4.2)."""
         return [str(job.id) for job in self.unsettled()]
 
+    def running_since(self, moment: float) -> int:
+        """How many handlers run that had begun, or could have, by `moment`."""
+        if not self.running:
+            return 0
+        return sum(job.is_running and job.since <= moment for job in self.all())
+
     def is_full(self, handler: Handler) -> bool:
         """Whether no more of this type may run here."""
         limit = handler.concurrency
@@ -132,6 +148,8 @@ class ActiveJobs:
 
     def overdue(self) -> list[ActiveJob]:
         """Jobs whose time is up."""
+        if not self._timed:
+            return []
         now = time.monotonic()
         return [job for job in self._waiting() if job.deadline is not None and job.deadline <= now]
 

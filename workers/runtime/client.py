@@ -18,7 +18,7 @@ from django.db import DatabaseError, InterfaceError, OperationalError, connectio
 from jobs import engine, wakeup
 from jobs.conf import ojs_settings
 from jobs.database import atomic, connection
-from jobs.engine import ClaimedJob, Completion, Failure
+from jobs.engine import ClaimedJob, Completion, Failure, Outcome
 from jobs.envelope import envelope
 from jobs.errors import Conflict, OJSError
 from workers import protocol
@@ -184,28 +184,37 @@ class LocalClient:
         return Answer(reply.state, reply.jobs_lost)
 
     def exchange(self, reports: Sequence[Report], request: Request | None) -> Exchange:
-        done = Exchange()
-        # One commit for both: that is what the disk is asked for.
-        together = atomic() if reports and request else contextlib.nullcontext()
+        completions = [report for report in reports if isinstance(report, Completion)]
+        failures = [report for report in reports if isinstance(report, Failure)]
+        outcomes: list[Outcome] = []
+        jobs: list[ClaimedJob] = []
+        # One commit for all of it: that is what the disk is asked for.
+        several = failures and (completions or request)
+        together = atomic() if several else contextlib.nullcontext()
         with database_trouble(), together:
-            completions = [report for report in reports if isinstance(report, Completion)]
-            failures = [report for report in reports if isinstance(report, Failure)]
-            outcomes = protocol.ack(completions) if completions else []
-            outcomes += protocol.fail(failures) if failures else []
-            if request is not None:
-                done.jobs = self._fetch(request)
-        done.refused = [
+            if failures:
+                outcomes += protocol.fail(failures)
+            if completions and request is not None:
+                settled, jobs = protocol.exchange(completions, **self._asked(request))
+                outcomes += settled
+            elif completions:
+                outcomes += protocol.ack(completions)
+            elif request is not None:
+                jobs = protocol.fetch(**self._asked(request))
+        refused = [
             (outcome.job_id, str(outcome.error), outcome.error.details.get("current_state", ""))
             for outcome in outcomes
             if outcome.error is not None
         ]
-        return done
+        return Exchange([self._context(job) for job in jobs], refused)
 
-    def _fetch(self, request: Request) -> list[JobContext]:
-        claimed = protocol.fetch(
-            request.queues, worker_id=self.worker_id, count=request.count, types=request.types
-        )
-        return [self._context(job) for job in claimed]
+    def _asked(self, request: Request) -> dict[str, Any]:
+        return {
+            "queues": request.queues,
+            "worker_id": self.worker_id,
+            "count": request.count,
+            "types": request.types,
+        }
 
     def _context(self, job: ClaimedJob) -> JobContext:
         args, meta = orjson.loads(orjson.dumps([job.args, job.meta]))
@@ -232,11 +241,11 @@ class LocalClient:
         assert request is not None
         with database_trouble(), wakeup.subscription(request.queues) as waiter:
             # Looked for once more: what came before the subscription is not announced to it.
-            jobs = self._fetch(request)
+            jobs = protocol.fetch(**self._asked(request))
             if not jobs:
                 with bell.relayed_to(waiter.ring):
                     waiter.wait(timeout)
-            return jobs
+        return [self._context(job) for job in jobs]
 
     def stop_waiting(self) -> list[JobContext]:
         return []

@@ -28,6 +28,23 @@ class Progress:
     data: dict[str, Any] | None
 
 
+class Line:
+    """How a context reaches the worker that runs it; this one reaches nobody."""
+
+    def keep(self, context: JobContext, state: Any) -> None:
+        """Send a checkpoint to the server."""
+
+    def tell(self, context: JobContext, value: float | None, data: dict[str, Any] | None) -> None:
+        """Take a progress report."""
+
+    def beat(self) -> None:
+        """Send a heartbeat of the worker."""
+
+
+NOBODY = Line()
+NO_TIME = timedelta()
+
+
 class JobContext:
     """A job in execution (OJS middleware §4.4)."""
 
@@ -58,7 +75,9 @@ class JobContext:
         self.worker_id = worker_id
         self.timeout = timeout
         # As its producer wrote it: whole seconds (OJS timeouts §6).
-        self.grace_period = timedelta(seconds=grace_period if isinstance(grace_period, int) else 0)
+        self.grace_period = (
+            timedelta(seconds=grace_period) if isinstance(grace_period, int) else NO_TIME
+        )
         """How long it may take to tidy up once `timeout` has passed and it is `cancelled`."""
         self.metadata: dict[str, Any] = {}
         """Whatever middleware and handler of this execution want to tell each other."""
@@ -67,13 +86,8 @@ class JobContext:
         """Whether an earlier attempt, or this one, has saved its state."""
         self.last_checkpoint: Any = checkpoint.get("state") if checkpoint else None
         """What `checkpoint()` saved last; None if nothing was."""
-        self.keep: Callable[[Any], None] = lambda state: None
-        """Sends a checkpoint to the server."""
-        self.tell: Callable[[float | None, dict[str, Any] | None], None] = lambda value, data: None
-        """Hands a progress report over."""
-        self.beat: Callable[[], None] = lambda: None
-        """Sends a heartbeat of the worker."""
-        self._cancelled = threading.Event()
+        self.line = NOBODY
+        self._is_cancelled = False
         self.cancelled_because = ""
         """`lost`, `timeout` or `shutdown`, once `cancelled`."""
 
@@ -89,16 +103,23 @@ class JobContext:
     @property
     def cancelled(self) -> bool:
         """Whether the outcome is wanted no more: the reservation was lost, time is up (§10.4)."""
-        return self._cancelled.is_set()
+        return self._is_cancelled
 
     def cancel(self, reason: str) -> None:
-        if not self._cancelled.is_set():
+        if not self._is_cancelled:
             self.cancelled_because = reason
-            self._cancelled.set()
+            self._is_cancelled = True
+        event = self.__dict__.get("_cancellation")
+        if event is not None:
+            event.set()
 
     def wait(self, seconds: float) -> bool:
         """Sleep, but no longer than until the job is cancelled; return whether it is."""
-        return self._cancelled.wait(seconds)
+        # Few handlers wait, and an event takes longer to make than all the rest of a context.
+        event: threading.Event = self.__dict__.setdefault("_cancellation", threading.Event())
+        if self._is_cancelled:
+            event.set()
+        return event.wait(seconds)
 
     def heartbeat(self) -> bool:
         """Restart the job's visibility timeout now (§5.4); return whether it is still ours.
@@ -106,7 +127,7 @@ class JobContext:
         The worker does so at every heartbeat by itself; this is for a handler that wants to know.
         """
         if not self.cancelled:
-            self.beat()
+            self.line.beat()
         return not self.cancelled
 
     async def aheartbeat(self) -> bool:
@@ -125,7 +146,7 @@ class JobContext:
             Unavailable: over HTTP, the server could not be reached; nothing was saved.
         """
         state = jsonable(state, "checkpoint")
-        self.keep(state)
+        self.line.keep(self, state)
         self.has_checkpoint, self.last_checkpoint = True, state
 
     async def acheckpoint(self, state: Any) -> None:
@@ -147,7 +168,7 @@ class JobContext:
         """
         said = dict(data or {}) | ({"message": message} if message else {})
         number = None if value is None else min(1.0, max(0.0, float(value)))
-        self.tell(number, jsonable(said, "data") or None)
+        self.line.tell(self, number, jsonable(said, "data") or None)
 
     @property
     def parent_results(self) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -14,14 +14,13 @@ from jobs.engine import Failure
 from . import handlers
 from .active import ActiveJob, ActiveJobs
 from .client import CONFLICT, Refused
-from .context import JobContext, Progress
+from .context import JobContext, Line, Progress
 from .execution import failed
-from .handlers import Handler
 from .outcomes import JobTimeout, needs_database, not_found
 from .pool import EventLoop, Threads
 
 
-class Dispatcher:
+class Dispatcher(Line):
     """Starts jobs and interrupts them."""
 
     def __init__(
@@ -40,33 +39,50 @@ class Dispatcher:
         self._keep = keep
         self._tell = tell
         self._is_local = is_local
-        self._threads = Threads(active.concurrency, ended)
+        self.threads = Threads(active.concurrency, ended)
         self._loop = EventLoop(ended)
         self._known: list[str] | None = None
 
-    def start(self, context: JobContext) -> None:
+    def start(self, contexts: Iterable[JobContext]) -> None:
+        """Hand jobs to their handlers; those that cannot run here are reported."""
+        now = time.monotonic()
+        jobs: dict[Threads | EventLoop, list[ActiveJob]] = {}
+        for context in contexts:
+            job = self._accepted(context, now)
+            if job is not None:
+                jobs.setdefault(self._place_of(job), []).append(job)
+        for place, accepted in jobs.items():
+            place.submit(accepted)
+
+    def _accepted(self, context: JobContext, now: float) -> ActiveJob | None:
         handler = handlers.find(context.type)
         if handler is None:
             self._refuse(context, not_found(context))
-            return
+            return None
         if handler.atomic_ack and not self._is_local:
             self._refuse(context, needs_database(context))
-            return
-        if self._active.is_full(handler):
+            return None
+        if handler.concurrency is not None and self._active.is_full(handler):
             self.give_back(context)
-            return
-        timeout = _shortest(handler.timeout, context.timeout)
-        deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
-        context.beat = self._extend
-        context.tell = lambda value, data: self._tell(
-            Progress(context.id, context.attempt, value, data)
-        )
-        context.keep = lambda state: self._save(context, state)
-        job = ActiveJob(context, handler, deadline, context.grace_period.total_seconds())
+            return None
+        context.line = self
+        job = ActiveJob(context, handler, now)
+        timeout = _shorter(handler.timeout, context.timeout)
+        if timeout is not None:
+            job.deadline = now + timeout.total_seconds()
+            job.grace = context.grace_period.total_seconds()
         self._active.add(job)
-        self._place_of(job).submit(job)
+        return job
 
-    def _save(self, context: JobContext, state: Any) -> None:
+    # What handlers ask for, by their context
+
+    def beat(self) -> None:
+        self._extend()
+
+    def tell(self, context: JobContext, value: float | None, data: dict[str, Any] | None) -> None:
+        self._tell(Progress(context.id, context.attempt, value, data))
+
+    def keep(self, context: JobContext, state: Any) -> None:
         try:
             self._keep(context.id, context.attempt, state)
         except Refused as refusal:
@@ -84,7 +100,7 @@ class Dispatcher:
         self._report(context, failure)
 
     def _report(self, context: JobContext, report: Failure) -> None:
-        job = ActiveJob(context, None)
+        job = ActiveJob(context, None, time.monotonic())
         self._active.add(job)
         self._ended(job, report)
 
@@ -130,13 +146,14 @@ class Dispatcher:
             self._loop.interrupt(job)
 
     def stop(self) -> None:
-        self._threads.stop()
+        self.threads.stop()
         self._loop.stop()
 
     def _place_of(self, job: ActiveJob) -> Threads | EventLoop:
-        handler: Handler | None = job.handler
-        return self._loop if handler is not None and handler.is_async else self._threads
+        return self._loop if job.handler is not None and job.handler.is_async else self.threads
 
 
-def _shortest(*periods: timedelta | None) -> timedelta | None:
-    return min((period for period in periods if period is not None), default=None)
+def _shorter(first: timedelta | None, second: timedelta | None) -> timedelta | None:
+    if first is None or second is None:
+        return first or second
+    return min(first, second)

@@ -9,7 +9,7 @@ A Django task is a handler of the type that is its dotted path; see `jobs.backen
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -38,9 +38,10 @@ class Handler:
     ended: Callable[[Any, Any], None] | None = None
     """Told of each execution what will be reported of it; must not raise."""
 
-    @property
-    def is_async(self) -> bool:
-        return iscoroutinefunction(self.function)
+    is_async: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_async", iscoroutinefunction(self.function))
 
     def call(self, context: Any) -> Any:
         return self.function(context, *context.args)

@@ -7,15 +7,17 @@ import contextlib
 import ctypes
 import logging
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.db import close_old_connections, connections, reset_queries
+from django.db import close_old_connections
 
 from .active import ActiveJob
 from .execution import Settled, execute, execute_async, failed, interrupted
+from .leftovers import Leftovers
 from .outcomes import JobTimeout
 
 logger = logging.getLogger("workers.runtime")
@@ -25,95 +27,111 @@ Done = Callable[[ActiveJob, Any], None]
 
 
 class Threads:
-    """Runs synchronous handlers; a thread is made when none is idle, and kept."""
+    """Runs synchronous handlers; a thread is made when none is idle, and kept.
+
+    To wake a thread takes longer than a small job. So jobs are put into a queue and one thread is
+    woken: it goes on as long as there is something in it. Where jobs are left because a handler
+    takes its time, `hasten()` wakes a thread for each; see `waiting`.
+    """
 
     def __init__(self, most: int, done: Done) -> None:
         self._most = most
         self._done = done
-        self._queue: SimpleQueue[ActiveJob | None] = SimpleQueue()
+        self._jobs: deque[ActiveJob] = deque()
+        self._calls: SimpleQueue[bool] = SimpleQueue()
+        """One for each thread that is to wake up; False for one that is to end."""
         self._threads: list[threading.Thread] = []
-        self._running: dict[ActiveJob, int] = {}
-        self._unfinished = 0
+        self._idle = 0
+        """Threads that sleep and have not been called."""
         self._lock = threading.Lock()
 
-    def submit(self, job: ActiveJob) -> None:
+    @property
+    def waiting(self) -> int:
+        """How many jobs no thread has begun yet."""
+        return len(self._jobs)
+
+    def submit(self, jobs: Iterable[ActiveJob]) -> None:
+        self._jobs.extend(jobs)
+        self._wake()
+
+    def hasten(self) -> None:
+        """Wake a thread for each job that waits: there is one, for there are as many as places."""
+        for _ in range(len(self._jobs)):
+            self._wake()
+
+    def _wake(self) -> None:
+        """One more thread looks for jobs, unless all do, or run one."""
         with self._lock:
-            self._unfinished += 1
-            if self._unfinished > len(self._threads) and len(self._threads) < self._most:
+            if self._idle:
+                self._idle -= 1
+                self._calls.put(True)
+            elif len(self._threads) < self._most:
                 name = f"ojs-job-{len(self._threads) + 1}"
                 thread = threading.Thread(target=self._work, name=name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
-        self._queue.put(job)
 
     def interrupt(self, job: ActiveJob) -> None:
         """Raise `JobTimeout` in the handler, at its next line of Python."""
         with job.lock:
-            ident = self._running.get(job)
-            if ident is not None:
+            if job.thread is not None:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(ident), ctypes.py_object(JobTimeout)
+                    ctypes.c_ulong(job.thread), ctypes.py_object(JobTimeout)
                 )
 
     def stop(self) -> None:
         """Let idle threads end; a handler that still runs is not waited for."""
         for _ in self._threads:
-            self._queue.put(None)
+            self._calls.put(False)
 
     def join(self, timeout: float) -> None:
         for thread in self._threads:
             thread.join(timeout)
 
     def _work(self) -> None:
+        leftovers = Leftovers()
         try:
-            while (job := self._queue.get()) is not None:
-                self._run(job)
+            while True:
+                while (job := self._next()) is not None:
+                    self._run(job, leftovers)
+                if not self._calls.get():
+                    return
         finally:
-            connections.close_all()
+            leftovers.close()
 
-    def _run(self, job: ActiveJob) -> None:
+    def _next(self) -> ActiveJob | None:
+        """The job that has waited longest; without one, this thread counts as idle."""
+        with self._lock:
+            if self._jobs:
+                return self._jobs.popleft()
+            self._idle += 1
+            return None
+
+    def _run(self, job: ActiveJob, leftovers: Leftovers) -> None:
         report: Any = None
         try:
-            report = self._guarded(job)
+            report = self._guarded(job, leftovers)
         except JobTimeout as problem:  # came when the handler had just ended
             report = failed(job.context, problem)
         finally:
             # An interrupt comes once, but may come anywhere; the place must become free.
             while job.is_running:
                 with contextlib.suppress(JobTimeout):
-                    self._finish(job, report)
+                    self._done(job, None if isinstance(report, Settled) else report)
 
-    def _guarded(self, job: ActiveJob) -> Any:
-        reset_queries()
-        close_old_connections()
+    def _guarded(self, job: ActiveJob, leftovers: Leftovers) -> Any:
+        leftovers.before()
         try:
             with job.lock:
-                self._running[job] = threading.get_ident()
+                job.thread = threading.get_ident()
             try:
                 assert job.handler is not None
                 return execute(job.handler, job.context)
             finally:
                 with job.lock:
-                    self._running.pop(job, None)
+                    job.thread = None
         finally:
-            self._tidy(job)
-
-    def _tidy(self, job: ActiveJob) -> None:
-        """Leave no connection behind that the next job would be surprised by."""
-        for connection in connections.all(initialized_only=True):
-            if job.is_decided or connection.in_atomic_block:
-                # Interrupted in the middle of something, or left inside a transaction, which a
-                # closed connection would still believe itself to be in.
-                connection.close()
-                del connections[connection.alias]
-        close_old_connections()
-
-    def _finish(self, job: ActiveJob, report: Any) -> None:
-        self._done(job, None if isinstance(report, Settled) else report)
-        if job.is_running:
-            return
-        with self._lock:
-            self._unfinished -= 1
+            leftovers.after(interrupted=job.is_decided)
 
 
 class EventLoop:
@@ -124,9 +142,9 @@ class EventLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: dict[ActiveJob, asyncio.Task[None]] = {}
 
-    def submit(self, job: ActiveJob) -> None:
+    def submit(self, jobs: Iterable[ActiveJob]) -> None:
         loop = self._loop or self._start()
-        loop.call_soon_threadsafe(self._begin, job)
+        loop.call_soon_threadsafe(self._begin, jobs)
 
     def interrupt(self, job: ActiveJob) -> None:
         if self._loop is not None:
@@ -141,9 +159,10 @@ class EventLoop:
         threading.Thread(target=loop.run_forever, name="ojs-async", daemon=True).start()
         return loop
 
-    def _begin(self, job: ActiveJob) -> None:
+    def _begin(self, jobs: Iterable[ActiveJob]) -> None:
         assert self._loop is not None
-        self._tasks[job] = self._loop.create_task(self._run(job))
+        for job in jobs:
+            self._tasks[job] = self._loop.create_task(self._run(job))
 
     def _cancel(self, job: ActiveJob) -> None:
         task = self._tasks.get(job)

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 from . import memory
@@ -22,6 +22,7 @@ from .bell import Bell
 from .client import Client, Refused, Request, Unavailable
 from .context import JobContext
 from .dispatch import Dispatcher
+from .gathering import Gathering
 from .heartbeat import Heart
 from .options import Options
 from .outcomes import shutdown
@@ -31,8 +32,6 @@ from .state import ProcessState
 
 logger = logging.getLogger("workers.runtime")
 
-LINGER = 0.001
-"""Seconds a report waits for those of other jobs that are about to end: one commit for all."""
 NAP = 1.0
 """Longest sleep of the loop, so that it notices what nobody rings for."""
 NEWS = 5.0
@@ -68,6 +67,7 @@ class WorkerProcess:
             self.reporter.report,
             is_local=client.is_local,
         )
+        self._gathering = Gathering(self.active, self.dispatcher.threads, self.bell)
         self._reports: deque[ActiveJob] = deque()
         self._backoff = Backoff()
         self._changed = threading.Event()
@@ -129,8 +129,7 @@ class WorkerProcess:
 
     def _turn(self) -> bool:
         """One round of the loop; True if a burst has come to its end."""
-        if self._reports:
-            self.active.all_ended.wait(LINGER)
+        self._gathering.gather(self._reports)
         reports = self._take_reports()
         request = self._request(reports)
         if reports:
@@ -165,20 +164,19 @@ class WorkerProcess:
         deadline = self.active.next_deadline()
         return NAP if deadline is None else max(0.0, min(NAP, deadline - time.monotonic()))
 
-    def _start(self, jobs: Iterable[JobContext]) -> None:
+    def _start(self, jobs: Collection[JobContext]) -> None:
+        if not self.state.is_terminating:
+            self.dispatcher.start(jobs)
+            return
         for context in jobs:
-            if self.state.is_terminating:
-                self.dispatcher.give_back(context)
-            else:
-                self.dispatcher.start(context)
+            self.dispatcher.give_back(context)
 
     def _ended(self, job: ActiveJob, report: Any) -> None:
         """A handler has returned, in its own thread."""
         self.reporter.forget(job.id)
         if job.decide(report) and report is not None:
             self._reports.append(job)
-        self.active.ended(job)
-        self.bell.ring()
+        self._gathering.ended(self.active.ended(job))
 
     def _time_out(self) -> None:
         """The last step of each turn of the loop."""
@@ -217,7 +215,7 @@ class WorkerProcess:
         for job in reports:
             if job.id in refused:
                 self._note_refusal(job, *refused[job.id])
-            self.active.settled(job)
+        self.active.settled(reports)
         return brought.jobs
 
     def _send_singly(self, reports: list[ActiveJob], problem: Refused) -> None:
@@ -228,7 +226,7 @@ class WorkerProcess:
         else:
             for job in reports:
                 logger.error("The server does not take the report of job %s: %s", job.id, problem)
-                self.active.settled(job)
+            self.active.settled(reports)
 
     def _note_refusal(self, job: ActiveJob, reason: str, state: str) -> None:
         """A refused report is logged, and the worker goes on (§10.4)."""
@@ -252,6 +250,7 @@ class WorkerProcess:
         """Wait for active jobs up to the grace period, then fail what remains (§7.2)."""
         deadline = time.monotonic() + self.options.grace_period
         self.pulse.ending()
+        self.dispatcher.threads.hasten()
         for context in self.client.stop_waiting():
             self.dispatcher.give_back(context)
         news = time.monotonic() + NEWS
@@ -290,7 +289,9 @@ class WorkerProcess:
         while self._reports and time.monotonic() < until:
             self._flush()
         # What they have to tidy up, they may.
-        self.active.all_ended.wait(PARTING)
+        until = time.monotonic() + PARTING
+        while self.active.running and time.monotonic() < until:
+            self.bell.wait(until - time.monotonic())
         if self._reports:
             logger.error("%d report(s) could not be delivered.", len(self._reports))
 

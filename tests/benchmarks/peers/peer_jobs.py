@@ -1,17 +1,31 @@
 """The same no-op job for every peer, and how each is enqueued and worked off.
 
 python peer_jobs.py PEER enqueue|bulk COUNT     prints the seconds it took
+python peer_jobs.py PEER stock COUNT            the fastest way there is, for others to work off
 python peer_jobs.py PEER work                   runs until it is killed
+
+What a setting asks for is in the environment (`contenders.py`); each peer's way is that of its own
+documentation for many short jobs: results off, quiet, connections kept.
 """
 
 import os
-import struct
 import sys
+
+if os.environ.get("PEER_GREENLETS"):
+    # Before anything else is imported, as gevent asks.
+    from gevent import monkey
+
+    monkey.patch_all()
+
+import struct
 import time
 
-CONCURRENCY = 10
+PLACES = int(os.environ.get("PEER_PLACES", "10"))
+PROCESSES = int(os.environ.get("PEER_PROCESSES", "1"))
 DATABASE = os.environ.get("PEER_DATABASE", "")
 REDIS = os.environ.get("PEER_REDIS", "")
+WARM_UP = 20
+BATCH = 1000
 _ticks = -1
 
 
@@ -21,6 +35,10 @@ def tick() -> None:
     if _ticks < 0:
         _ticks = os.open(os.environ["PEER_TICKS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(_ticks, struct.pack("d", time.time()))
+
+
+async def tick_in_the_loop() -> None:
+    tick()
 
 
 def django_site() -> None:
@@ -36,7 +54,21 @@ def manage(*arguments: str) -> None:
     call_command(*arguments)
 
 
-class DjangoQ2:
+class Peer:
+    def prepare(self) -> None:
+        """Make what it needs to be there."""
+
+    def enqueue(self, count: int) -> None:
+        raise NotImplementedError
+
+    def stock(self, count: int) -> None:
+        self.enqueue(count)
+
+    def work(self) -> None:
+        raise NotImplementedError
+
+
+class DjangoQ2(Peer):
     def __init__(self) -> None:
         django_site()
 
@@ -53,7 +85,7 @@ class DjangoQ2:
         manage("qcluster")
 
 
-class DjangoTasksDb:
+class DjangoTasksDb(Peer):
     def __init__(self) -> None:
         django_site()
 
@@ -67,64 +99,104 @@ class DjangoTasksDb:
             tick_task.enqueue()
 
     def work(self) -> None:
-        manage("db_worker", "--interval=0.05", "--no-reload")
+        manage("db_worker", "--interval=0.05", "--no-reload", "--no-startup-delay")
 
 
-class Procrastinate:
+class Procrastinate(Peer):
     def __init__(self) -> None:
         import procrastinate
 
         self.app = procrastinate.App(
             connector=procrastinate.SyncPsycopgConnector(conninfo=DATABASE)
         )
+        # A connection for each job under way, its pool's size otherwise being four.
+        pool = {"min_size": 4, "max_size": PLACES + 2}
         self.worker_app = procrastinate.App(
-            connector=procrastinate.PsycopgConnector(conninfo=DATABASE)
+            connector=procrastinate.PsycopgConnector(conninfo=DATABASE, **pool)
         )
+        job = tick_in_the_loop if os.environ.get("PEER_ASYNC") else tick
         self.task = self.app.task(name="tick")(tick)
-        self.worker_app.task(name="tick")(tick)
+        self.worker_app.task(name="tick")(job)
 
     def prepare(self) -> None:
         with self.app.open():
             self.app.schema_manager.apply_schema()
 
     def enqueue(self, count: int) -> None:
-        with self.app.open():
-            for _ in range(count):
-                self.task.defer()
+        for _ in range(count):
+            self.task.defer()
 
     def bulk(self, count: int) -> None:
-        with self.app.open():
-            for start in range(0, count, 1000):
-                self.task.batch_defer(*({} for _ in range(min(1000, count - start))))
+        for start in range(0, count, BATCH):
+            self.task.batch_defer(*({} for _ in range(min(BATCH, count - start))))
+
+    stock = bulk
 
     def work(self) -> None:
         with self.worker_app.open():
-            self.worker_app.run_worker(concurrency=CONCURRENCY, wait=True)
+            self.worker_app.run_worker(concurrency=PLACES, wait=True)
 
 
-class Celery:
+class Celery(Peer):
     def __init__(self) -> None:
         import celery
 
         self.app = celery.Celery("peer", broker=REDIS)
         self.app.conf.task_ignore_result = True
+        # Its guide to optimizing: a large number for lots of short tasks.
+        self.app.conf.worker_prefetch_multiplier = int(os.environ.get("PEER_PREFETCH", "4"))
         self.task = self.app.task(name="tick")(tick)
-
-    def prepare(self) -> None:
-        pass
 
     def enqueue(self, count: int) -> None:
         for _ in range(count):
             self.task.delay()
 
     def work(self) -> None:
-        self.app.worker_main(
-            ["worker", "--pool=threads", f"--concurrency={CONCURRENCY}", "--loglevel=ERROR"]
-        )
+        pool = os.environ.get("PEER_POOL", "threads")
+        options = [f"--pool={pool}", f"--concurrency={PLACES}", "--loglevel=ERROR"]
+        options += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+        options += [f"--hostname=peer{os.getpid()}@bench"]
+        self.app.worker_main(["worker", *options])
+
+
+class Huey(Peer):
+    def __init__(self) -> None:
+        import huey
+
+        self.huey = huey.RedisHuey("peer", url=REDIS, results=False)
+        self.task = self.huey.task(name="tick")(tick)
+
+    def enqueue(self, count: int) -> None:
+        for _ in range(count):
+            self.task()
+
+    def work(self) -> None:
+        # What its command does with `-q -n -w PLACES -k thread`: quiet, no periodic tasks.
+        kind = "greenlet" if os.environ.get("PEER_GREENLETS") else "thread"
+        self.huey.create_consumer(workers=PLACES, worker_type=kind, periodic=False).run()
+
+
+class Dramatiq(Peer):
+    def __init__(self) -> None:
+        import peer_actors
+
+        self.actor = peer_actors.tick_actor
+
+    def enqueue(self, count: int) -> None:
+        for _ in range(count):
+            self.actor.send()
+
+    def work(self) -> None:
+        program = os.path.join(os.path.dirname(sys.executable), "dramatiq")
+        numbers = ["--processes", str(PROCESSES), "--threads", str(PLACES)]
+        # Its log is of warnings then, as Python's logging does without a configuration.
+        os.execv(program, [program, "peer_actors", "--skip-logging", *numbers])
 
 
 PEERS = {
     "celery": Celery,
+    "dramatiq": Dramatiq,
+    "huey": Huey,
     "procrastinate": Procrastinate,
     "django-q2": DjangoQ2,
     "django-tasks-db": DjangoTasksDb,
@@ -137,12 +209,15 @@ def main() -> None:
     if verb in ("work", "prepare"):
         getattr(peer, verb)()
         return
-    if not hasattr(peer, verb):
-        print("nan")
-        return
+    if isinstance(peer, Procrastinate):
+        peer.app.open()
+    # The connection is there, and everything imported, before the clock starts.
+    peer.enqueue(WARM_UP)
     began = time.perf_counter()
     getattr(peer, verb)(int(rest[0]))
     print(time.perf_counter() - began)
+    if isinstance(peer, Procrastinate):
+        peer.app.close()
 
 
 if __name__ == "__main__":

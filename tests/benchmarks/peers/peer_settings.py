@@ -28,6 +28,7 @@ Q_CLUSTER = {
     "bulk": 100,
     "queue_limit": 500,
     "poll": 0.05,
+    "recycle": 1_000_000,
     "save_limit": -1,
     "timeout": 60,
     "retry": 120,

@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from jobs import wakeup
 from jobs.api.base import OJSViewSet, Response, request_id
+from jobs.api.jobs import parse_id
 from jobs.api.system import backend_health, health_document
 from jobs.conf import ojs_settings
 from jobs.envelope import envelope
@@ -36,7 +37,7 @@ class WorkerViewSet(OJSViewSet):
         worker_id = requests.required_worker_id(body, self.caller)
         description = requests.registration(body, self.caller, self._agent)
         self._admit(worker_id, said=description.labels)
-        protocol.register(worker_id, description)
+        protocol.register(worker_id, description, starts=True)
         return Response(replies.registered(worker_id))
 
     def deregister(self, request: Any, worker_id: str | None = None) -> Response:
@@ -127,7 +128,7 @@ class WorkerViewSet(OJSViewSet):
 
     def _settling(self, job_id: str | None) -> dict[str, Any]:
         body = self.read()
-        return body if job_id is None else body | {"job_id": job_id}
+        return body if job_id is None else body | {"job_id": str(parse_id(job_id))}
 
     def _settle(self, body: dict[str, Any], sender: str | None) -> dict[str, Any]:
         """Settle the outcomes a request carries; everything is checked before anything is done."""

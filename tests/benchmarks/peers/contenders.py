@@ -1,0 +1,122 @@
+"""Who is measured, and with which settings: each is judged by its best one.
+
+"Places" are how many jobs a process may have in hand at once: threads, greenlets or coroutines.
+All have ten, as ours has by default, and fifty where they can.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+OURS = "django-ojs"
+CELERY = "celery"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to run the workers of a peer."""
+
+    title: str
+    places: int = 1
+    more: dict[str, str] = field(default_factory=dict)
+    """What else `peer_jobs.py` finds in its environment."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    name: str
+    settings: tuple[Setting, ...]
+    guess: int
+    """Jobs a second and process it may work off: as many are laid in at first."""
+    packages: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
+    """Where its jobs are; none for those whose jobs are in Redis."""
+    has_bulk: bool = False
+    needs_redis: bool = False
+    has_processes_of_its_own: bool = False
+    """One command starts them all; else there are as many commands as processes."""
+
+
+MANY = "128"
+"""What Celery's guide to optimizing names for lots of short tasks; each of a worker's places."""
+CONTENDERS = (
+    Contender(
+        OURS,
+        (Setting("10 threads", 10), Setting("50 threads", 50)),
+        guess=6_000,
+        tables=("ojs_jobs_job", "ojs_jobs_event"),
+        has_bulk=True,
+        has_processes_of_its_own=True,
+    ),
+    Contender(
+        CELERY,
+        (
+            Setting("10 threads", 10),
+            Setting("10 threads, prefetch 128", 10, {"PEER_PREFETCH": MANY}),
+            Setting("50 threads, prefetch 128", 50, {"PEER_PREFETCH": MANY}),
+        ),
+        guess=1_200,
+        packages=("celery[redis]",),
+        needs_redis=True,
+    ),
+    Contender(
+        "celery prefork",
+        (Setting("prefetch 128", 1, {"PEER_PREFETCH": MANY, "PEER_POOL": "prefork"}),),
+        guess=1_200,
+        packages=("celery[redis]",),
+        needs_redis=True,
+    ),
+    Contender(
+        "dramatiq",
+        (
+            Setting("10 threads", 10),
+            Setting("10 threads, prefetch 128", 10, {"dramatiq_queue_prefetch": MANY}),
+            Setting("50 threads", 50),
+        ),
+        guess=3_000,
+        packages=("dramatiq[redis]",),
+        needs_redis=True,
+        has_processes_of_its_own=True,
+    ),
+    Contender(
+        "huey",
+        (
+            Setting("10 threads", 10),
+            Setting("50 threads", 50),
+            Setting("10 greenlets", 10, {"PEER_GREENLETS": "1"}),
+        ),
+        guess=4_000,
+        packages=("huey", "gevent"),
+        needs_redis=True,
+    ),
+    Contender(
+        "procrastinate",
+        (
+            Setting("10 threads", 10),
+            Setting("10 coroutines", 10, {"PEER_ASYNC": "1"}),
+            Setting("50 coroutines", 50, {"PEER_ASYNC": "1"}),
+        ),
+        guess=800,
+        packages=("procrastinate",),
+        tables=("procrastinate_jobs",),
+        has_bulk=True,
+    ),
+    Contender(
+        "django-q2",
+        (Setting("bulk 100"),),
+        guess=1_500,
+        packages=("django-q2",),
+        tables=("django_q_ormq",),
+        has_processes_of_its_own=True,
+    ),
+    Contender(
+        "django-tasks-db",
+        (Setting("one at a time"),),
+        guess=500,
+        packages=("django-tasks", "django-tasks-db"),
+        tables=("django_tasks_database_dbtaskresult",),
+    ),
+)
+# hiredis: what Redis's own client recommends, and what all who are on Redis gain by.
+PACKAGES = sorted({name for peer in CONTENDERS for name in peer.packages})
+PACKAGES += ["psycopg[binary]", "hiredis"]
