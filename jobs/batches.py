@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from copy import copy, deepcopy
+from copy import deepcopy
 from datetime import datetime
 from typing import Any
 
@@ -67,12 +67,15 @@ def shape_of(document: Any) -> bytes:
 
 def like(job: NewJob, args: list[Any]) -> NewJob:
     """Return a job as `job`, of the same shape, with other arguments."""
-    another = copy(job)
-    another.id = uuid7()
-    another.args = args
-    # Its own, or a change of one would change them all.
-    another.meta = deepcopy(job.meta) if job.meta else {}
-    another.tags = job.tags.copy()
-    another.attributes = deepcopy(job.attributes) if job.attributes else {}
-    another.retry = deepcopy(job.retry) if job.retry else None
+    another = object.__new__(NewJob)
+    # All at once, then what is its own, or a change of one would change them all.
+    another.__dict__.update(
+        job.__dict__,
+        id=uuid7(),
+        args=args,
+        meta=deepcopy(job.meta) if job.meta else {},
+        tags=job.tags.copy(),
+        attributes=deepcopy(job.attributes) if job.attributes else {},
+        retry=deepcopy(job.retry) if job.retry else None,
+    )
     return another

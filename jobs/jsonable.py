@@ -31,17 +31,60 @@ HINTS = {
 }
 
 
-def jsonable(value: Any, place: str, depth: int = 0) -> Any:
-    """Return `value` as plain JSON types; tuples become arrays.
+def jsonable(value: Any, place: str) -> Any:
+    """Return a copy of `value` in plain JSON types; tuples become arrays.
 
     Raises:
         InvalidRequest: something in it is not JSON; the message names the place and what to do.
     """
+    try:
+        return _copied(value, 0)
+    except _NotPlain:
+        return _converted(value, place, 0)
+
+
+class _NotPlain(Exception):
+    """Something in it must be converted, or refused."""
+
+
+def _copied(value: Any, depth: int) -> Any:
+    """Copy what is plain JSON already, as most is, without a name for each place.
+
+    Raises:
+        _NotPlain: it has to be looked at properly.
+    """
     kind = type(value)
-    if kind is str or isinstance(value, str):
-        return _text(value, place)
-    if value is None or kind is bool:
+    if kind is str:
+        if value.isascii() and "\x00" not in value:
+            return value
+    elif kind is int:
+        if -LARGEST_INTEGER <= value <= LARGEST_INTEGER:
+            return value
+    elif value is None or kind is bool:
         return value
+    elif kind is float:
+        if math.isfinite(value):
+            return value
+    elif depth > DEEPEST:
+        pass
+    elif kind is list or kind is tuple:
+        return [_copied(item, depth + 1) for item in value]
+    elif kind is dict:
+        return {_plain_name(name): _copied(item, depth + 1) for name, item in value.items()}
+    raise _NotPlain
+
+
+def _plain_name(name: Any) -> str:
+    if type(name) is str and name.isascii() and "\x00" not in name:
+        return name
+    raise _NotPlain
+
+
+def _converted(value: Any, place: str, depth: int) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _text(value, place)
     if isinstance(value, int):
         if not -LARGEST_INTEGER <= value <= LARGEST_INTEGER:
             raise refuse(place, f"The integer at {place} is beyond ±(2^53 - 1); pass a string.")
@@ -53,28 +96,13 @@ def jsonable(value: Any, place: str, depth: int = 0) -> Any:
     if depth > DEEPEST:
         raise refuse(place[:80], f"The value at {place[:80]}… is nested too deeply, or in itself.")
     if isinstance(value, list | tuple):
-        return [
-            item if _is_plain(item) else jsonable(item, f"{place}[{i}]", depth + 1)
-            for i, item in enumerate(value)
-        ]
+        return [_converted(item, f"{place}[{i}]", depth + 1) for i, item in enumerate(value)]
     if isinstance(value, Mapping):
         return {
-            _name(name, place): (
-                item if _is_plain(item) else jsonable(item, f"{place}.{name}", depth + 1)
-            )
+            _name(name, place): _converted(item, f"{place}.{name}", depth + 1)
             for name, item in value.items()
         }
     raise _not_json(value, place)
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether it goes as it is: most do, and need no name for their place."""
-    kind = type(value)
-    if kind is str:
-        return value.isascii() and "\x00" not in value
-    if kind is int:
-        return -LARGEST_INTEGER <= value <= LARGEST_INTEGER
-    return value is None or kind is bool
 
 
 def _text(value: str, place: str) -> str:

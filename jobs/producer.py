@@ -114,10 +114,11 @@ def enqueue_many(items: Iterable[Mapping[str, Any]]) -> list[NewJob | None]:
     now = timezone.now()
     batch = items if isinstance(items, Sequence) else list(items)
     made: list[NewJob | None] = []
-    alike: dict[bytes, NewJob] = {}
+    alike: dict[bytes, NewJob] | None = {} if len(batch) > 1 else None
+    has_middleware = bool(enqueue_chain)
     for index, item in enumerate(batch):
         try:
-            made.append(_prepare(item, now, alike if len(batch) > 1 else None))
+            made.append(_passed_on(item, now) if has_middleware else _prepare(item, now, alike))
         except (InvalidRequest, Unsupported) as refusal:
             if len(batch) > 1:
                 refusal.message = f"Job {index} of the batch: {refusal.message}"
@@ -138,21 +139,23 @@ async def aenqueue_many(items: Iterable[Mapping[str, Any]]) -> list[NewJob | Non
     return await sync_to_async(enqueue_many)(items)
 
 
-def _prepare(
-    item: Mapping[str, Any], now: datetime, alike: dict[bytes, NewJob] | None
-) -> NewJob | None:
+def _prepare(item: Mapping[str, Any], now: datetime, alike: dict[bytes, NewJob] | None) -> NewJob:
     """
     Args:
         alike: jobs of this call by their shape; one like them is not checked in full once more.
     """
-    if not enqueue_chain:
-        shape = shape_of(item) if alike is not None else b""
-        if alike is None or not shape:
-            return _checked(_document(item), now)
-        if shape not in alike:
-            alike[shape] = _checked(_document(item), now)
-            return alike[shape]
-        return like(alike[shape], jsonable(_args(item), "args"))
+    shape = b"" if alike is None else shape_of(item)
+    if alike is None or not shape:
+        return _checked(_document(item), now)
+    known = alike.get(shape)
+    if known is not None:
+        return like(known, jsonable(_args(item), "args"))
+    alike[shape] = job = _checked(_document(item), now)
+    return job
+
+
+def _passed_on(item: Mapping[str, Any], now: datetime) -> NewJob | None:
+    """Pass an item through the enqueue middleware; None if one of them dropped it."""
     document = _document(item)
     # Middleware sees the whole envelope, so the id must be there already (OJS middleware §3.4).
     own_id = "id" not in document

@@ -94,9 +94,11 @@ KEPT_AS_SENT = ("schema", "unique", "timeout", "visibility_timeout", "rate_limit
 """Echoed exactly as the client wrote them."""
 
 
-@dataclass(slots=True)
+@dataclass
 class NewJob:
     """A valid job that does not exist yet."""
+
+    # Without slots: a batch copies it a thousand times, and a dictionary is copied at once.
 
     type: str
     args: list[Any]
@@ -145,7 +147,7 @@ class NewJob:
 
         Meta is the client's own (OJS core §5.4): whatever is no list of words asks for nothing.
         """
-        named = self.meta.get("capabilities")
+        named = self.meta.get("capabilities") if self.meta else None
         if type(named) is not list or not named or not all(type(word) is str for word in named):
             return None
         return sorted(set(named))

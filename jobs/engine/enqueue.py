@@ -3,101 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Any
 
-import orjson
 from django.utils import timezone
 
-from .. import maintenance, wakeup
+from .. import maintenance
 from ..conf import ojs_settings
-from ..database import atomic, is_postgresql, on_commit, run
+from ..database import atomic, on_commit
 from ..errors import DuplicateJob
-from ..events import job_event, record
-from ..lifecycle import State
 from ..models import Job
 from ..signals import jobs_enqueued, send_on_commit
 from ..validation import NewJob
 from . import bounds, limits, queue_policy
+from .insertion import insert, stamp
 
 BATCH = 1000
-EVENT_OF = {State.AVAILABLE: "job.enqueued", State.SCHEDULED: "job.scheduled"}
-"""A pending job has entered no queue yet; it is told when it is activated."""
-
-FOLLOWED = ("workflow_id", "workflow_index", "followed", "parent_results")
-
-# One document and one recordset: measured the fastest way in, for one job and for a thousand.
-# The database's clock stamps the jobs, so that several servers agree on who came first.
-INSERT = """
-    WITH given AS (
-        SELECT *
-          FROM jsonb_to_recordset(%s::jsonb) AS job (
-               id uuid, type text, queue text, args jsonb, meta jsonb, priority smallint,
-               pending boolean, max_attempts integer, retry jsonb, timeout double precision,
-               grace_period double precision, total_timeout double precision,
-               visibility_timeout double precision, scheduled_at timestamptz,
-               expires_at timestamptz, tags jsonb, attributes jsonb, needs jsonb,
-               result_ttl double precision,
-               workflow_id uuid, workflow_index integer, followed boolean, parent_results jsonb,
-               unique_key text, rate_key text, project text)
-    ), inserted AS (
-        INSERT INTO ojs_jobs_job
-               (id, type, queue, args, meta, priority, state, attempt, attempt_counted,
-                max_attempts, retry, timeout, grace_period, deadline, visibility_timeout,
-                reserved_by, finished_by, unfenced, scheduled_at, expires_at, created_at,
-                enqueued_at, tags, attributes, needs, dead_letter, result_ttl, workflow_id,
-                workflow_index, followed, parent_results, unique_key, rate_key, project)
-        SELECT id, type, queue, args, meta, priority,
-               CASE WHEN pending THEN 'pending'
-                    WHEN scheduled_at > statement_timestamp() THEN 'scheduled'
-                    ELSE 'available' END,
-               0, false, max_attempts, retry, make_interval(secs => timeout),
-               make_interval(secs => grace_period),
-               statement_timestamp() + make_interval(secs => total_timeout),
-               make_interval(secs => visibility_timeout), '', '', false, scheduled_at,
-               expires_at, statement_timestamp(), statement_timestamp(), tags, attributes,
-               needs, false,
-               make_interval(secs => result_ttl), workflow_id, workflow_index,
-               coalesce(followed, false), parent_results, unique_key, rate_key,
-               coalesce(project, '')
-          FROM given
-         {guard}
-   ON CONFLICT (id) DO NOTHING
-     RETURNING id, type, queue, priority, state, scheduled_at
-    ), rung AS (
-        SELECT count(pg_notify('ojs_jobs', queue))
-          FROM (SELECT DISTINCT queue FROM inserted WHERE state = 'available') AS queues
-         WHERE EXISTS (SELECT 1 FROM ojs_jobs_listener)
-    ){told}
-    SELECT statement_timestamp(), (SELECT count(*) FROM inserted) FROM rung
-"""
-TOLD = """, told AS (
-        INSERT INTO ojs_jobs_event (type, subject, queue, job_type, worker_id, time, data)
-        SELECT CASE state WHEN 'scheduled' THEN 'job.scheduled' ELSE 'job.enqueued' END,
-               id::text, queue, type, '', statement_timestamp(),
-               CASE state WHEN 'scheduled'
-                    THEN jsonb_build_object('scheduled_at', scheduled_at)
-                    WHEN 'available'
-                    THEN jsonb_build_object('priority', priority) END
-          FROM inserted
-         WHERE state <> 'pending'
-    )"""
-# During maintenance nothing may be taken. A queue that is bounded, draining or particular decides
-# about its jobs first; the batch comes back untouched then. Answered once for the statement, from
-# an empty table and an index that is empty where no queue is like that.
-GUARD = """WHERE NOT EXISTS (SELECT 1
-                             FROM ojs_jobs_maintenance
-                            WHERE refuses_jobs
-                              AND coalesce(until > statement_timestamp(), true))
-           AND NOT EXISTS (SELECT 1
-                             FROM ojs_jobs_queue
-                            WHERE is_guarded
-                              AND name IN (SELECT queue FROM given))"""
-STATEMENTS = {
-    (told, guarded): INSERT.format(told=TOLD if told else "", guard=GUARD if guarded else "")
-    for told in (True, False)
-    for guarded in (True, False)
-}
 
 
 def enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
@@ -126,7 +45,7 @@ def _enqueue_unique(new: Sequence[NewJob]) -> Sequence[NewJob]:
         # Before anything gives way, or a duplicate is told of one that could not be made.
         maintenance.refuse_jobs()
     with atomic():
-        _stamp(new, timezone.now())
+        stamp(new, timezone.now())
         conflicts = Conflicts(new)
         _enqueue(conflicts.settle())
         conflicts.cancel_replaced()
@@ -176,10 +95,9 @@ def _store(new: Sequence[NewJob], *, admitted: bool = False) -> None:
         InMaintenance: nothing is enqueued now.
         Guarded: a queue has to be asked first; nothing was stored.
     """
-    insert = _insert_postgresql if is_postgresql() else _insert_portable
     for start in range(0, len(new), BATCH):
         batch = new[start : start + BATCH]
-        while (stored := insert(batch, admitted)) < len(batch):
+        while (stored := insert(batch, admitted=admitted)) < len(batch):
             if not admitted:
                 maintenance.refuse_jobs()
             if not (admitted or stored) and bounds.guarded({job.queue for job in batch}):
@@ -189,119 +107,6 @@ def _store(new: Sequence[NewJob], *, admitted: bool = False) -> None:
                 raise _duplicate_of(taken or batch[0])
             # What refused them is over again, and they are tried once more.
     limits.know([job for job in new if job.rate_limit])
-
-
-def _stamp(new: Sequence[NewJob], now: datetime) -> None:
-    for job in new:
-        job.created_at = job.enqueued_at = now
-        if job.pending:
-            job.state = State.PENDING
-        elif job.scheduled_at is not None and job.scheduled_at > now:
-            job.state = State.SCHEDULED
-        else:
-            job.state = State.AVAILABLE
-
-
-def _insert_postgresql(new: Sequence[NewJob], admitted: bool) -> int:
-    document = orjson.dumps([_record(job) for job in new]).decode()
-    statement = STATEMENTS[ojs_settings.RECORD_EVENTS, not admitted]
-    ((now, stored),) = run(statement, [document])
-    _stamp(new, now)
-    return stored
-
-
-def _record(job: NewJob) -> dict[str, Any]:
-    document = {
-        "id": job.id,
-        "type": job.type,
-        "queue": job.queue,
-        "args": job.args,
-        "meta": job.meta,
-        "priority": job.priority,
-        "pending": job.pending,
-        "max_attempts": job.max_attempts,
-        "retry": job.retry,
-        "timeout": job.timeout.total_seconds() if job.timeout else None,
-        "visibility_timeout": (
-            job.visibility_timeout.total_seconds() if job.visibility_timeout else None
-        ),
-        "scheduled_at": job.scheduled_at,
-        "expires_at": job.expires_at,
-        "tags": job.tags,
-        "attributes": job.attributes,
-        "rate_key": job.rate_key,
-        "needs": job.needs,
-        "unique_key": job.unique and job.unique.key,
-    }
-    if job.total_timeout is not None:
-        document["total_timeout"] = job.total_timeout.total_seconds()
-    if job.grace_period is not None:
-        document["grace_period"] = job.grace_period.total_seconds()
-    if job.result_ttl is not None:
-        document["result_ttl"] = job.result_ttl.total_seconds()
-    if job.followed or job.parent_results is not None:
-        document |= {name: getattr(job, name) for name in FOLLOWED}
-    if job.project:
-        document["project"] = job.project
-    # What is not said is null there anyway, and PostgreSQL reads each member of the document.
-    return {name: value for name, value in document.items() if value is not None}
-
-
-def _insert_portable(new: Sequence[NewJob], admitted: bool) -> int:
-    if not admitted:
-        maintenance.refuse_jobs()
-        if bounds.guarded({job.queue for job in new}):
-            return 0
-    now = timezone.now()
-    _stamp(new, now)
-    rows = [
-        Job(
-            id=job.id,
-            type=job.type,
-            queue=job.queue,
-            args=job.args,
-            meta=job.meta,
-            priority=job.priority,
-            state=job.state,
-            max_attempts=job.max_attempts,
-            retry=job.retry,
-            timeout=job.timeout,
-            grace_period=job.grace_period,
-            deadline=now + job.total_timeout if job.total_timeout else None,
-            visibility_timeout=job.visibility_timeout,
-            scheduled_at=job.scheduled_at,
-            expires_at=job.expires_at,
-            created_at=now,
-            enqueued_at=now,
-            tags=job.tags,
-            attributes=job.attributes,
-            needs=job.needs,
-            project=job.project,
-            result_ttl=job.result_ttl,
-            **{name: getattr(job, name) for name in FOLLOWED},
-            rate_key=job.rate_key,
-            unique_key=job.unique.key if job.unique else None,
-        )
-        for job in new
-    ]
-    with atomic():
-        wakeup.notify({job.queue for job in new if job.state == State.AVAILABLE})
-        ids = [job.id for job in new if job.client_id]
-        if ids and Job.objects.filter(pk__in=ids).exists():
-            return 0
-        Job.objects.bulk_create(rows)
-        record(
-            job_event(EVENT_OF[job.state], job, time=now, data=_event_data(job))
-            for job in new
-            if job.state in EVENT_OF
-        )
-    return len(rows)
-
-
-def _event_data(job: NewJob) -> dict[str, Any]:
-    if job.state == State.SCHEDULED and job.scheduled_at is not None:
-        return {"scheduled_at": job.scheduled_at.isoformat()}
-    return {"priority": job.priority}
 
 
 def _refuse_repeated_ids(new: Sequence[NewJob]) -> None:

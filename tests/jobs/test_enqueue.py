@@ -105,6 +105,54 @@ def test_everything_the_client_said_is_stored(db):
     }
 
 
+@pytest.mark.parametrize("company", ["like it", "unlike it"])
+def test_a_batch_stores_what_each_job_would_store_by_itself(db, company):
+    """What all jobs of a batch share is told to the database once."""
+    document = {
+        "type": "email.send",
+        "args": [{"nobody": "else's"}],
+        "meta": {"capabilities": ["gpu"], "trace_id": "t-1"},
+        "x_team": "billing",
+        "options": {
+            "queue": "billing",
+            "priority": 5,
+            "tags": ["a"],
+            "timeout_ms": 1500,
+            "visibility_timeout_ms": 90_000,
+            "total_timeout": 600,
+            "grace_period": 5,
+            "result_ttl": 60,
+            "retry": {"max_attempts": 7},
+            "scheduled_at": wire(ahead(3600)),
+            "expires_at": wire(ahead(7200)),
+        },
+    }
+    other = document | {"args": [2]} | ({} if company == "like it" else {"options": {"tags": []}})
+
+    (alone,) = engine.enqueue(new_jobs([document], timezone.now()))
+    together, another = engine.enqueue(new_jobs([document, other], timezone.now()))
+
+    first, second = (Job.objects.filter(pk=job.id).values().get() for job in (alone, together))
+    own = {"id", "created_at", "enqueued_at", "deadline"}
+    assert {name: first[name] for name in first.keys() - own} == {
+        name: second[name] for name in second.keys() - own
+    }
+    assert first["deadline"] - first["created_at"] == second["deadline"] - second["created_at"]
+    assert (first["needs"], first["max_attempts"]) == (["gpu"], 7)
+    assert Job.objects.get(pk=another.id).tags == other["options"]["tags"]
+
+
+def test_jobs_that_are_alike_to_python_only_keep_their_own_meta(db):
+    documents = [
+        {"type": "email.send", "args": [], "meta": {"copies": it}} for it in (1, True, 1.0)
+    ]
+
+    jobs = engine.enqueue(new_jobs(documents, timezone.now()))
+
+    stored = Job.objects.in_bulk([job.id for job in jobs])
+    assert [type(stored[job.id].meta["copies"]) for job in jobs] == [int, bool, float]
+
+
 # Order
 
 

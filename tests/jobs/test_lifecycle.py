@@ -15,7 +15,7 @@ from django.db import IntegrityError, transaction
 from jobs import engine
 from jobs.engine import Completion, Failure
 from jobs.engine.claim import CLAIM
-from jobs.engine.enqueue import INSERT
+from jobs.engine.insertion import INSERT
 from jobs.engine.reclaim import RECLAIM
 from jobs.engine.settle import COMPLETE
 from jobs.engine.timers import PROMOTE
