@@ -11,7 +11,8 @@ job's `args`. A task whose parameters are all keyword-only takes and makes the o
 languages send; keyword arguments of any other task travel in `meta["ojs.kwargs"]`.
 
 `OPTIONS["RETRY"]` is the retry policy of all tasks (OJS retry §2); the default has three attempts,
-because a worker that dies must not lose the task.
+because a worker that dies must not lose the task. What one task asks for itself, a policy among it,
+`task_options()` says.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from .lifecycle import State
 from .models import Job
 from .producer import enqueue as enqueue_job
 from .retry import InvalidRetryPolicy, RetryPolicy
+from .task_options import options_of
 from .validation import QUEUE_LENGTH, QUEUE_PATTERN, TYPE_PATTERN
 
 FRAMEWORK = "django.tasks" if django.VERSION >= (6, 0) else "django_tasks"
@@ -114,7 +116,7 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
             queue=task.queue_name,
             priority=task.priority,
             scheduled_at=task.run_after,
-            retry=self.options.get("RETRY"),
+            retry=options_of(task.func).retry or self.options.get("RETRY"),
             meta=meta,
         )
         if job is None:

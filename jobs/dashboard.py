@@ -52,7 +52,7 @@ class Depth:
 INDEXED: tuple[dict[str, Any], ...] = (
     {"state": State.AVAILABLE},
     {"state__in": (State.SCHEDULED, State.RETRYABLE)},
-    {"state": State.ACTIVE, "reserved_until__isnull": False},
+    {"state": State.ACTIVE, "reserved_for__isnull": False},
 )
 
 # Each count stops after MOST_COUNTED rows of the partial index: a queue with a million jobs costs
@@ -83,7 +83,7 @@ DEPTHS = """
  UNION ALL
     SELECT queue, 'active', count(*), NULL
       FROM ojs_jobs_job
-     WHERE reserved_until IS NOT NULL AND state = 'active'
+     WHERE reserved_for IS NOT NULL AND state = 'active'
   GROUP BY queue
 """
 
@@ -152,7 +152,7 @@ MOST_SHOWN = 1_000
 STATE_CONDITIONS = {
     # What follows from the state tells PostgreSQL which partial index to count in, and so does
     # the order.
-    State.ACTIVE: "reserved_until IS NOT NULL AND state = 'active' ORDER BY reserved_by",
+    State.ACTIVE: "reserved_for IS NOT NULL AND state = 'active' ORDER BY reserved_by",
     **{state: f"state = '{state}' ORDER BY queue" for state in (State.AVAILABLE, State.PENDING)},
     **{
         state: f"finished_at IS NOT NULL AND state = '{state}' ORDER BY finished_at"
@@ -197,10 +197,10 @@ def pending(queue: str) -> int:
 
 def held(worker_ids: Iterable[str]) -> JobQuerySet:
     """Jobs in the hands of these workers, oldest first."""
-    # `reserved_until` lets PostgreSQL use the partial index on `reserved_by`.
+    # `reserved_for` lets PostgreSQL use the partial index on `reserved_by`.
     return (
         Job.objects.active()
-        .filter(reserved_by__in=list(worker_ids), reserved_until__isnull=False)
+        .filter(reserved_by__in=list(worker_ids), reserved_for__isnull=False)
         .order_by("reserved_by", "started_at", "pk")
     )
 

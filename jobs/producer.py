@@ -207,7 +207,7 @@ def _checked(document: dict[str, Any], now: datetime) -> NewJob:
         if document.get(name) is not None:
             wire[name] = -(-_milliseconds(name, document[name]) // 1000)
     if document.get("retry") is not None:
-        wire["retry"] = _retry(document)
+        wire["retry"] = retry_document(_mapping(document, "retry"))
     wire = {name: jsonable(value, name) for name, value in wire.items()}
     moments = {name: document[name] for name in MOMENTS if document.get(name) is not None}
     wire |= {name: value for name, value in moments.items() if isinstance(value, str)}
@@ -264,8 +264,13 @@ def _milliseconds(name: str, value: Any) -> int:
     return milliseconds(value)
 
 
-def _retry(document: Mapping[str, Any]) -> dict[str, Any]:
-    retry = dict(_mapping(document, "retry"))
+def retry_document(policy: Mapping[str, Any]) -> dict[str, Any]:
+    """A retry policy as its document says it: timedeltas become text.
+
+    Raises:
+        InvalidRequest: an interval is negative.
+    """
+    retry = dict(policy)
     for name in INTERVALS:
         if isinstance(retry.get(name), timedelta):
             if retry[name] < timedelta(0):

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def _no_failures_left() -> Iterator[None]:
+    """What `fail_next()` and `fail_all()` ask for ends with the test."""
+    yield
+    testing = sys.modules.get("jobs.testing")
+    if testing is not None:
+        testing.forget_failures()
 
 
 @pytest.fixture

@@ -35,12 +35,12 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     def held_by(self, worker_id: str) -> JobQuerySet:
         """Active jobs whose reservation is `worker_id`'s (OJS worker protocol §5.6)."""
-        # The second condition lets PostgreSQL use the partial index on `reserved_by`.
-        return self.active().filter(reserved_by=worker_id, reserved_until__isnull=False)
+        # `reserved_for` lets PostgreSQL use the partial index on `reserved_by`, here and below.
+        return self.active().filter(reserved_by=worker_id, reserved_for__isnull=False)
 
     def overdue(self) -> JobQuerySet:
         """Active jobs whose visibility timeout has passed (OJS worker protocol §5.5)."""
-        return self.active().filter(reserved_until__lte=Now())
+        return self.active().filter(reserved_until__lte=Now(), reserved_for__isnull=False)
 
     def overrun(self) -> JobQuerySet:
         """Active jobs past their execution timeout and their grace (OJS core §5.2, timeouts §7)."""
@@ -48,7 +48,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.active().filter(
             Q(grace_period__isnull=True) | Q(started_at__lte=over),
             timeout__isnull=False,
-            reserved_until__isnull=False,
+            reserved_for__isnull=False,
             started_at__lte=Now() - F("timeout"),
         )
 

@@ -24,6 +24,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.db.models import F
 from django.utils import timezone
@@ -32,8 +33,10 @@ from . import engine, producer
 from .engine import Completion, Failure
 from .envelope import envelope
 from .fakes import ConflictsInMemory
+from .injection import fail_all, fail_next, forget_failures, planned
 from .lifecycle import State
 from .models import Job
+from .retry import RetryPolicy
 from .validation import NewJob
 
 RUNNABLE = (State.AVAILABLE,)
@@ -96,8 +99,6 @@ class Session:
 
 
 _sessions: list[Session] = []
-_failing: dict[str, list[BaseException]] = {}
-_always_failing: dict[str, BaseException] = {}
 
 
 @contextlib.contextmanager
@@ -264,19 +265,9 @@ def advance_time(by: timedelta | None = None, **parts: float) -> None:
     engine.let_time_pass(by)
 
 
-def fail_next(type: str, error: BaseException) -> None:
-    """Let the next execution of a job of this type fail with `error`, its handler uncalled."""
-    _failing.setdefault(type, []).append(error)
-
-
-def fail_all(type: str, error: BaseException) -> None:
-    """Let every execution of jobs of this type fail with `error`."""
-    _always_failing[type] = error
-
-
-def forget_failures() -> None:
-    _failing.clear()
-    _always_failing.clear()
+async def arun_jobs(queue: str | None = None, **how: Any) -> int:
+    """`run_jobs()` for async tests."""
+    return await sync_to_async(run_jobs)(queue, **how)
 
 
 def _take_from_memory(queue: str | None, with_scheduled: bool) -> Callable[[], None] | None:
@@ -299,7 +290,7 @@ def _perform_in_memory(job: TestJob, *, raising: bool) -> None:
         job.state = State.RETRYABLE if outcome.retry_in else State.AVAILABLE
     else:
         job.errors.append(outcome)
-        final = outcome.code in ("DISCARD", "DEAD_LETTER") or outcome.retryable is False
+        final = engine.is_final(outcome, RetryPolicy.parse(job.retry))
         is_last = final or job.attempt >= job.max_attempts
         job.state = State.DISCARDED if is_last else State.RETRYABLE
 
@@ -326,9 +317,30 @@ def _take_from_database(queue: str | None, with_scheduled: bool) -> Callable[[],
 def _run(document: dict[str, Any], *, raising: bool) -> Completion | Failure:
     """Run a job as a worker would. Who runs jobs is not known here: the workers app is asked."""
     workers: Any = apps.get_app_config("ojs_workers")
-    planned = _failing.get(document["type"], [])
-    error = planned.pop(0) if planned else _always_failing.get(document["type"])
     outcome: Completion | Failure = workers.perform(
-        document, worker_id=WORKER, error=error, raising=raising
+        document, worker_id=WORKER, error=planned(document["type"]), raising=raising
     )
     return outcome
+
+
+__all__ = [
+    "TestJob",
+    "advance_time",
+    "all_enqueued",
+    "arun_jobs",
+    "assert_completed",
+    "assert_enqueued",
+    "assert_failed",
+    "assert_job_state",
+    "assert_performed",
+    "clear_all",
+    "drain",
+    "fail_all",
+    "fail_next",
+    "fake",
+    "forget_failures",
+    "inline",
+    "refute_enqueued",
+    "refute_performed",
+    "run_jobs",
+]

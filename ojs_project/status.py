@@ -91,7 +91,7 @@ def workers() -> str:
 def waiting() -> list[str]:
     """Jobs under way, by state; each WHERE has a partial index of its own."""
     jobs = Job.objects.order_by()
-    found = {State.ACTIVE: jobs.filter(reserved_until__isnull=False).count()}
+    found = {State.ACTIVE: jobs.filter(reserved_for__isnull=False).count()}
     for state in (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE):
         found[state] = jobs.filter(state=state).count()
     return [f"{count} {state}" for state, count in found.items() if count]

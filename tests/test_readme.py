@@ -104,4 +104,5 @@ def test_django_in_five_minutes_is_that_when_pasted(tmp_path):
     assert done.returncode == 0, done.stderr
     last = done.stdout.splitlines()[-1]
     assert last == "email.send completed {'sent': 'you@example.com'}"
+    assert "to you@example.com" in done.stderr, "the worker is heard where nothing is configured"
     assert f"The last line says `{last}`" in README

@@ -78,7 +78,7 @@ def reclaim_orphans() -> int:
     §10.2 asks for the jobs of the last heartbeat; a job fetched after it is held all the same.
     The reservation covers both, and never a job that has moved on (§5.6).
     """
-    held = Job.objects.active().filter(reserved_until__isnull=False)
+    held = Job.objects.active().filter(reserved_for__isnull=False)
     skip = connection().features.has_select_for_update_skip_locked
     with atomic():
         # The worker is locked first, as a heartbeat locks it: one that returns just now either
@@ -98,7 +98,7 @@ def expire_reservations() -> int:
     The live workers that held them may be hanging: they are flagged for somebody to look at
     (AGQ §5.2). Before, not after: a crash in between flags them again and loses nothing.
     """
-    overdue = Job.objects.overdue().filter(reserved_until__isnull=False)
+    overdue = Job.objects.overdue()
     hanging = Worker.objects.live().filter(pk__in=overdue.values("reserved_by"))
     with atomic():
         # Locked in the order of ids, as every batch does, and asked again then: a heartbeat may
@@ -114,7 +114,7 @@ def prune_workers() -> int:
     long_ago = Now() - ojs_settings.WORKER_RETENTION
     gone = Worker.objects.filter(state=WorkerState.TERMINATED, last_heartbeat_at__lte=long_ago)
     # One that still holds jobs is needed to recover them.
-    holding = Job.objects.active().filter(reserved_until__isnull=False).values("reserved_by")
+    holding = Job.objects.active().filter(reserved_for__isnull=False).values("reserved_by")
     ids = list(gone.exclude(pk__in=holding).values_list("pk", flat=True)[:BATCH_SIZE])
     Reaper.objects.filter(seen_at__lte=Now() - timedelta(hours=1)).delete()
     return Worker.objects.filter(pk__in=ids, state=WorkerState.TERMINATED).delete()[0]

@@ -26,7 +26,7 @@ GATE = Gate(f"""
                     ELSE worker.concurrency - (
                          SELECT count(*)
                            FROM ojs_jobs_job
-                          WHERE reserved_by = me.id AND reserved_until IS NOT NULL)
+                          WHERE reserved_by = me.id AND reserved_for IS NOT NULL)
                     END AS room,
                CASE WHEN me.id = '' THEN '[]' ELSE (
                     SELECT coalesce(jsonb_agg(word), '[]')
@@ -53,5 +53,5 @@ def look(worker_id: str) -> Standing:
         return Standing(0, words)
     if worker.concurrency is None:
         return Standing(None, words)
-    in_hand = Job.objects.filter(reserved_by=worker_id, reserved_until__isnull=False).count()
+    in_hand = Job.objects.filter(reserved_by=worker_id, reserved_for__isnull=False).count()
     return Standing(worker.concurrency - in_hand, words)

@@ -42,7 +42,7 @@ class StateFilter(SimpleListFilter):
         # The second condition follows from the first; it tells PostgreSQL which partial index
         # holds the rows.
         if state == State.ACTIVE:
-            queryset = queryset.filter(reserved_until__isnull=False)
+            queryset = queryset.filter(reserved_for__isnull=False)
         elif state in TERMINAL:
             queryset = queryset.filter(finished_at__isnull=False)
         return queryset.filter(state=state)

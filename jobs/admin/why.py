@@ -115,7 +115,7 @@ def held_up_in_its_queue(job: Any) -> Iterator[str]:
             parts.append(_("until %(moment)s") % {"moment": absolute(queue.paused_until)})
         yield " ".join(parts) + (f": {queue.pause_reason}" if queue.pause_reason else ".")
     if queue.concurrency is not None:
-        active = Job.objects.active().filter(queue=queue.name, reserved_until__isnull=False).count()
+        active = Job.objects.active().filter(queue=queue.name, reserved_for__isnull=False).count()
         if active >= queue.concurrency:
             text = _("The queue's limit is reached: %(active)d of %(limit)d jobs are active.")
             yield text % {"active": active, "limit": queue.concurrency}

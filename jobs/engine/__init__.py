@@ -31,7 +31,7 @@ from .cron import (
 from .dependencies import enqueue_after, freed_by
 from .enqueue import enqueue, forget_queues
 from .exchange import exchange
-from .failure import fail
+from .failure import fail, is_final
 from .following import follow, repair
 from .inheritance import results_of_workflow
 from .outcomes import Completion, Failure, Outcome
@@ -84,6 +84,7 @@ __all__ = [
     "forget_queues",
     "forget_specs",
     "freed_by",
+    "is_final",
     "keep_alive",
     "last_reservation",
     "let_time_pass",

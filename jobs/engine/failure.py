@@ -136,14 +136,9 @@ def _release(job: Job, failure: Failure, outcome: Outcome, now: datetime) -> Non
 def _decide(job: Job, failure: Failure, outcome: Outcome, now: datetime) -> bool:
     """Fill in what follows the failure; return whether it is the dead letter (OJS retry §7.2)."""
     policy = RetryPolicy.parse(job.retry)
-    final = (
-        failure.code in FINAL_CODES
-        or (failure.retryable is False and failure.code != "RETRY")
-        or not policy.is_retryable(failure.type, failure.code)
-    )
     asked = failure.retry_in
     delay = policy.delay(job.attempt) if asked is None else asked
-    if not final and job.has_attempts_left and _has_time_left(job, now + delay):
+    if not is_final(failure, policy) and job.has_attempts_left and _has_time_left(job, now + delay):
         outcome.state = State.RETRYABLE
         outcome.retry_delay = delay
         outcome.retry_at = now + delay
@@ -152,6 +147,15 @@ def _decide(job: Job, failure: Failure, outcome: Outcome, now: datetime) -> bool
     if failure.code in ("DISCARD", "FAIL"):
         return False
     return failure.code == "DEAD_LETTER" or keeps_dead_letter(policy)
+
+
+def is_final(failure: Failure, policy: RetryPolicy) -> bool:
+    """Whether a failure is the last, however many attempts are left (OJS retry §6, §7.3)."""
+    return (
+        failure.code in FINAL_CODES
+        or (failure.retryable is False and failure.code != "RETRY")
+        or not policy.is_retryable(failure.type, failure.code)
+    )
 
 
 def _has_time_left(job: Job, start: datetime) -> bool:

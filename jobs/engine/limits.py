@@ -175,7 +175,7 @@ def _room(queue: Queue | None, partitions: dict[str, Partition], room: int) -> i
     if queue is None:
         return room
     if queue.concurrency is not None:
-        active = Job.objects.active().filter(queue=queue.pk, reserved_until__isnull=False)
+        active = Job.objects.active().filter(queue=queue.pk, reserved_for__isnull=False)
         room = min(room, queue.concurrency - active.count())
     own = partitions.get(QUEUE_KEY + queue.pk)
     return room if own is None else min(room, own.left)

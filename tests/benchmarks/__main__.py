@@ -26,15 +26,19 @@ from .results import Results
 from .servers import ROOT, environment
 
 DATABASES = ("postgres", "sqlite")
+SUITE = "suite"
+PARTS = (SUITE, "peers", "worker", "pages")
+"""Beside the suite, on PostgreSQL: other job servers, an idle worker, the admin's pages."""
 BUSY = 15
 """Per cent of the processors in use by others beyond which not even ratios hold."""
-QUICK: dict[str, Any] = {"sizes": (1_000, 10_000, 100_000), "rounds": 2, "samples": 100}
+QUICK: dict[str, Any] = {"sizes": (10_000, 100_000), "rounds": 2, "samples": 100, "fleet": 2_000}
 SMOKE: dict[str, Any] = {
     "sizes": (100, 200),
     "in_flight": (20, 40),
     "rounds": 1,
     "samples": 3,
     "recovered": 200,
+    "fleet": 20,
 }
 
 
@@ -49,6 +53,19 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only", action="append", default=[], help="part of a name or group; may be repeated"
     )
+    parser.add_argument(
+        "--part", action="append", choices=PARTS, help="may be repeated (default: all of them)"
+    )
+    parser.add_argument("--folder", type=Path, help="where the environment of the peers is kept")
+    parser.add_argument(
+        "--join",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="report what an earlier run wrote as well; may be repeated",
+    )
+    parser.add_argument("--no-run", action="store_true", help="only report what is joined")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
     parser.add_argument("--processes", default="1,2", help="server processes (default: 1,2)")
     parser.add_argument("--clients", type=int, help="load clients (default: 8)")
@@ -92,6 +109,36 @@ def database(kind: str, server_url: str | None) -> Iterator[str]:
             yield urlsplit(url)._replace(path=f"/{name}").geturl()
         finally:
             connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)'.encode())
+
+
+def parts_of(options: argparse.Namespace) -> tuple[str, ...]:
+    if options.no_run:
+        return ()
+    # A selection by name is one of the suite's, and only that is quick.
+    only_suite = options.only or options.quick or options.smoke
+    return tuple(options.part or ((SUITE,) if only_suite else PARTS))
+
+
+def measure_part(part: str, options: argparse.Namespace, server: str) -> list[dict[str, Any]]:
+    """Run one of those that are programs of their own."""
+    with tempfile.TemporaryDirectory() as folder, database("postgres", server) as url:
+        file = Path(folder) / "results.json"
+        command = [sys.executable, "-m", f"tests.benchmarks.{part}"]
+        if part == "peers":
+            command += ["--url", server, "--json", str(file)]
+            command += ["--folder", str(options.folder)] if options.folder else []
+        elif part == "worker":
+            command += ["--idle", "--url", url, "--json", str(file)]
+        else:
+            command += [str(file)]
+        # Its tables come with the report; what it says meanwhile is of interest now.
+        surroundings = environment(url, DJANGO_ALLOWED_HOSTS="*")
+        done = subprocess.run(command, cwd=ROOT, env=surroundings, stdout=sys.stderr, check=False)
+        if done.returncode:
+            say(f"{part}: not measured ({done.returncode}).")
+            return []
+        documents: list[dict[str, Any]] = json.loads(file.read_text())["postgres"]
+        return documents
 
 
 def measure(plan: Plan) -> list[dict[str, Any]]:
@@ -138,11 +185,21 @@ def main() -> None:
         measure_peers()
         return
     options = arguments()
-    everything: dict[str, Any] = {}
+    everything: dict[str, list[dict[str, Any]]] = {}
+    for file in options.join:
+        for kind, documents in json.loads(file.read_text()).items():
+            everything.setdefault(kind, []).extend(documents)
+    parts = parts_of(options)
     for kind in [options.database] if options.database else DATABASES:
-        say(f"{kind} …")
-        with database(kind, options.url) as url:
-            everything[kind] = measure(plan_of(options, url))
+        if SUITE in parts:
+            say(f"{kind} …")
+            with database(kind, options.url) as url:
+                everything.setdefault(kind, []).extend(measure(plan_of(options, url)))
+    others = [part for part in parts if part != SUITE and options.database != "sqlite"]
+    server = options.url or (postgres.start() if others else "")
+    for part in others:
+        say(f"{part} …")
+        everything.setdefault("postgres", []).extend(measure_part(part, options, server))
     for kind, documents in everything.items():
         print(report(kind, documents))
     if options.json:

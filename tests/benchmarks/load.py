@@ -6,6 +6,7 @@ measured. The connection is made, and handed over, by whoever starts it.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import socket
@@ -16,6 +17,7 @@ from typing import Any
 
 JOB_ID = re.compile(rb'"specversion":"1\.0","id":"([0-9a-f-]{36})"')
 PUSHED = b'{"type":"bench.noop","queue":"%s","args":[1,"two",{"three":3}]}'
+EXTENDED = b'"jobs_lost":[]'
 
 
 class Refused(Exception):
@@ -141,17 +143,33 @@ def heartbeat(wire: Wire, spec: dict[str, Any]) -> Step:
         if len(found) != spec["count"]:
             raise Refused(f"{len(found)} jobs for a worker that should hold {spec['count']}")
         ids = [job_id.decode() for job_id in found]
-    beat = {"worker_id": spec["worker"], "state": "running"}
-    beat |= {"active_jobs": len(ids), "active_job_ids": ids}
-    request = wire.built(b"/ojs/v1/workers/heartbeat", json.dumps(beat).encode())
-    extended = b'"jobs_lost":[]'
+    request = _beat(wire, spec["worker"], ids)
 
     def step() -> int:
-        if extended not in wire.send("heartbeat", request):
+        if EXTENDED not in wire.send("heartbeat", request):
             raise Refused("A heartbeat was told that jobs were lost.")
         return 1
 
     return step
+
+
+def heartbeats_of_many(wire: Wire, spec: dict[str, Any]) -> Step:
+    """BEAT of one worker after the other, as if each had a connection of its own."""
+    beats = [_beat(wire, worker, ids) for worker, ids in spec["held"]]
+    turn = itertools.cycle(beats)
+
+    def step() -> int:
+        if EXTENDED not in wire.send("heartbeat", next(turn)):
+            raise Refused("A heartbeat was told that jobs were lost.")
+        return 1
+
+    return step
+
+
+def _beat(wire: Wire, worker: str, ids: list[str]) -> bytes:
+    beat = {"worker_id": worker, "state": "running"}
+    beat |= {"active_jobs": len(ids), "active_job_ids": ids}
+    return wire.built(b"/ojs/v1/workers/heartbeat", json.dumps(beat).encode())
 
 
 def _fetch(spec: dict[str, Any]) -> bytes:
@@ -173,6 +191,7 @@ LOADS: dict[str, Callable[[Wire, dict[str, Any]], Step]] = {
     "fetch then ack": fetch_then_ack,
     "fetch carrying acks": fetch_carrying_acks,
     "heartbeat": heartbeat,
+    "heartbeats of many": heartbeats_of_many,
 }
 
 
@@ -190,7 +209,7 @@ def register(wire: Wire, spec: dict[str, Any]) -> None:
 def run(spec: dict[str, Any]) -> dict[str, Any]:
     """Warm up, then turn for `seconds` or until there is nothing left to do."""
     wire = Wire(socket.socket(fileno=spec["connection"]), spec["key"])
-    if spec["load"] != "floor":
+    if spec["load"] not in ("floor", "heartbeats of many"):
         register(wire, spec)
     step = LOADS[spec["load"]](wire, spec)
     for _ in _until(spec["from"]):

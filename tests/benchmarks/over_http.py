@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import tables
-from .places import FLOOR, group_of
+from .places import FLEET, FLOOR, group_of
 from .plan import Plan, rounds, say
 from .results import Results, percentile
 from .servers import ROOT, Server, environment, free_port, granian, serve
@@ -20,6 +20,8 @@ from .servers import ROOT, Server, environment, free_port, granian, serve
 WARM_UP = 0.4
 START = 0.25
 """Seconds a client takes to get ready."""
+HANDED_OVER = 10_000
+"""Workers a second that the clients can be told of."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,19 @@ SCENARIOS = (
     Scenario("fetch 100 carrying acks", "fetch carrying acks", 100, 50_000),
     Scenario("heartbeat, no jobs", "heartbeat", 0),
     Scenario("heartbeat, 10 jobs", "heartbeat", 10),
+    # What a fleet sends: no worker is heard of twice within seconds, and all their jobs are there.
+    Scenario(FLEET, "heartbeats of many", 10),
 )
 
 
 def run(plan: Plan, results: Results, key: str) -> None:
     for processes in plan.processes:
         group = group_of(processes)
-        wanted = {item.name: item for item in SCENARIOS if plan.wants(item.name, group)}
+        wanted = {
+            item.name: item
+            for item in SCENARIOS
+            if plan.wants(item.name, group) and (item.name != FLEET or plan.is_postgresql)
+        }
         if not wanted:
             continue
         # Nothing can be said of the others without it.
@@ -94,7 +102,10 @@ def _measure(
     key: str,
 ) -> None:
     tables.empty()
-    if scenario.load == "heartbeat":
+    held: list[tuple[str, list[str]]] = []
+    if scenario.load == "heartbeats of many":
+        held = tables.fleet(plan.fleet, scenario.count)
+    elif scenario.load == "heartbeat":
         tables.load(scenario.count * len(connections))
     else:
         tables.load(plan.stock(scenario.stock * (plan.seconds + WARM_UP + START)))
@@ -104,9 +115,11 @@ def _measure(
         "queue": tables.QUEUE,
         "key": key,
         "seconds": plan.seconds,
-        "from": time.monotonic() + START + WARM_UP,
+        "from": time.monotonic() + START + WARM_UP + len(held) / HANDED_OVER,
     }
-    told = drive(connections, spec)
+    # Each client speaks for its share of the fleet.
+    shares = [{"held": held[number :: len(connections)]} for number in range(len(connections))]
+    told = drive(connections, spec, shares)
     seconds = max(client["seconds"] for client in told)
     result = results.get(group, scenario.name, "req/s" if scenario.load == "floor" else "/s")
     result.rounds.append(sum(client["done"] for client in told) / seconds)
@@ -119,8 +132,14 @@ def _measure(
     say(f"  {group}: {scenario.name}: {result.rounds[-1]:,.0f}")
 
 
-def drive(connections: list[socket.socket], spec: dict[str, Any]) -> list[dict[str, Any]]:
-    """Run one client for each connection, all at once; return what they report."""
+def drive(
+    connections: list[socket.socket], spec: dict[str, Any], shares: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Run one client for each connection, all at once; return what they report.
+
+    Args:
+        shares: what each of them is told beyond the spec.
+    """
     clients = []
     try:
         for number, connection in enumerate(connections):
@@ -136,7 +155,7 @@ def drive(connections: list[socket.socket], spec: dict[str, Any]) -> list[dict[s
                 )
             )
             own = {"connection": connection.fileno(), "worker": f"bench-{number}"}
-            _hand_over(clients[-1], spec | own)
+            _hand_over(clients[-1], spec | shares[number] | own)
         return [_report(client) for client in clients]
     finally:
         for client in clients:

@@ -24,10 +24,12 @@ class Plan:
     threads: int = 8
     """Blocking threads of a server process."""
     only: tuple[str, ...] = ()
-    sizes: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
+    sizes: tuple[int, ...] = (10_000, 1_000_000)
     """How many available jobs FETCH has to choose from."""
     in_flight: tuple[int, ...] = (100, 10_000)
     recovered: int = 10_000
+    fleet: int = 10_000
+    """Workers whose heartbeats come in turn, with ten jobs each."""
     samples: int = 300
 
     @property

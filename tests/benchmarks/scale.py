@@ -9,6 +9,8 @@ from django.db import connection
 
 from jobs import engine
 from jobs.engine import Completion
+from workers import protocol
+from workers.heartbeats import Description
 
 from . import tables
 from .places import ACK, FETCH
@@ -29,14 +31,15 @@ def run(plan: Plan, results: Results) -> None:
 
 def _fetch(plan: Plan, results: Results) -> None:
     tables.empty()
+    protocol.register(WORKER, Description(hostname="bench", queues=[tables.QUEUE]))
     there = 0
     for size in plan.sizes:
         tables.load(size - there)
         there = size
-        _sample(plan, results, FETCH, f"{size:,} available", _claim_and_return)
+        _sample(plan, results, FETCH, f"{size:,} available", _fetch_ten)
     tables.load(plan.sizes[-1], state="completed")
     name = f"{there:,} available, {plan.sizes[-1]:,} completed"
-    _sample(plan, results, FETCH, name, _claim_and_return)
+    _sample(plan, results, FETCH, name, _fetch_ten)
 
 
 def _ack(plan: Plan, results: Results) -> None:
@@ -60,18 +63,13 @@ def _sample(
         say(f"  {group}: {name}: {result.rounds[-1]:.3f} ms")
 
 
-def _claim_and_return() -> float:
-    """Time a claim, then undo it: the next one shall find the table as large as before."""
+def _fetch_ten() -> float:
+    """Time a FETCH, then put as many jobs at the end of the queue as it took from the front."""
     started = time.perf_counter()
-    jobs = engine.claim([tables.QUEUE], worker_id=WORKER, count=10, limited=False)
+    jobs = protocol.fetch([tables.QUEUE], worker_id=WORKER, count=10)
     taken = (time.perf_counter() - started) * 1000
     assert len(jobs) == 10
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE ojs_jobs_job SET state = 'available', reserved_until = NULL, attempt = 0,"
-            " enqueued_at = now() WHERE id = ANY(%s)",
-            [[job.id for job in jobs]],
-        )
+    tables.add(10)
     return taken
 
 
@@ -79,7 +77,7 @@ def _complete_and_reopen() -> float:
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT id, attempt FROM ojs_jobs_job WHERE state = 'active'"
-            " AND reserved_until IS NOT NULL AND reserved_by = %s LIMIT 10",
+            " AND reserved_for IS NOT NULL AND reserved_by = %s LIMIT 10",
             [WORKER],
         )
         held = cursor.fetchall()

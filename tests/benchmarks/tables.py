@@ -27,6 +27,7 @@ LOAD = f"""
            CASE WHEN %(state)s = 'completed' THEN now() END, '[]', '{{}}', false
       FROM generate_series(1, %(count)s) AS n
 """
+MUCH = 50_000
 EMPTIED = ("ojs_jobs_joberror", "ojs_jobs_event", "ojs_jobs_refusedfinish", "ojs_jobs_job")
 
 
@@ -49,6 +50,16 @@ def load(
     if connection.vendor != "postgresql":
         _load_portable(count)
         return
+    add(count, state=state, worker=worker, workers=workers)
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM ANALYZE ojs_jobs_job")
+        if count >= MUCH:
+            # Now, and not while something is measured.
+            cursor.execute("CHECKPOINT")
+
+
+def add(count: int, *, state: str = "available", worker: str = "worker-", workers: int = 1) -> None:
+    """Add `count` jobs to the table of PostgreSQL, and tell nobody."""
     with connection.cursor() as cursor:
         cursor.execute(
             LOAD,
@@ -61,7 +72,32 @@ def load(
                 "count": count,
             },
         )
-        cursor.execute("VACUUM ANALYZE ojs_jobs_job")
+
+
+def fleet(workers: int, jobs: int) -> list[tuple[str, list[str]]]:
+    """Make so many live workers with so many active jobs each; return their ids and the jobs'."""
+    from django.utils import timezone
+
+    from workers.models import Worker
+
+    load(workers * jobs, state="active", worker="fleet-", workers=workers)
+    now = timezone.now()
+    Worker.objects.bulk_create(
+        (
+            Worker(
+                worker_id=f"fleet-{number}", hostname="bench", queues=[QUEUE], last_heartbeat_at=now
+            )
+            for number in range(workers)
+        ),
+        batch_size=1_000,
+    )
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM ANALYZE ojs_workers_worker")
+        cursor.execute(
+            "SELECT reserved_by, array_agg(id::text) FROM ojs_jobs_job"
+            " WHERE state = 'active' GROUP BY reserved_by ORDER BY random()"
+        )
+        return cursor.fetchall()
 
 
 def _load_portable(count: int) -> None:

@@ -1,6 +1,7 @@
 """No-op jobs through `runjobworker`, end to end, and how soon an idle worker starts one.
 
     python -m tests.benchmarks.worker [--jobs 20000] [--concurrency 10,100] [--processes 1,2]
+    python -m tests.benchmarks.worker --idle [--json FILE]
 
 Rates are taken from the jobs themselves: from the first start to the last end, by the database's
 clock, so that the start of a process does not count. Others who use the machine do.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import signal
 import statistics
@@ -19,10 +21,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from tests import postgres
 from tests.processes import ROOT, environment, eventually
+
+from .places import IDLE
+from .results import Results
 
 MANAGE = [sys.executable, str(ROOT / "manage.py")]
 SAMPLES = 500
@@ -35,6 +41,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--concurrency", default="10,100")
     parser.add_argument("--processes", default="1,2")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--idle", action="store_true", help="only how soon an idle worker starts")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="what was found of that")
     return parser.parse_args()
 
 
@@ -48,6 +56,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         environ = environment(url, COMPLETED_RETENTION=86_400) | {
             "DJANGO_SETTINGS_MODULE": "tests.shop.settings",
+            # As in production: DEBUG keeps a log of every query.
+            "DJANGO_DEBUG": "0",
+            "DJANGO_SECRET_KEY": "for-benchmarks-only-and-long-enough-for-any-check",
             "DJANGO_LOG_LEVEL": "WARNING",
             "SHOP_FOLDER": folder,
         }
@@ -56,14 +67,17 @@ def main() -> None:
         import django
 
         django.setup()
-        for processes in numbers(options.processes):
+        for processes in () if options.idle else numbers(options.processes):
             for concurrency in numbers(options.concurrency):
                 rates = [
                     processed(environ, options.jobs, concurrency, processes)
                     for _ in range(options.rounds)
                 ]
                 say(f"{processes} process(es), concurrency {concurrency}", rates, "jobs/s")
-        say_latency(environ)
+        results = Results()
+        say_latency(environ, results)
+        if options.json:
+            options.json.write_text(json.dumps({"postgres": results.documents()}, indent=2))
 
 
 def say(what: str, values: list[float], unit: str) -> None:
@@ -104,7 +118,7 @@ def idle_worker(environ: dict[str, str]) -> Iterator[None]:
         started.wait(30)
 
 
-def say_latency(environ: dict[str, str]) -> None:
+def say_latency(environ: dict[str, str], results: Results) -> None:
     """From a job's commit to its claim and to its handler's first line, in an idle worker."""
     import jobs
     from jobs.models import Job
@@ -122,20 +136,23 @@ def say_latency(environ: dict[str, str]) -> None:
         used = cpu_of_idleness(pause)
     found = list(Job.objects.filter(pk__in=list(committed)[10:]))
     say_percentiles(
-        "idle worker, commit to claim",
+        results,
+        "commit to claim",
         [job.started_at.timestamp() - committed[job.pk] for job in found if job.started_at],
     )
-    say_percentiles(
-        "idle worker, commit to handler", [job.result - committed[job.pk] for job in found]
-    )
+    say_percentiles(results, "commit to handler", [job.result - committed[job.pk] for job in found])
     print(f"{'idle worker, processor time':<36}{used:.2f} %")
+    results.get(IDLE, "processor time", "%").rounds.append(used)
 
 
-def say_percentiles(what: str, delays: list[float]) -> None:
+def say_percentiles(results: Results, what: str, delays: list[float]) -> None:
     delays.sort()
     p50, p99 = (delays[int(len(delays) * part)] * 1000 for part in (0.5, 0.99))
+    for name, value in (("p50", p50), ("p99", p99)):
+        results.get(IDLE, f"{what}, {name}", "ms").rounds.append(value)
     within = sum(delay < 0.02 for delay in delays) / len(delays)
-    print(f"{what:<36}p50 {p50:.1f} ms, p99 {p99:.1f} ms, within 20 ms {within:.1%}", flush=True)
+    shown = f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, within 20 ms {within:.1%}"
+    print(f"{'idle worker, ' + what:<36}{shown}", flush=True)
 
 
 def cpu_of_idleness(pause: threading.Event, seconds: float = 5.0) -> float:

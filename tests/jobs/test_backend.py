@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from datetime import timedelta
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.contrib.auth.models import Group
 from django.core.checks import run_checks
+from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
 from django.utils import timezone
 
@@ -26,6 +29,7 @@ from jobs.backends import (
 )
 from jobs.engine import Completion, Failure
 from jobs.models import Job
+from jobs.task_options import task_options
 from tests.shop import TASKS
 from workers.runtime import handlers
 
@@ -147,7 +151,73 @@ def test_a_failing_task_is_tried_again_and_then_failed_with_all_its_errors(shop,
     assert result.errors[0].exception_class is shop.CardDeclined
     assert "CardDeclined: stolen" in result.errors[0].traceback
     assert "tests/shop/tasks.py" in result.errors[0].traceback
-    assert heard[-1] == ("finished", "FAILED")
+    assert heard[1:] == [("started", "RUNNING")] * 3 + [("finished", "FAILED")]
+
+
+@pytest.mark.django_db
+def test_a_task_is_finished_when_no_attempt_will_follow(shop, heard):
+    """However many are left: its policy may say so, or the task itself."""
+    result = shop.charge.enqueue("never", "refuse")
+
+    testing.run_jobs()
+
+    result.refresh()
+    assert result.is_finished
+    assert heard[1:] == [("started", "RUNNING"), ("finished", "FAILED")]
+    assert not Group.objects.exists(), "its work and its end are one transaction in tests, too"
+
+
+@pytest.mark.django_db
+def test_a_receiver_is_told_the_result_the_errors_and_the_exception(shop):
+    told = []
+
+    def receive(sender, task_result, **kwargs):
+        told.append((task_result, sys.exc_info()[1]))
+        raise ConnectionError("of the receiver, and its own affair")
+
+    task_finished.connect(receive)
+    try:
+        shop.add.enqueue(1, right=2)
+        shop.charge.enqueue("gone", "refuse")
+        testing.run_jobs()
+    finally:
+        task_finished.disconnect(receive)
+
+    (added, none), (refused, problem) = told
+    assert (added.return_value, none) == (3, None)
+    assert added.enqueued_at <= added.started_at <= added.finished_at
+    assert [error.exception_class for error in refused.errors] == [ValueError]
+    assert isinstance(problem, ValueError)
+    assert {job.state for job in Job.objects.all()} == {"completed", "discarded"}
+
+
+@pytest.mark.django_db
+def test_a_task_may_have_a_retry_policy_of_its_own(shop):
+    shop.charge.enqueue("x")
+    shop.add.enqueue(1)
+
+    of_its_own, default = Job.objects.order_by("id")
+
+    assert (of_its_own.max_attempts, default.max_attempts) == (2, 3)
+    assert of_its_own.retry["initial_interval"] == "PT1H"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"concurrency": 0}, "concurrency must be at least 1"),
+        ({"timeout": 0}, "timeout must be more than zero"),
+        ({"retry": {"max_attempts": -1}}, "max_attempts"),
+        ({"retry": {"initial_interval": -timedelta(seconds=1)}}, "must be positive"),
+        ({"atomic_ack": True}, "do not span await"),
+    ],
+)
+def test_a_task_that_asks_for_what_cannot_be_is_refused_at_once(options, problem):
+    async def work():
+        pass
+
+    with pytest.raises(ImproperlyConfigured, match=problem):
+        task_options(**options)(work)
 
 
 @pytest.mark.django_db
@@ -254,8 +324,6 @@ def test_a_queue_outside_the_backends_queues_is_refused(shop, settings):
 
 
 def test_a_clients_word_imports_only_modules_of_the_site(shop):
-    import sys
-
     sys.modules.pop("this", None)
 
     assert find_task("this.s") is None

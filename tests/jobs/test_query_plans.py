@@ -20,7 +20,7 @@ from jobs import dashboard, engine
 from jobs.identifiers import uuid7
 from jobs.lifecycle import WAITING, State
 from jobs.models import DeadJob, Job, Queue
-from tests.factories import WorkerFactory
+from tests.factories import JobFactory, WorkerFactory
 from workers import protocol
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db]
@@ -28,10 +28,12 @@ pytestmark = [pytest.mark.postgres, pytest.mark.django_db]
 FILL = """
     INSERT INTO ojs_jobs_job
            (id, type, queue, args, meta, priority, state, attempt, attempt_counted, max_attempts,
-            reserved_by, reserved_until, started_at, timeout, finished_by, finished_at, unfenced,
-            scheduled_at, expires_at, created_at, enqueued_at, tags, attributes, dead_letter)
+            reserved_by, reserved_for, reserved_until, started_at, timeout, finished_by,
+            finished_at, unfenced, scheduled_at, expires_at, created_at, enqueued_at, tags,
+            attributes, dead_letter)
     SELECT gen_random_uuid(), 'email.send', 'queue-' || n %% 5, '[]', '{}', 0, state, 1, false, 3,
            CASE state WHEN 'active' THEN 'worker-' || n %% 200 ELSE '' END,
+           CASE state WHEN 'active' THEN interval '30 min' END,
            CASE state WHEN 'active' THEN now() + interval '30 min' END,
            CASE state WHEN 'active' THEN now() END,
            CASE state WHEN 'active' THEN interval '1 hour' END,
@@ -130,7 +132,7 @@ def test_what_a_fetch_asks_of_its_worker_changes_nothing_of_that(big_table, limi
     )
 
     due = {"ojs_job_due", "ojs_job_due_queue"}
-    held = "ojs_job_reserved"
+    held = "ojs_job_held"
     assert indexes(found) - due == {"ojs_job_fetchable", "ojs_jobs_job_pkey", held}
     in_order(found)
 
@@ -155,9 +157,9 @@ def test_promotion_finds_what_is_due_by_its_index(big_table):
 
 
 SWEEPS = {
-    "what a worker holds": (Job.objects.held_by("worker-1"), "ojs_job_reserved"),
-    "expired reservations": (Job.objects.overdue(), "ojs_job_reserved"),
-    "overrun jobs": (Job.objects.overrun(), "ojs_job_reserved"),
+    "what a worker holds": (Job.objects.held_by("worker-1"), "ojs_job_held"),
+    "expired reservations": (Job.objects.overdue(), "ojs_job_held"),
+    "overrun jobs": (Job.objects.overrun(), "ojs_job_held"),
     "due jobs": (Job.objects.due().order_by("scheduled_at")[:1000], "ojs_job_due"),
     "jobs that nobody took in time": (
         Job.objects.filter(state__in=sorted(WAITING), expires_at__lte=Now()),
@@ -200,7 +202,28 @@ def test_counts_above_a_list_and_depths_of_queues_are_read_from_indexes(big_tabl
         "ojs_job_fetchable",
         "ojs_job_finished",
         "ojs_job_pending",
-        "ojs_job_reserved",
+        "ojs_job_held",
     }
-    assert indexes(depths) == {"ojs_job_due", "ojs_job_fetchable", "ojs_job_reserved"}
+    assert indexes(depths) == {"ojs_job_due", "ojs_job_fetchable", "ojs_job_held"}
     assert "Sort Key: ojs_jobs_job.rate_key" not in depths
+
+
+NOT_HEAP_ONLY = """
+    SELECT sum(pg_stat_get_xact_tuples_updated(oid) - pg_stat_get_xact_tuples_hot_updated(oid))
+      FROM pg_class
+     WHERE relname IN ('ojs_jobs_job', 'ojs_workers_worker')
+"""
+
+
+def test_a_heartbeat_touches_no_column_of_an_index():
+    """Or PostgreSQL would write all indexes of a job anew, for each job of each heartbeat."""
+    WorkerFactory(worker_id="w")
+    ids = [str(job.pk) for job in JobFactory.create_batch(3, active=True, reserved_by="w")]
+    with connection.cursor() as cursor:
+        cursor.execute(NOT_HEAP_ONLY)
+        before = cursor.fetchone()
+
+        protocol.beat("w", active_job_ids=ids)
+
+        cursor.execute(NOT_HEAP_ONLY)
+        assert cursor.fetchone() == before

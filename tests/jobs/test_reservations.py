@@ -228,6 +228,7 @@ def test_a_batch_is_bounded_and_the_next_takes_the_rest(db):
             enqueued_at=now,
             state=State.ACTIVE,
             attempt=1,
+            reserved_for=timedelta(minutes=30),
             reserved_until=ago(1),
             started_at=now,
         )

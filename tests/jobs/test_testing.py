@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import unittest
 from datetime import timedelta
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.utils import timezone
 
 import jobs
@@ -143,6 +145,44 @@ def test_fail_all_uses_the_attempts_up(place, mails):
     (job,) = testing.all_enqueued()
     testing.assert_job_state(job.id, "discarded")
     testing.forget_failures()
+
+
+@pytest.mark.parametrize("kind", [unittest.TestCase, unittest.IsolatedAsyncioTestCase])
+def test_a_failure_asked_for_ends_with_the_test_case_that_did(place, mails, kind):
+    class OfAHost(kind):
+        def setUp(self):
+            testing.fail_all("tests.mail", ConnectionError("no route"))
+
+        def test_plain(self):
+            testing.fail_next("tests.mail", ConnectionError("no route"))
+
+        async def test_async(self):
+            testing.fail_next("tests.mail", ConnectionError("no route"))
+
+    name = "test_async" if kind is unittest.IsolatedAsyncioTestCase else "test_plain"
+    assert OfAHost(name).run().wasSuccessful()
+
+    jobs.enqueue("tests.mail", ["x"])
+    testing.run_jobs()
+    testing.assert_completed("tests.mail")
+
+
+def test_jobs_run_in_an_async_test(place, mails):
+    async def test():
+        await jobs.aenqueue("tests.mail", ["x"])
+        return await testing.arun_jobs(max_jobs=5)
+
+    assert async_to_sync(test)() == 1
+    assert mails == [("x", 1)]
+
+
+def test_a_policy_that_forbids_another_attempt_is_obeyed(place, mails):
+    testing.fail_next("tests.mail", ValueError("never"))
+    made = jobs.enqueue("tests.mail", ["x"], retry={"non_retryable_errors": ["ValueError"]})
+
+    testing.run_jobs()
+
+    testing.assert_job_state(made.id, "discarded")
 
 
 def test_advancing_time_makes_jobs_due(place, mails):

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import timedelta
 from typing import Any
+
+from django.contrib.auth.models import Group
+
+from jobs.task_options import task_options
+
+from .handlers import mark, wait_for
 
 try:
     from django.tasks import task
@@ -37,3 +45,41 @@ def which_attempt(context: Any) -> int:
 @task
 def decline(reason: str) -> None:
     raise CardDeclined(reason)
+
+
+@task
+@task_options(
+    atomic_ack=True,
+    retry={
+        "max_attempts": 2,
+        "initial_interval": timedelta(hours=1),
+        "non_retryable_errors": ["builtins.ValueError", "ValueError"],
+    },
+)
+def charge(name: str, how: str = "") -> str:
+    """Its effect is a row; it happens exactly once."""
+    Group.objects.create(name=name)
+    if how == "decline":
+        raise CardDeclined(name)
+    if how == "refuse":
+        raise ValueError(name)
+    return name
+
+
+@task_options(concurrency=1)
+@task
+def scarce(name: str) -> None:
+    mark(f"{name}.began")
+    wait_for(f"{name}.go")
+
+
+@task
+@task_options(timeout=0.3)
+def hurried(name: str) -> None:
+    wait_for("never")
+
+
+@task
+@task_options(timeout=timedelta(milliseconds=300), concurrency=3)
+async def hurried_async(name: str) -> None:
+    await asyncio.Event().wait()

@@ -73,8 +73,10 @@ def test_what_kubernetes_would_run_does_what_it_says(tmp_path, database_url):
             os.utime(alive, (0, 0))
 
         assert run("livenessProbe") == 0
+        eventually(lambda: run("readinessProbe") == 0)
         assert run("preStop") == 0
         worker_becomes("quiet")
+        eventually(lambda: run("readinessProbe") != 0)
         a_minute_passes()
         eventually(lambda: run("livenessProbe") == 0)
         tell(started, signal.SIGSTOP)

@@ -84,8 +84,8 @@ def test_a_handler_that_holds_the_interpreter_costs_no_job(shop):
     with shop.worker() as started:
         assert shop.wait_for("hold.ended") == ""
         becomes(made, "completed")
-        sequence = Worker.objects.get().sequence
-        eventually(lambda: Worker.objects.get().sequence > sequence + 1)
+        sequence = Worker.objects.get().sequence or 0
+        eventually(lambda: (Worker.objects.get().sequence or 0) > sequence + 1)
         assert (Job.objects.get().attempt, worker_becomes("running").left_at) == (1, None)
         assert "was refused" not in started.output
 

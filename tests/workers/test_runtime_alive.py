@@ -54,7 +54,9 @@ def test_the_file_stays_young_while_the_worker_works_and_only_then(shop, file, p
         shop.wait_for("work.began")
         is_renewed(file)
         shop.go("work")
+        eventually(lambda: file.read_text() == "running")
         tell(started, signal.SIGTSTP)
+        eventually(lambda: file.read_text() == "")
         is_renewed(file)
         assert started.terminate() == 0
     grows_old(file)
@@ -132,7 +134,7 @@ def test_a_supervisor_gives_no_sign_of_life_for_a_child_that_is_stuck():
     first.ready()
     assert (first.is_ready, second.is_ready) == (True, False)
     assert first.is_alive and second.is_alive
-    pulse.SLOT.pack_into(pulses._slots, 0, -pulse.STALE, True)
+    pulse.SLOT.pack_into(pulses._slots, 0, -pulse.STALE, True, True)
     assert not first.is_alive
     first.beat()
     assert first.is_alive and first.is_ready
@@ -153,7 +155,7 @@ def test_a_supervisor_gives_no_sign_of_life_for_a_child_that_is_stuck():
     crew._beat()
     assert told == ["alive", "ready"], "ready when all are; alive at most once a second"
     crew._beaten_at = 0.0
-    pulse.SLOT.pack_into(pulses._slots, pulse.SLOT.size, -pulse.STALE, True)
+    pulse.SLOT.pack_into(pulses._slots, pulse.SLOT.size, -pulse.STALE, True, True)
     crew._beat()
     assert told == ["alive", "ready"]
 

@@ -69,7 +69,7 @@ def test_what_a_handler_raises_decides_what_follows(either_shop):
     }
     unknown = jobs.enqueue("shop.nobody")
 
-    burst(either_shop)
+    output = burst(either_shop)
 
     found = {how: Job.objects.get(pk=job.id) for how, job in made.items()}
     states = {how: (job.state, job.dead_letter) for how, job in found.items()}
@@ -92,6 +92,10 @@ def test_what_a_handler_raises_decides_what_follows(either_shop):
     assert (crash.type, crash.code) == ("ConnectionError", "handler_error")
     assert crash.message == "no route: crash"
     assert "tests/shop/handlers.py" in crash.backtrace[1]
+    assert f"[shop.fail {made['crash'].id}] Attempt 1 of 3 failed: no route: crash" in output
+    assert 'raise ConnectionError(f"no route: {how}")' in output, "and where"
+    assert f"[shop.nobody {unknown.id}] This worker has no handler" in output
+    assert f"[shop.fail {made['retry'].id}] Ended by Retry('busy')." in output
 
 
 def test_an_attempt_goes_on_where_the_last_one_stopped(either_shop):
@@ -262,6 +266,39 @@ def test_a_django_task_runs_in_a_worker(shop, settings):
     assert (result.return_value, slow.return_value) == (3, 7)
     assert result.worker_ids == [Worker.objects.get().pk]
     assert Job.objects.get(pk=from_go.id).result == {"order": 9, "copy_to": ""}
+
+
+def test_a_django_task_is_one_transaction_with_its_completion_if_it_asks_for_that(shop, settings):
+    settings.TASKS = shop_app.TASKS
+    from tests.shop import tasks
+
+    paid = tasks.charge.enqueue("paid")
+    declined = tasks.charge.enqueue("declined", "decline")
+
+    burst(shop)
+
+    paid.refresh()
+    assert paid.return_value == "paid"
+    assert Group.objects.get().name == "paid", "nothing is left of the one that failed"
+    job = Job.objects.get(pk=declined.id)
+    assert (job.state, job.max_attempts) == ("retryable", 2)
+
+
+def test_a_django_task_has_a_limit_and_a_time_of_its_own(shop, settings):
+    settings.TASKS = shop_app.TASKS
+    from tests.shop import tasks
+
+    late = [tasks.hurried.enqueue("late"), tasks.hurried_async.enqueue("late")]
+    scarce = [tasks.scarce.enqueue(f"scarce{n}") for n in range(2)]
+    with shop.worker():
+        for result in late:
+            becomes(result, "retryable")
+        shop.wait_for("scarce0.began")
+        assert not shop.has("scarce1.began")
+        shop.go("scarce0", "scarce1")
+        for result in scarce:
+            becomes(result, "completed")
+    assert {the_error_of(result).type for result in late} == {"timeout"}
 
 
 # Several processes

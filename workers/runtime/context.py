@@ -175,7 +175,10 @@ class JobContext:
         """The results of the jobs this one waited for, in their order (OJS workflows §6)."""
         return list(self.job.get("parent_results") or ())
 
-    def log(self, message: str, *args: Any, level: int = logging.INFO) -> None:
+    def log(
+        self, message: str, *args: Any, level: int = logging.INFO, exc_info: Any = None
+    ) -> None:
         """Log a line that says which job it is about."""
         details = {"job_id": str(self.id), "job_type": self.type, "attempt": self.attempt}
-        logger.log(level, f"[{self.type} {self.id}] {message}", *args, extra=details)
+        line = f"[{self.type} {self.id}] {message}"
+        logger.log(level, line, *args, exc_info=exc_info, extra=details)

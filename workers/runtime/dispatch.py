@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
@@ -56,10 +57,10 @@ class Dispatcher(Line):
     def _accepted(self, context: JobContext, now: float) -> ActiveJob | None:
         handler = handlers.find(context.type)
         if handler is None:
-            self._report(context, not_found(context))
+            self._refuse(context, not_found(context))
             return None
         if handler.atomic_ack and not self._is_local:
-            self._report(context, needs_database(context))
+            self._refuse(context, needs_database(context))
             return None
         if handler.concurrency is not None and self._active.is_full(handler):
             self.give_back(context)
@@ -93,6 +94,10 @@ class Dispatcher(Line):
         """Release a job that cannot be run here now; the attempt does not count."""
         release = Failure(context.id, context.worker_id, context.attempt, release=True)
         self._report(context, release)
+
+    def _refuse(self, context: JobContext, failure: Failure) -> None:
+        context.log(failure.message, level=logging.WARNING)
+        self._report(context, failure)
 
     def _report(self, context: JobContext, report: Failure) -> None:
         job = ActiveJob(context, None, time.monotonic())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
@@ -17,38 +20,58 @@ from workers import protocol
 
 from .context import JobContext
 from .handlers import Handler
-from .outcomes import InvalidResult, failure_of
+from .outcomes import Directive, InvalidResult, JobTimeout, failure_of
+
+RAISED = (Exception, SystemExit, KeyboardInterrupt, GeneratorExit)
+"""What fails a job. Code that calls sys.exit() ends its job, not the worker."""
 
 current_job: ContextVar[JobContext | None] = ContextVar("ojs_current_job", default=None)
 """The job this thread or task runs."""
 
 
+@dataclass(frozen=True, slots=True)
 class Settled:
     """The job was completed in the handler's own transaction: nothing is left to report."""
+
+    result: Any
 
 
 def execute(handler: Handler, context: JobContext) -> Completion | Failure | Settled:
     """Run a synchronous handler and return what to report. Never raises but for an interrupt."""
     token = current_job.set(context)
+    outcome: Completion | Failure | Settled
     try:
         if handler.atomic_ack:
-            return _in_one_transaction(handler, context)
-        return completion(context, _call(handler, context))
-    except Exception as problem:
-        return failed(context, problem)
+            outcome = _in_one_transaction(handler, context)
+        else:
+            outcome = completion(context, _call(handler, context))
+        handler.tell(context, outcome)
+    except RAISED as problem:
+        _log(context, problem)
+        outcome = failed(context, problem)
+        handler.tell(context, outcome)
     finally:
         current_job.reset(token)
+    return outcome
 
 
 async def execute_async(handler: Handler, context: JobContext) -> Completion | Failure:
-    """Run an asynchronous handler and return what to report; cancellation goes through."""
+    """Run an asynchronous handler and return what to report, of a cancellation as well."""
     token = current_job.set(context)
+    outcome: Completion | Failure
     try:
-        return completion(context, await _acall(handler, context))
-    except Exception as problem:
-        return failed(context, problem)
+        outcome = completion(context, await _acall(handler, context))
+        await handler.atell(context, outcome)
+    except asyncio.CancelledError:
+        outcome = interrupted(context)
+        await handler.atell(context, outcome)
+    except RAISED as problem:
+        _log(context, problem)
+        outcome = failed(context, problem)
+        await handler.atell(context, outcome)
     finally:
         current_job.reset(token)
+    return outcome
 
 
 def run_inline(handler: Handler, context: JobContext) -> Any:
@@ -57,9 +80,17 @@ def run_inline(handler: Handler, context: JobContext) -> Any:
     try:
         if handler.is_async:
             result = async_to_sync(_acall)(handler, context)
+        elif handler.atomic_ack:
+            with atomic():
+                result = _call(handler, context)
         else:
             result = _call(handler, context)
-        return completion(context, result).result
+        done = completion(context, result)
+        handler.tell(context, done)
+        return done.result
+    except RAISED as problem:
+        handler.tell(context, failed(context, problem))
+        raise
     finally:
         current_job.reset(token)
 
@@ -81,6 +112,22 @@ def failed(context: JobContext, problem: BaseException) -> Failure:
     return failure_of(problem, context.id, context.worker_id, context.attempt)
 
 
+def _log(context: JobContext, problem: BaseException) -> None:
+    """Say that an attempt failed, and where (OJS logging §6.3)."""
+    if isinstance(problem, Directive):
+        context.log("Ended by %r.", problem)
+        return
+    level = logging.WARNING if context.cancelled else logging.ERROR
+    said = "Attempt %d of %d failed: %s"
+    context.log(said, context.attempt, context.max_attempts, problem, level=level, exc_info=problem)
+
+
+def interrupted(context: JobContext) -> Failure:
+    """What is said of an asynchronous handler that was cancelled."""
+    reason = context.cancelled_because or "cancelled"
+    return failed(context, JobTimeout(f"The job was interrupted: {reason}."))
+
+
 def _in_one_transaction(handler: Handler, context: JobContext) -> Settled:
     """Commit the handler's work and the job's completion together, or neither.
 
@@ -92,7 +139,7 @@ def _in_one_transaction(handler: Handler, context: JobContext) -> Settled:
         if outcome.error is not None:
             context.cancel("lost")
             raise outcome.error
-    return Settled()
+    return Settled(done.result)
 
 
 def _call(handler: Handler, context: JobContext) -> Any:

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from asgiref.sync import iscoroutinefunction
+from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import autodiscover_modules
 
+from jobs.task_options import checked_limits
 from jobs.validation import TYPE_PATTERN
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -34,6 +35,8 @@ class Handler:
     """Longest execution; the job's own timeout may be shorter."""
     atomic_ack: bool = False
     """Run in a transaction that also completes the job: both are committed, or neither."""
+    ended: Callable[[Any, Any], None] | None = None
+    """Told of each execution what will be reported of it; must not raise."""
 
     is_async: bool = field(init=False)
 
@@ -42,6 +45,14 @@ class Handler:
 
     def call(self, context: Any) -> Any:
         return self.function(context, *context.args)
+
+    def tell(self, context: Any, outcome: Any) -> None:
+        if self.ended is not None:
+            self.ended(context, outcome)
+
+    async def atell(self, context: Any, outcome: Any) -> None:
+        if self.ended is not None:
+            await sync_to_async(self.ended)(context, outcome)
 
 
 _handlers: dict[str, Handler] = {}
@@ -67,18 +78,11 @@ def handler(
     """
     if not TYPE_PATTERN.fullmatch(type):
         raise ImproperlyConfigured(f"{type!r} is not a job type such as 'email.send'.")
-    if concurrency is not None and concurrency < 1:
-        raise ImproperlyConfigured(f"Handler of {type!r}: concurrency must be at least 1.")
-    if timeout is not None and not isinstance(timeout, timedelta):
-        timeout = timedelta(seconds=timeout)
 
     def register(function: F) -> F:
-        made = Handler(type, function, concurrency, timeout, atomic_ack)
-        if atomic_ack and made.is_async:
-            raise ImproperlyConfigured(
-                f"Handler of {type!r}: atomic_ack needs a synchronous function; Django's "
-                "transactions do not span await."
-            )
+        name = f"Handler of {type!r}"
+        limit = checked_limits(name, function, concurrency, timeout, atomic_ack)
+        made = Handler(type, function, concurrency, limit, atomic_ack)
         known = _handlers.get(type)
         if known is not None and _place(known.function) != _place(function):
             raise ImproperlyConfigured(

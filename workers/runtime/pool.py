@@ -16,7 +16,7 @@ from asgiref.sync import sync_to_async
 from django.db import close_old_connections
 
 from .active import ActiveJob
-from .execution import Settled, execute, execute_async, failed
+from .execution import Settled, execute, execute_async, failed, interrupted
 from .leftovers import Leftovers
 from .outcomes import JobTimeout
 
@@ -130,9 +130,6 @@ class Threads:
             finally:
                 with job.lock:
                     job.thread = None
-        except (SystemExit, KeyboardInterrupt, GeneratorExit) as problem:
-            # Code that calls sys.exit() ends its job, not the worker.
-            return failed(job.context, problem)
         finally:
             leftovers.after(interrupted=job.is_decided)
 
@@ -179,11 +176,8 @@ class EventLoop:
             report = await execute_async(job.handler, job.context)
             # The ORM's async methods work in one thread that all tasks share.
             await sync_to_async(close_old_connections)()
-        except asyncio.CancelledError:
-            reason = job.context.cancelled_because or "cancelled"
-            report = failed(job.context, JobTimeout(f"The job was interrupted: {reason}."))
-        except (SystemExit, KeyboardInterrupt) as problem:
-            report = failed(job.context, problem)
+        except asyncio.CancelledError:  # came when the handler had just ended
+            report = report or interrupted(job.context)
         finally:
             self._tasks.pop(job, None)
             self._done(job, report)

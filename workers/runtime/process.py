@@ -313,6 +313,7 @@ class WorkerProcess:
 
     def _look_around(self) -> None:
         """After each heartbeat: a sign of life; is the supervisor there, is there enough memory?"""
+        self.pulse.takes(self.state.is_running)
         if time.monotonic() - self._turned_at < STALE:
             self.pulse.beat()
         if self.options.supervised and os.getppid() != self._parent:

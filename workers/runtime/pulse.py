@@ -1,7 +1,8 @@
 """Signs of life for whoever started the process: a file that stays young, and systemd's watchdog.
 
 They say that the threads of this process still turn, and no more: a server that is away is no
-reason to restart its workers, nor is a handler that takes its time.
+reason to restart its workers, nor is a handler that takes its time. Whether new jobs are taken is
+what the file says, for a probe of readiness (graceful shutdown §8.1).
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ import os
 import socket
 import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 logger = logging.getLogger("workers.runtime")
 
 STALE = 60.0
 """Seconds without a turn after which a thread is taken to be stuck."""
-SLOT = struct.Struct("=d?")
+SLOT = struct.Struct("=d??")
+RUNNING = "running"
 
 
 class Pulse:
@@ -30,6 +34,9 @@ class Pulse:
     def ready(self) -> None:
         """It has registered, and works."""
 
+    def takes(self, jobs: bool) -> None:
+        """Whether it takes new jobs, from now on."""
+
     def ending(self) -> None:
         """It drains."""
 
@@ -39,23 +46,33 @@ class OutsidePulse(Pulse):
 
     def __init__(self, file: str = "", notify_socket: str = "") -> None:
         self._file = Path(file) if file else None
+        self._text: str | None = None
         # A leading @ stands for the NUL of an abstract socket (sd_notify(3)).
         self._address = notify_socket.replace("@", "\0", 1) if notify_socket else ""
 
     def beat(self) -> None:
-        if self._file is not None:
-            try:
-                self._file.touch()
-            except OSError as problem:
-                logger.warning("Cannot leave a sign of life: %s", problem)
+        self._leave(lambda file: file.touch())
         self._notify("WATCHDOG=1")
 
     def ready(self) -> None:
         self._notify("READY=1")
         self.beat()
 
+    def takes(self, jobs: bool) -> None:
+        text = RUNNING if jobs else ""
+        if text != self._text:
+            self._text = text
+            self._leave(lambda file: file.write_text(text))
+
     def ending(self) -> None:
         self._notify("STOPPING=1")
+
+    def _leave(self, sign: Callable[[Path], Any]) -> None:
+        if self._file is not None:
+            try:
+                sign(self._file)
+            except OSError as problem:
+                logger.warning("Cannot leave a sign of life: %s", problem)
 
     def _notify(self, message: str) -> None:
         if not self._address:
@@ -87,17 +104,27 @@ class ChildPulse(Pulse):
 
     def begin(self) -> None:
         """A new process has taken this place."""
-        SLOT.pack_into(self._slots, self._place, time.monotonic(), False)
+        self._write(False, False)
 
     def beat(self) -> None:
-        SLOT.pack_into(self._slots, self._place, time.monotonic(), self.is_ready)
+        self._write(self.is_ready, self.is_taking)
 
     def ready(self) -> None:
-        SLOT.pack_into(self._slots, self._place, time.monotonic(), True)
+        self._write(True, self.is_taking)
+
+    def takes(self, jobs: bool) -> None:
+        self._write(self.is_ready, jobs)
+
+    def _write(self, ready: bool, taking: bool) -> None:
+        SLOT.pack_into(self._slots, self._place, time.monotonic(), ready, taking)
 
     @property
     def is_ready(self) -> bool:
         return bool(SLOT.unpack_from(self._slots, self._place)[1])
+
+    @property
+    def is_taking(self) -> bool:
+        return bool(SLOT.unpack_from(self._slots, self._place)[2])
 
     @property
     def is_alive(self) -> bool:

@@ -123,6 +123,8 @@ class Supervisor:
             self._is_ready = all(child.is_ready for child in children)
             if self._is_ready:
                 self._pulse.ready()
+        full = len(children) == self._count
+        self._pulse.takes(full and all(child.is_taking for child in children))
         if time.monotonic() - self._beaten_at >= BEAT and all(child.is_alive for child in children):
             self._beaten_at = time.monotonic()
             self._pulse.beat()

@@ -1,16 +1,30 @@
-"""Django tasks as handlers: called as the framework calls them, its signals included."""
+"""Django tasks as handlers: called as the framework calls them, its signals included.
+
+`task_started` is sent for every attempt, `task_finished` once, when the task is: an attempt that
+will be followed by another one leaves it READY, as `get_result()` says too, and the framework's own
+receiver would log an error for it.
+"""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-from asgiref.sync import iscoroutinefunction
+from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.utils import timezone
+
+from jobs.engine import Failure, is_final
+from jobs.retry import RetryPolicy
+from jobs.task_options import options_of
+from jobs.timestamps import parse_timestamp
 
 from .context import JobContext
 from .handlers import Handler
-from .outcomes import FRAMES, backtrace, type_name
+
+RESULT = "task_result"
+"""Where the context's `metadata` has the framework's `TaskResult`, for middleware too."""
+UNWANTED = ("lost", "shutdown")
+"""Cancelled for one of these, an execution decides nothing any more."""
 
 
 def _framework() -> Any:
@@ -28,8 +42,16 @@ def task_handler(type: str) -> Handler | None:
     task = framework.find_task(type) if framework else None
     if task is None:
         return None
-    call = _async_call if iscoroutinefunction(task.func) else _sync_call
-    return Handler(type, call(framework, task))
+    runs = _Runs(framework, task)
+    asked = options_of(task.func)
+    return Handler(
+        type,
+        runs.call_async if iscoroutinefunction(task.func) else runs.call,
+        asked.concurrency,
+        asked.timeout,
+        asked.atomic_ack,
+        runs.ended,
+    )
 
 
 def imported_types() -> list[str]:
@@ -46,70 +68,79 @@ def imported_types() -> list[str]:
     return sorted(found)
 
 
-def _sync_call(framework: Any, task: Any) -> Any:
-    def run(context: JobContext, *args: Any) -> Any:
-        call = _Call(framework, task, context)
-        try:
-            returned = task.func(*call.args, **call.kwargs)
-        except BaseException as problem:
-            call.failed(problem)
-            raise
-        return call.succeeded(returned)
+class _Runs:
+    """Executions of one task."""
 
-    return run
-
-
-def _async_call(framework: Any, task: Any) -> Any:
-    async def run(context: JobContext, *args: Any) -> Any:
-        call = _Call(framework, task, context)
-        try:
-            returned = await task.func(*call.args, **call.kwargs)
-        except BaseException as problem:
-            call.failed(problem)
-            raise
-        return call.succeeded(returned)
-
-    return run
-
-
-class _Call:
-    """One execution of a task, told to the framework's signals."""
-
-    def __init__(self, framework: Any, task: Any, context: JobContext) -> None:
+    def __init__(self, framework: Any, task: Any) -> None:
         self.framework = framework
+        self.task = task
         self.backend = task.get_backend()
-        args, self.kwargs = framework.decode_arguments(task, context.args, context.meta)
+
+    def call(self, context: JobContext, *args: Any) -> Any:
+        given, named = self._begin(context)
+        return self.task.func(*given, **named)
+
+    async def call_async(self, context: JobContext, *args: Any) -> Any:
+        given, named = await sync_to_async(self._begin)(context)
+        return await self.task.func(*given, **named)
+
+    def ended(self, context: JobContext, outcome: Any) -> None:
+        """Send `task_finished`, unless the task goes on: with another attempt, or elsewhere.
+
+        In the `except` clause of a failure, so that receivers may ask `sys.exc_info()`. A receiver
+        that raises changes nothing: what became of the job is decided.
+        """
+        if context.cancelled_because in UNWANTED:
+            return
+        result = context.metadata.get(RESULT) or self._result(context)
+        status = self.framework.TaskResultStatus.SUCCESSFUL
+        if isinstance(outcome, Failure):
+            if not _is_last(context, outcome):
+                return
+            status = self.framework.TaskResultStatus.FAILED
+            told = outcome.type, outcome.backtrace, outcome.message
+            result.errors.append(self.framework.task_error(*told))
+        else:
+            object.__setattr__(result, "_return_value", outcome.result)
+        object.__setattr__(result, "status", status)
+        object.__setattr__(result, "finished_at", timezone.now())
+        self.framework.task_finished.send_robust(type(self.backend), task_result=result)
+
+    def _begin(self, context: JobContext) -> tuple[list[Any], dict[str, Any]]:
+        """Say that the task starts; return what it is called with."""
+        result = context.metadata[RESULT] = self._result(context)
+        told = self.framework.TaskContext(task_result=result)
+        self.framework.task_started.send(type(self.backend), task_result=result)
+        return [told, *result.args] if self.task.takes_context else result.args, result.kwargs
+
+    def _result(self, context: JobContext) -> Any:
+        job = context.job
+        args, kwargs = self.framework.decode_arguments(self.task, context.args, context.meta)
+        errors = job.get("errors", [])
         now = timezone.now()
-        errors = context.job.get("errors", [])
-        told = [error.get("worker_id", "") for error in errors][: context.attempt - 1]
-        missing = [""] * (context.attempt - 1 - len(told))
-        self.result = framework.make_result(
+        workers = [error.get("worker_id", "") for error in errors][: context.attempt - 1]
+        missing = [""] * (context.attempt - 1 - len(workers))
+        return self.framework.make_result(
             self.backend,
-            task,
+            self.task,
             args,
-            self.kwargs,
+            kwargs,
             id=str(context.id),
-            status=framework.TaskResultStatus.RUNNING,
-            enqueued_at=None,
+            status=self.framework.TaskResultStatus.RUNNING,
+            enqueued_at=parse_timestamp(job["created_at"]),
             started_at=now,
             last_attempted_at=now,
-            worker_ids=[*told, *missing, context.worker_id],
+            worker_ids=[*workers, *missing, context.worker_id],
+            errors=[
+                self.framework.task_error(error["type"], error.get("backtrace"), error["message"])
+                for error in errors
+            ],
         )
-        first = [framework.TaskContext(task_result=self.result)] if task.takes_context else []
-        self.args = [*first, *args]
-        framework.task_started.send(type(self.backend), task_result=self.result)
 
-    def succeeded(self, returned: Any) -> Any:
-        self._finish(self.framework.TaskResultStatus.SUCCESSFUL)
-        return returned
 
-    def failed(self, problem: BaseException) -> None:
-        frames = backtrace(problem)[-FRAMES:]
-        error = self.framework.task_error(type_name(type(problem)), frames, str(problem))
-        self.result.errors.append(error)
-        self._finish(self.framework.TaskResultStatus.FAILED)
-
-    def _finish(self, status: Any) -> None:
-        object.__setattr__(self.result, "status", status)
-        object.__setattr__(self.result, "finished_at", timezone.now())
-        self.framework.task_finished.send(type(self.backend), task_result=self.result)
+def _is_last(context: JobContext, failure: Failure) -> bool:
+    """Whether no attempt will follow the one that failed so."""
+    if failure.release:
+        return False
+    policy = RetryPolicy.parse(context.job.get("retry"))
+    return context.is_last_attempt or is_final(failure, policy)

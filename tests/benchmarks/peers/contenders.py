@@ -1,7 +1,8 @@
 """Who is measured, and with which settings: each is judged by its best one.
 
 "Places" are how many jobs a process may have in hand at once: threads, greenlets or coroutines.
-All have ten, as ours has by default, and fifty where they can.
+All have ten, as ours has by default, and fifty and a hundred where they can. Ours runs jobs that
+are done at once in fewer threads than it has places; how many is its own affair.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ MANY = "128"
 CONTENDERS = (
     Contender(
         OURS,
-        (Setting("10 threads", 10), Setting("50 threads", 50)),
-        guess=6_000,
+        tuple(Setting(f"concurrency {places}", places) for places in (10, 50, 100)),
+        guess=10_000,
         tables=("ojs_jobs_job", "ojs_jobs_event"),
         has_bulk=True,
         has_processes_of_its_own=True,
@@ -54,6 +55,7 @@ CONTENDERS = (
             Setting("10 threads", 10),
             Setting("10 threads, prefetch 128", 10, {"PEER_PREFETCH": MANY}),
             Setting("50 threads, prefetch 128", 50, {"PEER_PREFETCH": MANY}),
+            Setting("100 threads", 100),
         ),
         guess=1_200,
         packages=("celery[redis]",),
@@ -72,6 +74,7 @@ CONTENDERS = (
             Setting("10 threads", 10),
             Setting("10 threads, prefetch 128", 10, {"dramatiq_queue_prefetch": MANY}),
             Setting("50 threads", 50),
+            Setting("100 threads", 100),
         ),
         guess=3_000,
         packages=("dramatiq[redis]",),
@@ -83,6 +86,7 @@ CONTENDERS = (
         (
             Setting("10 threads", 10),
             Setting("50 threads", 50),
+            Setting("100 threads", 100),
             Setting("10 greenlets", 10, {"PEER_GREENLETS": "1"}),
         ),
         guess=4_000,
@@ -95,6 +99,7 @@ CONTENDERS = (
             Setting("10 threads", 10),
             Setting("10 coroutines", 10, {"PEER_ASYNC": "1"}),
             Setting("50 coroutines", 50, {"PEER_ASYNC": "1"}),
+            Setting("100 coroutines", 100, {"PEER_ASYNC": "1"}),
         ),
         guess=800,
         packages=("procrastinate",),

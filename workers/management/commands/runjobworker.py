@@ -22,9 +22,24 @@ from workers.runtime.process import WorkerProcess
 from workers.runtime.pulse import Pulse
 from workers.runtime.supervisor import Supervisor
 
+LINE = "{asctime} {levelname:<7} {name}: {message}"
+LEVELS = {0: logging.WARNING, 1: logging.INFO}
+"""By `--verbosity`."""
+
 
 def words(text: str) -> list[str]:
     return list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+
+
+def speak(verbosity: int) -> None:
+    """Let a worker be heard on stderr, unless the site has configured where its log lines go."""
+    for name in ("jobs", "workers"):
+        logger = logging.getLogger(name)
+        if not logger.hasHandlers():
+            handler = logging.StreamHandler()
+            handler.setFormatter(logging.Formatter(LINE, style="{"))
+            logger.addHandler(handler)
+            logger.setLevel(LEVELS.get(verbosity, logging.DEBUG))
 
 
 class Command(BaseCommand):
@@ -52,6 +67,7 @@ class Command(BaseCommand):
         add("--poll-interval", type=float, default=1.0, help="seconds, where --url does not wait")
 
     def handle(self, *args: Any, **given: Any) -> None:
+        speak(given["verbosity"])
         options = self._options(given)
         handlers.autodiscover()
         # What a site has imported stays: the collector need not look at it again and again, and

@@ -1,0 +1,114 @@
+"""What a Django task says beside `@task`: how workers run it, and when they try again.
+
+    @task
+    @task_options(concurrency=2, timeout=30, atomic_ack=True, retry={"max_attempts": 5})
+    def charge(order): ...
+
+The framework gives a backend no place for options of a task, so they stay with its function. Below
+or above `@task`, it is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from asgiref.sync import iscoroutinefunction
+from django.core.exceptions import ImproperlyConfigured
+
+from .errors import InvalidRequest
+from .producer import retry_document
+from .retry import InvalidRetryPolicy, RetryPolicy
+
+F = TypeVar("F")
+ATTRIBUTE = "ojs_options"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOptions:
+    """What one task asks for; see `task_options()`."""
+
+    concurrency: int | None = None
+    timeout: timedelta | None = None
+    atomic_ack: bool = False
+    retry: dict[str, Any] | None = None
+
+
+NONE = TaskOptions()
+
+
+def task_options(
+    *,
+    concurrency: int | None = None,
+    timeout: timedelta | float | None = None,
+    atomic_ack: bool = False,
+    retry: Mapping[str, Any] | None = None,
+) -> Callable[[F], F]:
+    """Say how `runjobworker` runs a task.
+
+    Args:
+        concurrency: most executions at once in one process.
+        timeout: seconds or a timedelta; then the task is interrupted and this attempt has failed.
+        atomic_ack: run in a transaction that also completes the job, so that its effects in this
+            database happen exactly once. Not for async tasks.
+        retry: a policy (OJS retry §2) in place of `OPTIONS["RETRY"]`; intervals may be timedeltas.
+
+    Raises:
+        ImproperlyConfigured: a value breaks its rule.
+    """
+
+    def remember(decorated: F) -> F:
+        function: Any = getattr(decorated, "func", decorated)
+        name = f"Task {function.__module__}.{function.__qualname__}"
+        policy = None if retry is None else checked_policy(name, retry)
+        limit = checked_limits(name, function, concurrency, timeout, atomic_ack)
+        setattr(function, ATTRIBUTE, TaskOptions(concurrency, limit, atomic_ack, policy))
+        return decorated
+
+    return remember
+
+
+def checked_policy(name: str, policy: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Raises:
+        ImproperlyConfigured: it is no retry policy.
+    """
+    try:
+        document = retry_document(policy)
+        RetryPolicy.parse(document)
+    except (InvalidRequest, InvalidRetryPolicy) as problem:
+        raise ImproperlyConfigured(f"{name}: retry: {problem}") from None
+    return document
+
+
+def options_of(function: Any) -> TaskOptions:
+    found: TaskOptions = getattr(function, ATTRIBUTE, NONE)
+    return found
+
+
+def checked_limits(
+    name: str,
+    function: Any,
+    concurrency: int | None,
+    timeout: timedelta | float | None,
+    atomic_ack: bool,
+) -> timedelta | None:
+    """Check what handlers and tasks may say of themselves; return the timeout as a timedelta.
+
+    Raises:
+        ImproperlyConfigured: one of them breaks its rule.
+    """
+    if concurrency is not None and concurrency < 1:
+        raise ImproperlyConfigured(f"{name}: concurrency must be at least 1.")
+    if timeout is not None and not isinstance(timeout, timedelta):
+        timeout = timedelta(seconds=timeout)
+    if timeout is not None and timeout <= timedelta(0):
+        raise ImproperlyConfigured(f"{name}: timeout must be more than zero.")
+    if atomic_ack and iscoroutinefunction(function):
+        raise ImproperlyConfigured(
+            f"{name}: atomic_ack needs a synchronous function; Django's transactions do not span "
+            "await."
+        )
+    return timeout
