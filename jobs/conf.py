@@ -266,6 +266,8 @@ def configured() -> Settings:
 
 class _Proxy(types.SimpleNamespace):
     def __getattr__(self, name: str) -> Any:
+        # From now on they are found without asking: a request looks up ten of them.
+        vars(self).update(vars(_load()))
         return getattr(_load(), name)
 
 
@@ -275,6 +277,7 @@ ojs_settings: Settings = typing.cast(Settings, _Proxy())
 def _reset(*, setting: str, **kwargs: Any) -> None:
     if setting == "OJS":
         _load.cache_clear()
+        vars(ojs_settings).clear()
 
 
 setting_changed.connect(_reset, dispatch_uid="ojs_conf")

@@ -15,13 +15,15 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import Count, F
+from django.db.models import Avg, Count, DurationField, F
 from django.utils import timezone
 
 from .dashboard import INDEXED
 from .lifecycle import TERMINAL, State
 from .models import Job, JobError, Queue
+from .projects import own
 
+HOUR = timedelta(hours=1)
 WINDOW = timedelta(minutes=5)
 """Throughput and waiting times are those of the last minutes."""
 SAMPLE = 2000
@@ -159,6 +161,39 @@ def paces(queues: Collection[str] | None = None) -> dict[str, Pace]:
 
     found: dict[str, Pace] = remembered(key, count)
     return found
+
+
+def last_hour(queue: str, project: str = "") -> dict[str, Any]:
+    """What a queue did in the last hour, as its statistics tell it (OJS HTTP §11.2).
+
+    Args:
+        project: whose jobs; empty means everybody's.
+    """
+
+    def count() -> dict[str, Any]:
+        since = timezone.now() - HOUR
+        jobs = own(Job.objects.filter(queue=queue).order_by(), project)
+        run, wait = F("finished_at") - F("started_at"), F("started_at") - F("enqueued_at")
+        completed = jobs.filter(state=State.COMPLETED, finished_at__gte=since).aggregate(
+            jobs=Count("pk"),
+            run=Avg(run, output_field=DurationField()),
+            wait=Avg(wait, output_field=DurationField()),
+        )
+        errors = JobError.objects.filter(occurred_at__gte=since, job__in=jobs.values("pk"))
+        return {
+            "completed_last_hour": completed["jobs"],
+            "failed_last_hour": errors.count(),
+            "avg_duration_ms": _milliseconds(completed["run"]),
+            "avg_wait_ms": _milliseconds(completed["wait"]),
+            "throughput_per_second": round(completed["jobs"] / HOUR.total_seconds(), 2),
+        }
+
+    found: dict[str, Any] = remembered(("last hour", queue, project), count)
+    return found
+
+
+def _milliseconds(value: timedelta | None) -> int:
+    return max(0, (value or timedelta(0)) // timedelta(milliseconds=1))
 
 
 def pace() -> Pace:

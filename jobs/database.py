@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from django.db import close_old_connections, connections, router, transaction
+from django.db import DEFAULT_DB_ALIAS, close_old_connections, connections, router, transaction
 
 
 def alias() -> str:
+    if not router.routers:
+        return DEFAULT_DB_ALIAS
     from .models import Job
 
     return router.db_for_write(Job)
@@ -41,7 +44,14 @@ def on_commit(function: Callable[[], object]) -> None:
 
 
 def is_postgresql() -> bool:
-    return connection().vendor == "postgresql"
+    return _vendor(alias()) == "postgresql"
+
+
+@cache
+def _vendor(alias: str) -> str:
+    """Asked several times in a request; a connection takes a while to find its own of a thread."""
+    vendor: str = connections[alias].vendor
+    return vendor
 
 
 def run(statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:

@@ -18,9 +18,11 @@ from . import signals
 from .conf import ojs_settings
 from .database import is_postgresql
 from .models import Event
-from .timestamps import format_timestamp
+from .timestamps import format_timestamp, parse_timestamp
 
 BATCH = 1000
+MOMENTS = frozenset({"until", "visible_until"})
+"""Members of an event's data that are moments, beside those that end in `_at`."""
 STATE_OF = {
     "job.enqueued": "available",
     "job.scheduled": "scheduled",
@@ -210,4 +212,15 @@ def _data(event: Event) -> dict[str, Any]:
         value = getattr(event, name)
         if value not in ("", None):
             data[name] = value
-    return data | (event.data or {})
+    for name, value in (event.data or {}).items():
+        is_moment = type(value) is str and (name.endswith("_at") or name in MOMENTS)
+        data[name] = _wire_time(value) if is_moment else value
+    return data
+
+
+def _wire_time(text: str) -> str:
+    """In the one form of all timestamps (OJS HTTP §6.3); databases write them in theirs."""
+    try:
+        return format_timestamp(parse_timestamp(text))
+    except ValueError:
+        return text

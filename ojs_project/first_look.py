@@ -210,6 +210,8 @@ def _check_database_url(url: str) -> None:
         return
     try:
         database = dj_database_url.parse(url)
+        if not database["ENGINE"].endswith(("postgresql", "sqlite3")):
+            raise ValueError("another database")
     except ValueError:
         # The problem itself is not shown: it may contain the URL, and with it a password.
         raise Unusable(

@@ -15,7 +15,7 @@ MOST = 1_000
 _matches: dict[tuple[URLResolver, str], ResolverMatch] = {}
 
 
-def _resolve(path: str) -> ResolverMatch:
+def resolve(path: str) -> ResolverMatch:
     """Find the view of a path; where the path is all there is to it, only once.
 
     Django tries one pattern after the other, more than twenty for an enqueue.
@@ -29,6 +29,17 @@ def _resolve(path: str) -> ResolverMatch:
     if match.url_name and not (match.args or match.kwargs) and len(_matches) < MOST:
         _matches[resolver, path] = match
     return match
+
+
+def call(match: ResolverMatch, request: HttpRequest) -> HttpResponseBase:
+    """Call the view that was found for a path."""
+    request.resolver_match = match
+    response: HttpResponseBase = match.func(request, *match.args, **match.kwargs)
+    if not getattr(response, "is_rendered", True):
+        response.render()  # type: ignore[attr-defined]
+    if not response.streaming and not response.has_header("Content-Length"):
+        response["Content-Length"] = str(len(response.content))  # type: ignore[attr-defined]
+    return response
 
 
 class ProtocolMiddleware:
@@ -49,10 +60,4 @@ class ProtocolMiddleware:
                 # The language of a person would outlive the request in this thread, and a worker
                 # be answered in it.
                 translation.deactivate()
-        match = request.resolver_match = _resolve(request.path_info)
-        response = match.func(request, *match.args, **match.kwargs)
-        if not getattr(response, "is_rendered", True):
-            response.render()
-        if not response.streaming and not response.has_header("Content-Length"):
-            response["Content-Length"] = str(len(response.content))
-        return response
+        return call(resolve(request.path_info), request)

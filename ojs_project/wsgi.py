@@ -1,9 +1,19 @@
 """The WSGI application, for example `granian --interface wsgi ojs_project.wsgi:application`."""
 
+import gc
 import os
 
 from django.core.wsgi import get_wsgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ojs_project.settings")
 
-application = get_wsgi_application()
+project = get_wsgi_application()
+
+# It reads the settings.
+from .short_way import ShortWay  # noqa: E402
+
+application = ShortWay(project)
+
+# What has been imported stays: the garbage collector need not go through it again and again.
+gc.collect()
+gc.freeze()

@@ -6,8 +6,9 @@ The hottest write of a large fleet. PostgreSQL takes it in one statement; elsewh
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -74,9 +75,13 @@ class Heartbeat:
     sequence: int | None = None
     """Its number; one lower than seen before came late and changes nothing (§10.3)."""
 
+    _job_ids: dict[str, UUID | None] | None = field(default=None, init=False)
+
     def job_ids(self) -> dict[str, UUID | None]:
         """What it calls its jobs → their ids; None for what can be no job of ours."""
-        return {text: parse_uuid(text) for text in self.active_job_ids or ()}
+        if self._job_ids is None:
+            self._job_ids = {text: parse_uuid(text) for text in self.active_job_ids or ()}
+        return self._job_ids
 
 
 @dataclass(slots=True)
@@ -175,12 +180,10 @@ BEATS = """
 SIZES = (1, 10, 100, 1_000, 10_000, 100_000)
 
 
-def _statement(jobs: int) -> str:
-    limit = next((limit for limit in SIZES if limit >= jobs), jobs)
-    told = ""
-    if ojs_settings.RECORD_EVENTS:
-        told = TOLD.format(beats=BEATS if ojs_settings.RECORD_HEARTBEATS else "")
-    return BEAT.format(limit=limit, told=told)
+@lru_cache(maxsize=64)
+def _statement(limit: int, told: bool, beats: bool) -> str:
+    telling = TOLD.format(beats=BEATS if beats else "") if told else ""
+    return BEAT.format(limit=limit, told=telling)
 
 
 def write(heartbeat: Heartbeat) -> Written | None:
@@ -206,9 +209,10 @@ def _send_signals(heartbeat: Heartbeat, written: Written) -> None:
 
 def _write_postgresql(heartbeat: Heartbeat) -> Written | None:
     said = heartbeat.description or Description()
-    job_ids = [job_id for job_id in heartbeat.job_ids().values() if job_id is not None]
+    job_ids = [text for text, job_id in heartbeat.job_ids().items() if job_id is not None]
+    limit = next((limit for limit in SIZES if limit >= len(job_ids)), len(job_ids))
     rows = run(
-        _statement(len(job_ids)),
+        _statement(limit, ojs_settings.RECORD_EVENTS, ojs_settings.RECORD_HEARTBEATS),
         {
             "worker_id": heartbeat.worker_id,
             "sequence": heartbeat.sequence,
@@ -223,7 +227,8 @@ def _write_postgresql(heartbeat: Heartbeat) -> Written | None:
             "protocol": said.protocol,
             "version": said.version,
             "heartbeat_timeout": said.heartbeat_timeout,
-            "job_ids": job_ids,
+            # An array as PostgreSQL spells it: they are looked through already.
+            "job_ids": f"{{{','.join(job_ids)}}}",
             "requested": heartbeat.requested,
             "grace": ojs_settings.GRACE_PERIOD,
         },

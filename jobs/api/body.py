@@ -11,7 +11,6 @@ import zlib
 from typing import Any
 
 import orjson
-from django.http import HttpRequest
 
 from ..conf import ojs_settings
 from ..errors import BodyTooLarge, InvalidPayload, InvalidRequest, UnsupportedCompression
@@ -31,7 +30,7 @@ LONG_NUMBER = re.compile(rb"\d{16}")
 HUGE_INTEGER = re.compile(rb"(?<![\d.])\d{19,}(?![\d.eE])")
 
 
-def read_object(request: HttpRequest) -> dict[str, Any] | None:
+def read_object(request: Any) -> dict[str, Any] | None:
     """Return the JSON object in the body, or None if that is empty (OJS HTTP §6.1).
 
     Raises:
@@ -56,7 +55,7 @@ def read_object(request: HttpRequest) -> dict[str, Any] | None:
     return document
 
 
-def read_body(request: HttpRequest) -> bytes:
+def read_body(request: Any) -> bytes:
     limit = ojs_settings.MAX_BODY_SIZE
     declared = request.META.get("CONTENT_LENGTH") or ""
     size = int(declared) if CONTENT_LENGTH.fullmatch(declared) else 0
@@ -77,7 +76,7 @@ def read_body(request: HttpRequest) -> bytes:
     return _unpacked(body, encoding.strip().lower(), limit) if encoding else body
 
 
-def _drain(request: HttpRequest, size: int) -> None:
+def _drain(request: Any, size: int) -> None:
     """Read on to the end of what was announced.
 
     Many clients look for an answer only when they have sent everything: refused before, they see

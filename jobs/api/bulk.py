@@ -94,9 +94,7 @@ class BulkViewSet(OJSViewSet):
 
     def _item(self, index: int, result: NewJob | OJSError, *, undone: bool) -> dict[str, Any]:
         if isinstance(result, OJSError):
-            error = error_document(
-                result, request_id(self.request._request), retryable=result.retryable
-            )
+            error = error_document(result, request_id(self.request), retryable=result.retryable)
             return {"index": index, "status": "failed", "error": error}
         if undone:
             problem = Conflict("Not enqueued: another job of the atomic batch failed.")

@@ -26,6 +26,12 @@ def media_type(headers: Any) -> str:
     return MEDIA_TYPE_FOR_SDKS if is_sdk(headers) else MEDIA_TYPE
 
 
+def queue_member(headers: Any, queue: dict[str, Any]) -> Any:
+    """The member `queue` of a reply: SDKs decode the name that the binding puts there; plain users
+    and the public conformance cases read an object."""
+    return queue["name"] if is_sdk(headers) else queue
+
+
 def job_reply(headers: Any, job: dict[str, Any]) -> dict[str, Any]:
     """Wrap a job as `job`; the Ruby SDK reads its fields at the top level instead."""
     return job | {"job": job} if is_sdk(headers) else {"job": job}

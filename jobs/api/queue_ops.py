@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from django.db.models import Count
 from django.utils import timezone
 
-from .. import dashboard, engine, fields, queue_config
+from .. import counts, dashboard, engine, fields, queue_config
 from ..audit import of_caller, record_action
 from ..database import atomic
 from ..engine.queue_policy import DEFAULT
@@ -19,6 +19,7 @@ from ..projects import own
 from ..timestamps import format_timestamp
 from ..validation import QUEUE_LENGTH, QUEUE_PATTERN
 from .base import OJSViewSet, Response
+from .dialects import queue_member
 from .queues import full_document, queue_document
 
 STRATEGIES = ("reject", "discard", "move")
@@ -46,19 +47,25 @@ class QueueOperationsViewSet(OJSViewSet):
         queue = found(name)
         document = full_document(queue)
         stats = statistics(queue, self.caller.project)
-        counts = {state: stats[state] for state in State.values}
-        extra = {"queue": document, "stats": stats, "counts": counts}
+        by_state = {state: stats[state] for state in State.values}
+        extra = {"queue": document, "stats": stats, "counts": by_state}
         return Response(document | extra)
 
     def stats(self, request: Any, name: str) -> Response:
         """How many jobs it has in which state (OJS HTTP §11.2)."""
         queue = found(name)
-        stats = statistics(queue, self.caller.project)
+        project = self.caller.project
+        stats = statistics(queue, project)
+        total = sum(stats[state] for state in State.values)
+        # Flat as well: so the JavaScript and Ruby SDKs read it.
+        flat = queue_document(queue) | stats
+        recently = counts.last_hour(name, project)
         return Response(
-            {
-                "queue": queue_document(queue) | stats,
+            flat
+            | {
+                "queue": queue_member(self.request.META, flat),
                 "status": queue.status,
-                "stats": {"queue": name} | stats,
+                "stats": {"queue": name, "total": total} | stats | recently,
                 "computed_at": format_timestamp(timezone.now()),
             }
         )
@@ -68,12 +75,12 @@ class QueueOperationsViewSet(OJSViewSet):
         found(name)
         rows = own(Job.objects.filter(queue=name, state=State.AVAILABLE), self.caller.project)
         rows = rows.order_by("priority")
-        counts = dict(rows.values_list("priority").annotate(jobs=Count("pk")))
+        levels = dict(rows.values_list("priority").annotate(jobs=Count("pk")))
         return Response(
             {
                 "queue": name,
-                "counts_by_priority": {str(level): jobs for level, jobs in counts.items()},
-                "total": sum(counts.values()),
+                "counts_by_priority": {str(level): jobs for level, jobs in levels.items()},
+                "total": sum(levels.values()),
             }
         )
 
@@ -109,7 +116,7 @@ class QueueOperationsViewSet(OJSViewSet):
 
     def _state(self, queue: Queue) -> dict[str, Any]:
         return {
-            "queue": queue_document(queue),
+            "queue": queue_member(self.request.META, queue_document(queue)),
             "name": queue.name,
             "status": queue.status,
             "paused": queue.is_paused,
@@ -214,16 +221,16 @@ def statistics(queue: Queue, project: str = "") -> dict[str, Any]:
         project: whose jobs; empty means everybody's.
     """
     jobs = own(Job.objects.filter(queue=queue.pk).order_by(), project)
-    counts = dict.fromkeys(State.values, 0)
+    found = dict.fromkeys(State.values, 0)
     for index in dashboard.INDEXED:
         rows = jobs.filter(**index).values_list("state").annotate(jobs=Count("pk"))
-        counts |= dict(rows)
-    counts[State.PENDING] = jobs.filter(state=State.PENDING).count()
+        found |= dict(rows)
+    found[State.PENDING] = jobs.filter(state=State.PENDING).count()
     finished = jobs.filter(finished_at__isnull=False)
-    counts |= dict(finished.values_list("state").annotate(jobs=Count("pk")))
-    document: dict[str, Any] = {str(state): count for state, count in counts.items()}
+    found |= dict(finished.values_list("state").annotate(jobs=Count("pk")))
+    document: dict[str, Any] = {str(state): count for state, count in found.items()}
     waiting = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.PENDING)
-    document["depth"] = sum(counts[state] for state in waiting)
+    document["depth"] = sum(found[state] for state in waiting)
     if queue.max_depth is not None:
         document["max_depth"] = queue.max_depth
     return document

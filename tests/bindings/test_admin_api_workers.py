@@ -207,6 +207,15 @@ def test_a_directive_says_what_the_worker_shall_be(operator, worker, asked, told
     assert beat(worker, "w") == told
 
 
+def test_a_worker_may_be_asked_to_terminate_by_that_word(operator, worker):
+    beat(worker, "w")
+
+    reply = operator.send("admin/workers/w/terminate", {"reason": "new version"})
+
+    assert (reply.status_code, reply.json()["signalled"]) == (200, True)
+    assert beat(worker, "w") == "terminate"
+
+
 @pytest.mark.parametrize(
     "body", [{}, {"directive": ""}, {"directive": "dance"}, {"directive": 1}], ids=str
 )

@@ -9,6 +9,7 @@ import pytest
 
 from jobs import engine, signals
 from jobs.models import CronJob, Event, Job
+from jobs.timestamps import format_timestamp, parse_timestamp
 from tests.factories import ago
 from tests.ojs_client import OJSClient
 from workers import reaper
@@ -127,6 +128,15 @@ def test_every_event_has_the_members_its_schema_requires(db, api):
         for path in members.split():
             assert member(events[kind]["data"], path) is not None, f"{kind}: {path}"
     assert events["job.progress"]["data"]["progress_percent"] == 50
+    moments = {
+        f"{event['type']}: {name}": value
+        for event in reply["events"]
+        for name, value in event["data"].items()
+        if name.endswith(("_at", "until"))
+    }
+    assert {"job.expired: created_at", "job.heartbeat: visible_until"} <= set(moments)
+    for place, value in moments.items():
+        assert format_timestamp(parse_timestamp(value)) == value, place
 
 
 def test_every_event_of_the_vocabulary_is_told_as_a_signal_after_commit(transactional_db, api):

@@ -12,7 +12,7 @@ from jobs.audit import of_shell
 from jobs.errors import QueueFull
 from jobs.models import Event, Job, Queue, RateLimit
 from jobs.producer import enqueue
-from tests.factories import JobFactory, QueueFactory, ago, many_jobs
+from tests.factories import JobErrorFactory, JobFactory, QueueFactory, ago, many_jobs
 from tests.ojs_client import V1, refusal
 
 
@@ -242,8 +242,38 @@ def test_statistics_count_every_state(api):
     )
     assert {name: body["stats"][name] for name in expected} == expected
     assert (body["stats"]["available"], body["stats"]["depth"]) == (2, 5)
-    assert body["queue"]["name"] == body["stats"]["queue"] == "mail"
+    assert body["queue"]["name"] == body["stats"]["queue"] == body["name"] == "mail"
+    assert body["stats"]["total"] == 9
     assert api.see("queues/nowhere/stats").status_code == 404
+
+
+def test_statistics_tell_what_happened_in_the_last_hour(api):
+    """OJS HTTP §11.2."""
+    QueueFactory(name="mail")
+    for minutes, run in ((1, 2), (59, 4), (61, 100)):
+        ended = ago(60 * minutes)
+        began = ended - timedelta(seconds=run)
+        job = JobFactory(queue="mail", completed=True, started_at=began, finished_at=ended)
+        Job.objects.filter(pk=job.pk).update(enqueued_at=began - timedelta(seconds=1))
+    JobErrorFactory(job=JobFactory(queue="mail", dead=True))
+    JobErrorFactory(job=JobFactory(queue="other", dead=True))
+
+    stats = api.see("queues/mail/stats").json()["stats"]
+
+    recently = ("completed_last_hour", "failed_last_hour", "avg_duration_ms", "avg_wait_ms")
+    assert [stats[name] for name in recently] == [2, 1, 3000, 1000]
+    assert stats["throughput_per_second"] == 0.0
+
+
+@pytest.mark.parametrize("path", ["stats", "pause", "resume"])
+def test_a_public_client_is_told_the_queue_by_its_name(api, path):
+    """What the Go SDK decodes; plain users get an object."""
+    QueueFactory(name="mail")
+    method = "get" if path == "stats" else "post"
+
+    for headers, kind in (({"HTTP_OJS_VERSION": "1.0"}, str), ({}, dict)):
+        reply = api.generic(method.upper(), f"{V1}/queues/mail/{path}", **headers)
+        assert type(reply.json()["queue"]) is kind
 
 
 def close_the_queue(api):

@@ -235,6 +235,7 @@ ENDPOINTS = [
     ("POST", "admin/workers/bulk/terminate", "ojs:admin:write"),
     ("POST", "admin/workers/worker-1/quiet", "ojs:admin:write"),
     ("POST", "admin/workers/worker-1/resume", "ojs:admin:write"),
+    ("POST", "admin/workers/worker-1/terminate", "ojs:admin:write"),
     ("POST", "admin/workers/worker-1/directive", "ojs:admin:write"),
 ]
 READS = {"GET", "HEAD"}

@@ -92,6 +92,7 @@ def test_the_demonstration_gets_through_whatever_names_are_allowed(environ):
         (["--host", ""], {}, "is not an address"),
         (["--host", "0.0.0.0"], {"OJS_ALLOW_ANONYMOUS": "1"}, "would serve everybody"),
         (["--database-url", "somewhere:secret"], {}, "must look like postgresql://"),
+        (["--database-url", "mysql://me:secret@host/jobs"], {}, "must look like postgresql://"),
         (["--database-url", "sqlite://:memory:"], {}, "needs a file"),
         ([], {"DJANGO_DEBUG": "maybe"}, "DJANGO_DEBUG must be 1 or 0"),
         ([], {"DJANGO_DATA_DIR": "/proc/nowhere"}, "Cannot write to /proc/nowhere"),

@@ -20,6 +20,7 @@ urlpatterns = [
     path(f"{MANY}/terminate", Bulk.as_view({"post": "terminate"}), name="admin-workers-terminate"),
     path(f"{ONE}/quiet", Workers.as_view({"post": "quiet"}), name="admin-worker-quiet"),
     path(f"{ONE}/resume", Workers.as_view({"post": "resume"}), name="admin-worker-resume"),
+    path(f"{ONE}/terminate", Workers.as_view({"post": "terminate"}), name="admin-worker-terminate"),
     path(f"{ONE}/directive", Workers.as_view({"post": "direct"}), name="admin-worker-directive"),
     path(ONE, Workers.as_view({"get": "retrieve", "delete": "destroy"}), name="admin-worker"),
 ]

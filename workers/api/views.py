@@ -75,6 +75,10 @@ class AdminWorkerViewSet(AdminViewSet):
         """Ask it to take no more jobs (§9.3)."""
         return self._order(worker_id, WorkerState.QUIET, self.read())
 
+    def terminate(self, request: Any, worker_id: str) -> Response:
+        """Ask it to finish what it has, and to stop."""
+        return self._order(worker_id, WorkerState.TERMINATE, self.read())
+
     def resume(self, request: Any, worker_id: str) -> Response:
         """Take that back."""
         return self._order(worker_id, WorkerState.RUNNING, self.read())

@@ -43,7 +43,7 @@ def answer_error(problem: Exception, context: dict[str, Any]) -> Response:
     """Turn what was raised into Flare's words for it."""
     if not isinstance(problem, OJSError):
         return base.answer_error(problem, context)
-    request = context["request"]._request
+    request = context["request"]
     status, code = next(
         ((status, code) for kind, status, code in WORDS if isinstance(problem, kind)),
         (base.status_of(problem), problem.code),
@@ -76,7 +76,7 @@ class FlareViewSet(base.OJSViewSet):
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         # The version of OJS that a client speaks is no matter here.
-        request._request.META.pop("HTTP_OJS_VERSION", None)
+        request.META.pop("HTTP_OJS_VERSION", None)
         super().initial(request, *args, **kwargs)
 
     def require_own(self, job_id: str) -> None:

@@ -52,7 +52,7 @@ class MetricsViewSet(ObservingViewSet):
     def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(response, Response):
             return super().finalize_response(request, response, *args, **kwargs)
-        response["X-Request-Id"] = request_id(request._request)
+        response["X-Request-Id"] = request_id(request)
         return response
 
 

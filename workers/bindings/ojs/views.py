@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from django.utils import timezone
 
@@ -22,6 +22,16 @@ from . import replies, requests
 WORK = "work"
 _waiting = threading.Lock()
 _waiters = 0
+
+
+class Outcomes(NamedTuple):
+    """What a request says of jobs that have ended; None where it has no such list."""
+
+    completions: list[protocol.Completion] | None
+    failures: list[protocol.Failure] | None
+
+
+NO_OUTCOMES = Outcomes(None, None)
 
 
 class WorkerViewSet(OJSViewSet):
@@ -82,8 +92,14 @@ class WorkerViewSet(OJSViewSet):
         }
         wait = requests.wait(body)
         self._admit(sender)
-        document = self._settle(body, sender)
-        jobs: list[Any] = protocol.fetch(**asked)
+        outcomes = self._outcomes(body, sender)
+        jobs: list[Any]
+        if outcomes.completions and not outcomes.failures:
+            done, jobs = protocol.exchange(outcomes.completions, **asked)
+            document = self._settled(outcomes, done, [])
+        else:
+            document = self._settle(outcomes)
+            jobs = protocol.fetch(**asked)
         if not jobs and wait:
             jobs = _wait_for_jobs(asked, wait)
         document["jobs"] = [envelope(job, job.errors, for_worker=True) for job in jobs]
@@ -93,7 +109,7 @@ class WorkerViewSet(OJSViewSet):
         """ACK: one job, or a list of them with an answer for each."""
         body = self._settling(job_id)
         if body.get("acks") is not None:
-            return Response(self._settle({"acks": body["acks"]}, self._sender(body)))
+            return self._several({"acks": body["acks"]}, self._sender(body))
         completion = requests.completion(body, self.caller)
         self._admit(completion.worker_id)
         (outcome,) = protocol.ack([completion], project=self.caller.project)
@@ -105,7 +121,7 @@ class WorkerViewSet(OJSViewSet):
         """FAIL: one job, or a list of them with an answer for each."""
         body = self._settling(job_id)
         if body.get("nacks") is not None:
-            return Response(self._settle({"nacks": body["nacks"]}, self._sender(body)))
+            return self._several({"nacks": body["nacks"]}, self._sender(body))
         failure = requests.failure(body, self.caller)
         self._admit(failure.worker_id)
         (outcome,) = protocol.fail([failure], project=self.caller.project)
@@ -130,21 +146,38 @@ class WorkerViewSet(OJSViewSet):
         body = self.read()
         return body if job_id is None else body | {"job_id": str(parse_id(job_id))}
 
-    def _settle(self, body: dict[str, Any], sender: str | None) -> dict[str, Any]:
-        """Settle the outcomes a request carries; everything is checked before anything is done."""
+    def _several(self, body: dict[str, Any], sender: str | None) -> Response:
+        return Response(self._settle(self._outcomes(body, sender)))
+
+    def _outcomes(self, body: dict[str, Any], sender: str | None) -> Outcomes:
+        """Read the outcomes a request carries: everything is checked before anything is done."""
+        if "acks" not in body and "nacks" not in body:
+            return NO_OUTCOMES
         acks, nacks = requests.several(body, "acks"), requests.several(body, "nacks")
-        completions = requests.completions(acks or [], "acks", self.caller, sender)
-        failures = requests.failures(nacks or [], "nacks", self.caller, sender)
-        senders = [item.worker_id for item in completions] + [item.worker_id for item in failures]
-        self._admit(*senders)
-        identifier = request_id(self.request._request)
-        document: dict[str, Any] = {}
+        completions = failures = None
         if acks is not None:
-            done = protocol.ack(completions, project=self.caller.project) if completions else []
-            document["acks"] = replies.each(done, replies.completed, identifier)
+            completions = requests.completions(acks, "acks", self.caller, sender)
         if nacks is not None:
-            done = protocol.fail(failures, project=self.caller.project) if failures else []
-            document["nacks"] = replies.each(done, replies.failed, identifier)
+            failures = requests.failures(nacks, "nacks", self.caller, sender)
+        self._admit(*(item.worker_id for item in [*(completions or ()), *(failures or ())]))
+        return Outcomes(completions, failures)
+
+    def _settle(self, outcomes: Outcomes) -> dict[str, Any]:
+        completions, failures = outcomes
+        project = self.caller.project
+        done = protocol.ack(completions, project=project) if completions else []
+        failed = protocol.fail(failures, project=project) if failures else []
+        return self._settled(outcomes, done, failed)
+
+    def _settled(
+        self, outcomes: Outcomes, done: list[protocol.Outcome], failed: list[protocol.Outcome]
+    ) -> dict[str, Any]:
+        """The answers to a request's outcomes, each list where it was sent."""
+        document: dict[str, Any] = {}
+        if outcomes.completions is not None:
+            document["acks"] = replies.each(done, replies.completed, request_id(self.request))
+        if outcomes.failures is not None:
+            document["nacks"] = replies.each(failed, replies.failed, request_id(self.request))
         return document
 
 

@@ -182,6 +182,13 @@ OPERATIONS = {
     ("POST", f"{BASE}/workers/{{worker_id}}/resume"): Operation(
         "Admin", "Take that back", {200: ORDERED}, refusals=NO_WORKER | GONE | TOO_LARGE, **WHY
     ),
+    ("POST", f"{BASE}/workers/{{worker_id}}/terminate"): Operation(
+        "Admin",
+        "Ask it to finish what it has, and to stop",
+        {200: ORDERED},
+        refusals=NO_WORKER | GONE | TOO_LARGE,
+        **WHY,
+    ),
     ("POST", f"{BASE}/workers/{{worker_id}}/directive"): Operation(
         "Admin",
         "Ask it for a state",

@@ -77,6 +77,18 @@ FULL = DOCUMENT | {
     "configuration": free(),
     "updated_at": TIME,
 }
+RECENTLY = {
+    "completed_last_hour": 8920,
+    "failed_last_hour": 12,
+    "avg_duration_ms": 234,
+    "avg_wait_ms": 1456,
+    "throughput_per_second": 2.48,
+}
+STATISTICS = obj(
+    **dict.fromkeys((*STATE, "total", "depth", "max_depth"), COUNT),
+    **{name: number() for name in RECENTLY},
+    queue=QUEUE,
+)
 COUNTS = obj(**dict.fromkeys(STATE, COUNT), depth=COUNT, max_depth=COUNT)
 QUEUE_NAME = {"name": QUEUE}
 
@@ -90,7 +102,7 @@ def stopped(summary: str, word: str, *, body: Schema | None = None) -> Operation
                 "The queue.",
                 obj(
                     f"queue name status paused {word}",
-                    queue=obj("name status paused", **DOCUMENT),
+                    queue=free(),
                     name=text(),
                     status=text(),
                     paused=boolean(),
@@ -172,13 +184,13 @@ OPERATIONS = {
                     "queue status stats computed_at",
                     queue=free(),
                     status=text(),
-                    stats=COUNTS,
+                    stats=STATISTICS,
                     computed_at=TIME,
                 ),
                 {
                     "queue": ABOUT | STATS,
                     "status": "active",
-                    "stats": STATS | {"queue": "email"},
+                    "stats": STATS | RECENTLY | {"queue": "email", "total": 50},
                     "computed_at": "2026-02-12T10:30:00.000Z",
                 },
             )
