@@ -1,10 +1,12 @@
-"""Checking many enqueue requests: those that differ in their arguments only are checked once."""
+"""Enqueue requests that differ in their arguments only, as most do, are checked in full once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import orjson
@@ -21,20 +23,49 @@ def new_jobs(documents: Iterable[Any], now: datetime) -> list[NewJob]:
     alike: dict[bytes, NewJob] = {}
     for index, document in enumerate(documents):
         try:
-            shape = shape_of(document)
-            job = alike.get(shape) if shape else None
-            if job is not None:
-                checked.append(like(job, read_args(document)))
-                continue
-            checked.append(new_job(document, now))
-            if shape:
-                alike[shape] = checked[-1]
+            checked.append(checked_once(document, alike, partial(new_job, now=now), read_args))
         except OJSError as refusal:
             refusal.message = f"Batch validation failed: job at index {index}: {refusal.message}"
             refusal.details["index"] = index
             within(f"jobs[{index}]", refusal)
             raise
     return checked
+
+
+class Memory(dict[bytes, NewJob]):
+    """Jobs by their shape, for longer than a batch: one for each door, which reads in its own way.
+
+    Kept are short shapes, for long ones hardly come again, and only what means the same a moment
+    later.
+    """
+
+    MOST = 256
+    SHORT = 1_000
+    TIMED = re.compile(rb'"(scheduled_at|delay_until|expires_at|enqueue_ttl)"')
+
+    def __setitem__(self, shape: bytes, job: NewJob) -> None:
+        if len(shape) > self.SHORT or self.TIMED.search(shape):
+            return
+        if len(self) >= self.MOST:
+            self.clear()
+        super().__setitem__(shape, job)
+
+
+def checked_once(
+    document: Any,
+    alike: dict[bytes, NewJob],
+    check: Callable[[Any], NewJob],
+    arguments: Callable[[Any], list[Any]],
+) -> NewJob:
+    """Return `check(document)`, or a job like one that passed it before, with its own arguments."""
+    shape = shape_of(document)
+    if not shape:
+        return check(document)
+    known = alike.get(shape)
+    if known is None:
+        alike[shape] = known = check(document)
+    # Never the one that is kept: whoever gets it writes on it.
+    return like(known, arguments(document))
 
 
 STRICTLY = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -17,7 +18,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from . import engine, fields
-from .batches import like, shape_of
+from .batches import Memory, checked_once
 from .durations import format_duration
 from .envelope import milliseconds
 from .errors import InvalidRequest, Unsupported
@@ -51,6 +52,8 @@ OPTIONS = frozenset(
 MOMENTS = ("scheduled_at", "expires_at")
 PERIODS = ("timeout", "visibility_timeout")
 INTERVALS = ("initial_interval", "max_interval")
+
+memory = Memory()
 
 deliver: Callable[[Sequence[NewJob]], Sequence[NewJob]] = engine.enqueue
 """Where checked jobs go; `jobs.testing` puts something else here for the length of a test."""
@@ -114,11 +117,15 @@ def enqueue_many(items: Iterable[Mapping[str, Any]]) -> list[NewJob | None]:
     now = timezone.now()
     batch = items if isinstance(items, Sequence) else list(items)
     made: list[NewJob | None] = []
-    alike: dict[bytes, NewJob] | None = {} if len(batch) > 1 else None
+    alike = {} if len(batch) > 1 else memory
     has_middleware = bool(enqueue_chain)
+    check = partial(_read, now=now)
     for index, item in enumerate(batch):
         try:
-            made.append(_passed_on(item, now) if has_middleware else _prepare(item, now, alike))
+            if has_middleware:
+                made.append(_passed_on(item, now))
+            else:
+                made.append(checked_once(item, alike, check, _plain_args))
         except (InvalidRequest, Unsupported) as refusal:
             if len(batch) > 1:
                 refusal.message = f"Job {index} of the batch: {refusal.message}"
@@ -139,21 +146,6 @@ async def aenqueue_many(items: Iterable[Mapping[str, Any]]) -> list[NewJob | Non
     return await sync_to_async(enqueue_many)(items)
 
 
-def _prepare(item: Mapping[str, Any], now: datetime, alike: dict[bytes, NewJob] | None) -> NewJob:
-    """
-    Args:
-        alike: jobs of this call by their shape; one like them is not checked in full once more.
-    """
-    shape = b"" if alike is None else shape_of(item)
-    if alike is None or not shape:
-        return _checked(_document(item), now)
-    known = alike.get(shape)
-    if known is not None:
-        return like(known, jsonable(_args(item), "args"))
-    alike[shape] = job = _checked(_document(item), now)
-    return job
-
-
 def _passed_on(item: Mapping[str, Any], now: datetime) -> NewJob | None:
     """Pass an item through the enqueue middleware; None if one of them dropped it."""
     document = _document(item)
@@ -169,6 +161,15 @@ def _passed_on(item: Mapping[str, Any], now: datetime) -> NewJob | None:
     job = _checked(passed, now)
     job.client_id = not own_id
     return job
+
+
+def _read(item: Mapping[str, Any], now: datetime) -> NewJob:
+    return _checked(_document(item), now)
+
+
+def _plain_args(item: Mapping[str, Any]) -> list[Any]:
+    args: list[Any] = jsonable(_args(item), "args")
+    return args
 
 
 def _document(item: Mapping[str, Any]) -> dict[str, Any]:

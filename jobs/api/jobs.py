@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 from uuid import UUID
 
 from django.utils import timezone
 
 from .. import engine
-from ..batches import new_jobs
+from ..batches import Memory, checked_once, new_jobs
 from ..conf import ojs_settings
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope, is_pruned, result_expires_at
 from ..errors import JobNotFound, QueueFull
@@ -20,11 +21,13 @@ from ..lifecycle import TERMINAL, State
 from ..models import Job, ProgressReport, Scope
 from ..projects import give
 from ..timestamps import format_timestamp
-from ..validation import PRIORITIES, NewJob, new_job
+from ..validation import PRIORITIES, NewJob, new_job, read_args
 from .base import OJSViewSet, Response, dumps
 from .dialects import job_reply
 from .paging import number
 from .waiting import until
+
+memory = Memory()
 
 
 def parse_id(text: str) -> UUID:
@@ -162,7 +165,8 @@ class JobViewSet(OJSViewSet):
 
     def create(self, request: Any) -> Response:
         """PUSH: enqueue one job (OJS HTTP §9.1)."""
-        asked = new_job(self.read(required=True), timezone.now())
+        check = partial(new_job, now=timezone.now())
+        asked = checked_once(self.read(required=True), memory, check, read_args)
         (job,) = enqueue_or_wait(request, give([asked], self.caller.project))
         if job.existing is not None:
             # 200: it was there before (OJS unique jobs §5.4).

@@ -47,6 +47,7 @@ SCENARIOS = (
     Scenario("fetch 10 carrying acks", "fetch carrying acks", 10, 20_000),
     Scenario("fetch 10 carrying acks, 2 clients", "fetch carrying acks", 10, 20_000, clients=2),
     Scenario("fetch 100 carrying acks", "fetch carrying acks", 100, 50_000),
+    Scenario("fetch 100 carrying acks, 2 clients", "fetch carrying acks", 100, 50_000, clients=2),
     Scenario("heartbeat, no jobs", "heartbeat", 0),
     Scenario("heartbeat, 10 jobs", "heartbeat", 10),
     # What a fleet sends: no worker is heard of twice within seconds, and all their jobs are there.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from datetime import UTC
 from typing import Any
 
 import pytest
@@ -53,6 +54,23 @@ def test_a_statement_is_prepared_once_for_each_kind_of_parameter():
     assert rows == [[(number, ["a", "b"])] for number in (1, 2, 3)]
     assert other == [("three", ["a"])]
     assert prepared() == before + 2
+
+
+def test_times_are_read_as_django_reads_them_row_by_row():
+    statement = """
+        SELECT moment, moment + '1 day'
+          FROM unnest(ARRAY['2026-01-02 03:04:05.678+00', '2026-01-02 03:04:05.678+00', NULL,
+                            '1999-12-31 23:59:59+02', '2026-01-02 03:04:05.678+00']::timestamptz[])
+            AS moment
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        expected = cursor.fetchall()
+
+    rows = run(statement, [])
+
+    assert rows == expected
+    assert [row[0] and row[0].tzinfo for row in rows] == [row[0] and UTC for row in expected]
 
 
 def test_parameters_may_have_names_and_stand_twice():

@@ -98,6 +98,48 @@ def test_a_datetime_without_a_time_zone_is_refused():
     assert "time zone" in refused(scheduled_at=datetime(2030, 1, 1)).message
 
 
+# What was checked once is not checked in full again
+
+
+@pytest.mark.django_db
+def test_a_job_enqueued_like_another_shares_nothing_with_it():
+    options = {"queue": "mail", "meta": {"tenant": {"name": "acme"}}, "tags": ["a"]}
+
+    first = jobs.enqueue("email.send", [{"to": "ann"}], **options)
+    first.meta["tenant"]["name"] = "changed"
+    first.tags.append("changed")
+    first.project = "acme"
+    second = jobs.enqueue("email.send", [{"to": "bob"}], **options)
+
+    assert second.id != first.id
+    stored = Job.objects.get(pk=second.id)
+    assert (stored.args, stored.meta, stored.tags, stored.project) == (
+        [{"to": "bob"}],
+        {"tenant": {"name": "acme"}},
+        ["a"],
+        "",
+    )
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("option", ["scheduled_at", "expires_at", "enqueue_ttl"])
+def test_a_time_from_now_is_another_one_each_time(option):
+    value = 60 if option == "enqueue_ttl" else "+PT1H"
+    name = "scheduled_at" if option == "scheduled_at" else "expires_at"
+
+    first, second = (jobs.enqueue("email.send", **{option: value}) for _ in range(2))
+
+    assert getattr(first, name) < getattr(second, name)
+
+
+def test_a_mistake_is_refused_however_often_it_is_made(db):
+    jobs.enqueue("email.send", ["fine"])
+
+    for _ in range(2):
+        assert refused(args=[{1, 2}]).details["field"] == "args[0]"
+        assert refused(priority=1_000).details["field"] == "priority"
+
+
 @pytest.mark.django_db
 def test_a_job_is_rolled_back_with_the_transaction_it_belongs_to():
     with pytest.raises(Oops), transaction.atomic():

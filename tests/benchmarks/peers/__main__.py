@@ -40,7 +40,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, prog="make bench ARGS=--peers")
     add = parser.add_argument
     add("--only", action="append", choices=[peer.name for peer in CONTENDERS], help="repeatable")
-    add("--rounds", type=int, default=3)
+    add("--rounds", type=int, default=2)
     add("--seconds", type=float, default=1.5, help="of each measurement of workers")
     add("--jobs", type=int, default=1_500, help="enqueued one by one in each round")
     add("--folder", type=Path, help="where the environment of the others is kept")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import os
 import sys
@@ -69,6 +70,10 @@ class Command(BaseCommand):
         speak(given["verbosity"])
         options = self._options(given)
         handlers.autodiscover()
+        # What a site has imported stays: the collector need not look at it again and again, and
+        # forked children go on sharing it.
+        gc.collect()
+        gc.freeze()
         outside = pulse.outside(given["alive_file"])
         outside.beat()
         if given["processes"] > 1:
