@@ -9,6 +9,7 @@ and results are never among it (§9).
 from __future__ import annotations
 
 import logging
+import sys
 import traceback
 from datetime import UTC, datetime
 from typing import Any
@@ -16,9 +17,6 @@ from typing import Any
 import orjson
 
 from jobs.timestamps import format_timestamp
-
-from .runtime.execution import current_job
-from .runtime.outcomes import type_name
 
 SEVERITIES = (
     (logging.CRITICAL, "FATAL", 21),
@@ -61,7 +59,7 @@ class JSONFormatter(logging.Formatter):
 def _about(record: logging.LogRecord) -> dict[str, Any]:
     """What the record says of its job itself, and else what this thread or task is running."""
     found = {name: getattr(record, name) for name in ABOUT if hasattr(record, name)}
-    job = current_job.get()
+    job = _current_job()
     if job is not None and found.get("job_id", str(job.id)) == str(job.id):
         found = {
             "job_id": str(job.id),
@@ -76,8 +74,15 @@ def _about(record: logging.LogRecord) -> dict[str, Any]:
     return found
 
 
+def _current_job() -> Any:
+    """The job this thread or task runs. Logging is configured before any app may be imported, and
+    where nothing has imported the worker, no job runs."""
+    execution = sys.modules.get("workers.runtime.execution")
+    return execution.current_job.get() if execution is not None else None
+
+
 def _trace() -> dict[str, str]:
-    job = current_job.get()
+    job = _current_job()
     parts = str(job.meta.get("traceparent", "")).split("-") if job is not None else []
     return {"trace_id": parts[1], "span_id": parts[2]} if len(parts) == 4 else {}
 
@@ -86,8 +91,10 @@ def _error(record: logging.LogRecord) -> dict[str, str]:
     problem = record.exc_info[1] if record.exc_info else None
     if problem is None:
         return {}
+    kind = type(problem)
+    name = kind.__qualname__
     return {
-        "type": type_name(type(problem)),
+        "type": name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}",
         "message": str(problem),
         "backtrace": "".join(traceback.format_exception(problem)),
     }

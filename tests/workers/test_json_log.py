@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 
 import pytest
 from django.test import override_settings
 
 import jobs
 from jobs import testing
+from tests.processes import ROOT
 from workers.json_log import JSONFormatter
 from workers.runtime import handlers
 
@@ -104,3 +107,31 @@ def test_an_error_comes_with_where_it_happened_and_no_job_where_there_is_none(li
     assert (line["error"]["type"], line["error"]["message"]) == ("KeyError", "'missing'")
     assert "test_json_log.py" in line["error"]["backtrace"]
     assert not {"ojs", "trace", "attributes"} & line.keys()
+
+
+SITE = """
+import django
+from django.conf import settings
+
+settings.configure(
+    INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "jobs", "workers"],
+    LOGGING={
+        "version": 1,
+        "formatters": {"json": {"()": "workers.json_log.JSONFormatter"}},
+        "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "json"}},
+        "root": {"handlers": ["console"], "level": "INFO"},
+    },
+)
+django.setup()
+import logging
+logging.getLogger("a.site").info("there")
+"""
+
+
+def test_a_site_can_name_it_in_its_settings():
+    """Where logging is configured, no app may be imported yet."""
+    done = subprocess.run(
+        [sys.executable, "-c", SITE], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    assert json.loads(done.stderr)["message"] == "there"
