@@ -2,6 +2,7 @@
 #
 #   make run      a server with demonstration workers and jobs    (ARGS="--help" shows its options)
 #   make test     the whole test suite, on SQLite and on PostgreSQL
+#   make test-django6  what depends on Django's version, on Django 6; skipped where no Python is new enough
 #   make check    lint, format, types, migrations, system checks, OpenAPI, architecture
 #   make bench    the benchmarks                                  (ARGS="--help" shows their options)
 #   make clean    remove the environment and the caches; data/ stays, it may hold somebody's jobs
@@ -15,7 +16,12 @@ ARGS ?=
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help install run test check bench clean
+# A Django of its own, beside the one of constraints.txt: `make test-django6 DJANGO6='django~=6.0.0'`.
+DJANGO6 ?= django~=6.1
+DJANGO6_TESTS ?= tests/jobs tests/workers tests/test_packaging.py tests/test_readme.py
+BIN6 := .venv-django6/bin
+
+.PHONY: help install run test test-django6 check bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -49,6 +55,20 @@ test: install
 	done; \
 	if [ -n "$$failed" ]; then echo "The tests failed on:$$failed" >&2; exit 1; fi
 
+# Not part of CI: its machine need not have two Pythons.
+test-django6:
+	@for python in $(PYTHON) python3.14 python3.13 python3.12 $(HOME)/.pyenv/versions/*/bin/python3; do \
+		if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then found=$$python; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then echo "Skipped: Django 6 needs Python 3.12 or newer, and there is none here."; exit 0; fi; \
+	set -e; \
+	test -x $(BIN6)/python || "$$found" -m venv .venv-django6; \
+	sed '/^django==/Id' constraints.txt > .venv-django6/constraints.txt; \
+	$(BIN6)/python -m pip install --quiet --disable-pip-version-check -c .venv-django6/constraints.txt hatchling editables; \
+	$(BIN6)/python -m pip install --quiet --disable-pip-version-check -c .venv-django6/constraints.txt --no-build-isolation -e '.[dev]' '$(DJANGO6)'; \
+	$(BIN6)/python -c 'import django, platform; print("Django", django.__version__, "on Python", platform.python_version())'; \
+	OJS_TEST_DATABASE=$${OJS_TEST_DATABASE:-sqlite} $(BIN6)/python -m pytest $(PYTEST_ARGS) $(DJANGO6_TESTS)
+
 check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -64,5 +84,5 @@ bench: install
 	@test -n "$(ARGS)" || $(BIN)/python -m tests.benchmarks.rota
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .venv-django6 .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -125,6 +125,7 @@ def test_a_value_of_the_wrong_type_is_an_error_and_no_traceback(settings, option
         configured()
 
 
+@pytest.mark.django_db  # Django 6 asks SQLite whether it has JSON
 def test_the_command_tells_of_it_like_of_any_other_error(settings):
     """All checks run, those of URLs too, which look at every view."""
     settings.OJS = {"HEARTBEAT_TIMEOUT": "abc"}

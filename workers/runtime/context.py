@@ -176,9 +176,15 @@ class JobContext:
         return list(self.job.get("parent_results") or ())
 
     def log(
-        self, message: str, *args: Any, level: int = logging.INFO, exc_info: Any = None
+        self,
+        message: str,
+        *args: Any,
+        level: int = logging.INFO,
+        exc_info: Any = None,
+        **attributes: Any,
     ) -> None:
-        """Log a line that says which job it is about."""
-        details = {"job_id": str(self.id), "job_type": self.type, "attempt": self.attempt}
+        """Log a line that says which job it is about; `attributes` are for structured logs."""
+        details: dict[str, Any] = {"job_id": str(self.id), "job_type": self.type}
+        details |= {"queue": self.queue, "attempt": self.attempt, "attributes": attributes}
         line = f"[{self.type} {self.id}] {message}"
         logger.log(level, line, *args, exc_info=exc_info, extra=details)

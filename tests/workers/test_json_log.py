@@ -1,0 +1,137 @@
+"""Log lines as JSON: whatever a handler logs says which job it is about (OJS logging)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+
+import pytest
+from django.test import override_settings
+
+import jobs
+from jobs import testing
+from tests.processes import ROOT
+from workers.json_log import JSONFormatter
+from workers.runtime import handlers
+
+elsewhere = logging.getLogger("elsewhere.library")
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+@pytest.fixture
+def lines():
+    """What is logged, parsed."""
+    told = []
+
+    class Kept(logging.Handler):
+        def emit(self, record):
+            told.append(json.loads(self.format(record)))
+
+    kept = Kept(logging.DEBUG)
+    kept.setFormatter(JSONFormatter())
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(kept)
+    root.setLevel(logging.INFO)
+    yield told
+    root.setLevel(level)
+    root.removeHandler(kept)
+
+
+@pytest.fixture
+def talking():
+    @handlers.handler("tests.talk")
+    def talk(context, how):
+        elsewhere.warning("about %s", "something")
+        if how == "fail":
+            raise ConnectionError("no route")
+        context.log("so far", pages=7)
+
+    yield
+    handlers.forget("tests.talk")
+
+
+@pytest.mark.django_db
+@override_settings(OJS={"EXECUTION_MIDDLEWARE": ["jobs.middleware.LogExecution"]})
+def test_every_line_of_a_handler_names_its_job_and_its_trace(lines, talking):
+    meta = {"traceparent": TRACE, "correlation_id": "request-7"}
+    made = jobs.enqueue("tests.talk", ["secret"], queue="mail", meta=meta)
+
+    testing.run_jobs()
+
+    foreign, own, done = (line for line in lines if line["component"] == "worker")
+    assert {name: foreign[name] for name in ("severity", "severity_number", "message")} == {
+        "severity": "WARN",
+        "severity_number": 13,
+        "message": "about something",
+    }
+    for line in (foreign, own, done):
+        assert line["ojs"] == {
+            "job_id": str(made.id),
+            "job_type": "tests.talk",
+            "queue": "mail",
+            "attempt": 1,
+            "worker_id": "ojs-testing",
+            "correlation_id": "request-7",
+        }
+        assert line["trace"]["trace_id"] == TRACE.split("-")[1]
+        assert line["timestamp"].endswith("Z")
+    assert own["attributes"] == {"pages": 7}
+    assert done["attributes"]["duration_ms"] > 0
+    assert "secret" not in json.dumps(lines)
+
+
+@pytest.mark.django_db
+def test_the_end_of_an_attempt_names_its_job_outside_of_it_as_well(
+    lines, talking, django_capture_on_commit_callbacks
+):
+    made = jobs.enqueue("tests.talk", ["fail"])
+
+    with django_capture_on_commit_callbacks(execute=True):
+        testing.run_jobs()
+
+    told = next(line for line in lines if "failed attempt 1" in line["message"])
+    assert told["ojs"] == {"job_id": str(made.id), "attempt": 1, "state": "retryable"}
+
+
+def test_an_error_comes_with_where_it_happened_and_no_job_where_there_is_none(lines):
+    try:
+        raise KeyError("missing")
+    except KeyError:
+        elsewhere.exception("oh")
+
+    (line,) = lines
+    assert (line["severity"], line["component"]) == ("ERROR", "server")
+    assert (line["error"]["type"], line["error"]["message"]) == ("KeyError", "'missing'")
+    assert "test_json_log.py" in line["error"]["backtrace"]
+    assert not {"ojs", "trace", "attributes"} & line.keys()
+
+
+SITE = """
+import django
+from django.conf import settings
+
+settings.configure(
+    INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "jobs", "workers"],
+    LOGGING={
+        "version": 1,
+        "formatters": {"json": {"()": "workers.json_log.JSONFormatter"}},
+        "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "json"}},
+        "root": {"handlers": ["console"], "level": "INFO"},
+    },
+)
+django.setup()
+import logging
+logging.getLogger("a.site").info("there")
+"""
+
+
+def test_a_site_can_name_it_in_its_settings():
+    """Where logging is configured, no app may be imported yet."""
+    done = subprocess.run(
+        [sys.executable, "-c", SITE], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    assert json.loads(done.stderr)["message"] == "there"

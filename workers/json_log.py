@@ -1,0 +1,100 @@
+"""Log lines as JSON that says which job they are about (OJS logging §5). For a site's `LOGGING`:
+
+    "formatters": {"json": {"()": "workers.json_log.JSONFormatter"}}
+
+Whatever a handler logs, by whichever logger, names its job and carries its trace (§7). Arguments
+and results are never among it (§9).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from jobs.timestamps import format_timestamp
+
+SEVERITIES = (
+    (logging.CRITICAL, "FATAL", 21),
+    (logging.ERROR, "ERROR", 17),
+    (logging.WARNING, "WARN", 13),
+    (logging.INFO, "INFO", 9),
+    (logging.DEBUG, "DEBUG", 5),
+    (logging.NOTSET, "TRACE", 1),
+)
+"""From which level of `logging` on, and the numbers of OpenTelemetry (§5.4)."""
+ABOUT = ("job_id", "job_type", "queue", "attempt", "state", "worker_id")
+
+
+class JSONFormatter(logging.Formatter):
+    """One line of JSON for each record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        name, number = next(
+            (name, number) for level, name, number in SEVERITIES if record.levelno >= level
+        )
+        about = _about(record)
+        document: dict[str, Any] = {
+            "timestamp": format_timestamp(datetime.fromtimestamp(record.created, UTC)),
+            "severity": name,
+            "severity_number": number,
+            "message": record.getMessage(),
+            "component": "worker" if about or record.name.startswith("workers.") else "server",
+            "logger": record.name,
+        }
+        parts = {
+            "ojs": about,
+            "trace": _trace(),
+            "error": _error(record),
+            "attributes": getattr(record, "attributes", None),
+        }
+        document |= {part: said for part, said in parts.items() if said}
+        return orjson.dumps(document, default=str).decode()
+
+
+def _about(record: logging.LogRecord) -> dict[str, Any]:
+    """What the record says of its job itself, and else what this thread or task is running."""
+    found = {name: getattr(record, name) for name in ABOUT if hasattr(record, name)}
+    job = _current_job()
+    if job is not None and found.get("job_id", str(job.id)) == str(job.id):
+        found = {
+            "job_id": str(job.id),
+            "job_type": job.type,
+            "queue": job.queue,
+            "attempt": job.attempt,
+            "worker_id": job.worker_id,
+            **found,
+        }
+        if isinstance(job.meta.get("correlation_id"), str):
+            found["correlation_id"] = job.meta["correlation_id"]
+    return found
+
+
+def _current_job() -> Any:
+    """The job this thread or task runs. Logging is configured before any app may be imported, and
+    where nothing has imported the worker, no job runs."""
+    execution = sys.modules.get("workers.runtime.execution")
+    return execution.current_job.get() if execution is not None else None
+
+
+def _trace() -> dict[str, str]:
+    job = _current_job()
+    parts = str(job.meta.get("traceparent", "")).split("-") if job is not None else []
+    return {"trace_id": parts[1], "span_id": parts[2]} if len(parts) == 4 else {}
+
+
+def _error(record: logging.LogRecord) -> dict[str, str]:
+    problem = record.exc_info[1] if record.exc_info else None
+    if problem is None:
+        return {}
+    kind = type(problem)
+    name = kind.__qualname__
+    return {
+        "type": name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}",
+        "message": str(problem),
+        "backtrace": "".join(traceback.format_exception(problem)),
+    }
