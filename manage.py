@@ -15,9 +15,16 @@ def main() -> None:
             first_look.prepare(sys.argv[2:], os.environ)
         except first_look.Unusable as problem:
             sys.exit(str(problem))
+    from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
 
-    execute_from_command_line(sys.argv)
+    try:
+        execute_from_command_line(sys.argv)
+    except ImproperlyConfigured as problem:
+        if "--traceback" in sys.argv:
+            raise
+        # What is wrong stands in its sentence, not in the forty lines of Django's around it.
+        sys.exit(str(problem))
 
 
 if __name__ == "__main__":
