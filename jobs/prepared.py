@@ -9,10 +9,12 @@ goes to libpq as it is; types, adaptation and errors are psycopg's and Django's 
 from __future__ import annotations
 
 import re
+import selectors
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
+from selectors import EVENT_READ, EVENT_WRITE
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -23,6 +25,7 @@ from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, Format, Transact
 
 PLACEHOLDER = re.compile(r"%(?:\((\w+)\)s|s|%)")
 DONE = frozenset((ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK))
+Selector: Any = getattr(selectors, "PollSelector", selectors.SelectSelector)
 UNKNOWN_STATEMENT = b"26000"
 TIMESTAMPTZ = postgres.types["timestamptz"].oid
 
@@ -179,6 +182,9 @@ def _run(connection: Any, bound: Sequence[_Bound]) -> list[Any]:
         for name, one in zip(names, bound, strict=True):
             libpq.send_query_prepared(name, one.values, one.formats)
         libpq.pipeline_sync()
+        while libpq.flush():
+            if _wait(libpq, EVENT_READ | EVENT_WRITE) & EVENT_READ:
+                libpq.consume_input()
         results = _results(libpq)
         if libpq.status == ConnStatus.OK:
             libpq.exit_pipeline_mode()
@@ -193,6 +199,9 @@ def _results(libpq: Any) -> list[Any]:
     """Read up to the sync point. What came after an error was not run, and says so."""
     results: list[Any] = []
     while True:
+        while libpq.is_busy():
+            _wait(libpq, EVENT_READ)
+            libpq.consume_input()
         result = libpq.get_result()
         if result is None:
             # The end of one statement's results; the end of all where the server is gone.
@@ -202,6 +211,16 @@ def _results(libpq: Any) -> list[Any]:
             return results
         elif result.status != ExecStatus.PIPELINE_ABORTED:
             results.append(result)
+
+
+def _wait(libpq: Any, events: int) -> int:
+    """Wait as other threads go on: `get_result` would keep the interpreter's lock meanwhile, from
+    whoever holds the row it waits for, too.
+    """
+    with Selector() as selector:
+        selector.register(libpq.socket, events)
+        ((_, happened),) = selector.select()
+    return happened
 
 
 def _prepared(connection: Any, one: _Bound) -> bytes:
