@@ -225,14 +225,18 @@ def test_a_connection_that_broke_is_reported_and_replaced():
     assert run("SELECT %s::int", [2]) == [(2,)]
 
 
-def test_other_threads_go_on_while_one_waits_for_the_database():
+@pytest.mark.parametrize("statements", [1, 2])
+def test_other_threads_go_on_while_one_waits_for_the_database(statements):
     """libpq waits without the interpreter's lock; else a server would stand still."""
     with transaction.atomic():
         run("SELECT pg_advisory_xact_lock(%s::bigint)", [7])
         answers: list[Any] = []
 
         def wait_for_the_lock() -> None:
-            answers.append(run("SELECT pg_advisory_lock(%s::bigint)", [7]))
+            # An error, not a test that never ends, where the lock cannot be given up meanwhile.
+            run("SELECT set_config('lock_timeout', %s, false)", ["20s"])
+            lock = ("SELECT pg_advisory_lock(%s::bigint)", [7])
+            answers.append(run_together(*[lock] * statements))
             connection.close()
 
         thread = threading.Thread(target=wait_for_the_lock)
