@@ -242,7 +242,7 @@ def test_other_threads_go_on_while_one_waits_for_the_database(statements):
         thread = threading.Thread(target=wait_for_the_lock)
         thread.start()
         waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-        while run(waiting, []) == [(0,)]:
+        while thread.is_alive() and run(waiting, []) == [(0,)]:
             pass
         assert answers == []
     thread.join(30)
