@@ -70,6 +70,8 @@ def test_a_release_takes_the_place_of_another_without_losing_a_job(tmp_path, dat
             subprocess.run(["sh", "-c", "kill $(cat new.pid)"], cwd=tmp_path, check=False)
         assert done.returncode == 0, done.stderr + done.stdout
         assert old.wait() == 0
+        # Or they would still be at it while the tables are emptied for the next test.
+        eventually(lambda: not Worker.objects.live().exists())
 
     told = json.loads((tmp_path / "drain.json").read_text())
     assert (told["state"], told["finished"]) == ("completed", 2)
