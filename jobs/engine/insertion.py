@@ -135,8 +135,8 @@ def stamp(new: Sequence[NewJob], now: datetime) -> None:
 def _insert_postgresql(new: Sequence[NewJob], admitted: bool) -> int:
     records = [_record(job) for job in new]
     own = [{"id": job.id, "args": job.args} for job in new]
-    # Told by what is sent: to Python 1 and True are equal.
-    alike = len({orjson.dumps(record) for record in records}) == 1
+    # Told by what is sent: to Python 1 and True are equal. A job by itself is told in one piece.
+    alike = len(new) > 1 and len({orjson.dumps(record) for record in records}) == 1
     documents: list[Any] = (
         [own, records[0]]
         if alike
