@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import count
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from django.db.backends.postgresql.base import ServerBindingCursor
 from psycopg import errors, postgres
@@ -37,6 +37,14 @@ _names: WeakKeyDictionary[Any, dict[Any, bytes]] = WeakKeyDictionary()
 
 _adapters: WeakKeyDictionary[Any, AdaptersMap] = WeakKeyDictionary()
 """psycopg connection → how its values are read here."""
+
+_planned_once: WeakSet[Any] = WeakSet()
+"""psycopg connections that plan a prepared statement once."""
+
+PLAN_ONCE = b"SET plan_cache_mode = force_generic_plan"
+"""Left to itself, PostgreSQL may find after an ANALYZE of a large table that it would rather plan
+the claim anew each time, which takes longer than the claim. Django's cursors are not concerned:
+they put the values into the statement."""
 
 _numbers = count()
 
@@ -93,7 +101,22 @@ def execute(database: Any, *statements: Statement) -> list[list[tuple[Any, ...]]
     """
     database.validate_no_broken_transaction()
     with database.wrap_database_errors:
+        if database.connection not in _planned_once:
+            _plan_once(database)
         return _execute(database.connection, statements)
+
+
+def _plan_once(database: Any) -> None:
+    """Have the session plan prepared statements once, unless the site's own would be concerned.
+
+    Not inside of a transaction, whose rollback would undo it.
+    """
+    connection = database.connection
+    idle = connection.pgconn.transaction_status == TransactionStatus.IDLE
+    binds_on_server = database.settings_dict["OPTIONS"].get("server_side_binding")
+    if idle and connection.autocommit and not binds_on_server:
+        _check(connection.pgconn.exec_(PLAN_ONCE), connection)
+        _planned_once.add(connection)
 
 
 @dataclass(slots=True)
@@ -165,6 +188,7 @@ def _execute(connection: Any, statements: Sequence[Statement]) -> list[list[tupl
     # Somebody discarded what was prepared. In a transaction the error has ended that already.
     if connection.autocommit and any(_forgotten(result) for result in results):
         _names[connection].clear()
+        _planned_once.discard(connection)
         results = _run(connection, bound)
     for result in results:
         _check(result, connection)

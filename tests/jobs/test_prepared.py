@@ -161,6 +161,40 @@ def test_what_somebody_discarded_is_prepared_again():
     assert run("SELECT %s::int", [2]) == [(2,)]
 
 
+def planning() -> str:
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW plan_cache_mode")
+        return str(cursor.fetchone()[0])
+
+
+def test_a_session_plans_what_is_prepared_once():
+    run("SELECT 1", [])
+    assert planning() == "force_generic_plan"
+
+    run("DISCARD ALL", [])
+    run("SELECT 1", [])
+    run("SELECT 1", [])
+    assert planning() == "force_generic_plan"
+
+
+def test_that_is_not_left_to_a_transaction_which_may_be_rolled_back():
+    with transaction.atomic():
+        run("SELECT 1", [])
+        transaction.set_rollback(True)
+    assert planning() == "auto"
+
+    run("SELECT 1", [])
+    assert planning() == "force_generic_plan"
+
+
+def test_a_site_that_binds_on_the_server_plans_as_it_likes(monkeypatch):
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", {"server_side_binding": True})
+
+    run("SELECT 1", [])
+
+    assert planning() == "auto"
+
+
 def test_a_rollback_does_not_make_it_unknown():
     Queue.objects.create(name="other")
     run("SELECT %s::int", [1])
