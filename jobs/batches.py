@@ -21,9 +21,10 @@ def new_jobs(documents: Iterable[Any], now: datetime) -> list[NewJob]:
     """Check a batch; the first refusal names the job by its index (OJS HTTP §9.2)."""
     checked: list[NewJob] = []
     alike: dict[bytes, NewJob] = {}
+    check = partial(new_job, now=now)
     for index, document in enumerate(documents):
         try:
-            checked.append(checked_once(document, alike, partial(new_job, now=now), read_args))
+            checked.append(checked_once(document, alike, check, read_args))
         except OJSError as refusal:
             refusal.message = f"Batch validation failed: job at index {index}: {refusal.message}"
             refusal.details["index"] = index
@@ -62,10 +63,12 @@ def checked_once(
     if not shape:
         return check(document)
     known = alike.get(shape)
-    if known is None:
-        alike[shape] = known = check(document)
-    # Never the one that is kept: whoever gets it writes on it.
-    return like(known, arguments(document))
+    if known is not None:
+        return like(known, arguments(document))
+    job = check(document)
+    # Not the job itself: whoever gets it writes on it, and its arguments may be large.
+    alike[shape] = like(job, [])
+    return job
 
 
 STRICTLY = (

@@ -31,6 +31,7 @@ from django.utils import timezone
 
 from . import engine, producer
 from .engine import Completion, Failure
+from .engine.insertion import stamp
 from .envelope import envelope
 from .fakes import ConflictsInMemory
 from .injection import fail_all, fail_next, forget_failures, planned
@@ -76,12 +77,7 @@ class Session:
 
     def deliver(self, new: Sequence[NewJob]) -> Sequence[NewJob]:
         now = self.now()
-        for job in new:
-            job.created_at = job.enqueued_at = now
-            if job.pending:
-                job.state = State.PENDING
-            elif job.scheduled_at is not None and job.scheduled_at > now:
-                job.state = State.SCHEDULED
+        stamp(new, now)
         conflicts = ConflictsInMemory(new, self.jobs, now)
         kept = [TestJob(job, job.state) for job in conflicts.settle()]
         self.jobs += kept

@@ -24,6 +24,13 @@ EVENT_OF = {State.AVAILABLE: "job.enqueued", State.SCHEDULED: "job.scheduled"}
 GIVEN = ("retry", "scheduled_at", "expires_at")
 PERIODS = ("timeout", "visibility_timeout", "total_timeout", "grace_period", "result_ttl")
 FOLLOWED = ("workflow_id", "workflow_index", "followed", "parent_results")
+COLUMNS = (
+    *("id", "type", "queue", "args", "meta", "priority", "state", "max_attempts", "retry"),
+    *("timeout", "grace_period", "visibility_timeout", "scheduled_at", "expires_at"),
+    *("created_at", "enqueued_at", "tags", "attributes", "needs", "project", "result_ttl"),
+    *("rate_key", *FOLLOWED),
+)
+"""What a new job and its row call by the same name."""
 
 MEMBERS = """
                type text, queue text, meta jsonb, priority smallint, pending boolean,
@@ -190,36 +197,7 @@ def _insert_portable(new: Sequence[NewJob], admitted: bool) -> int:
             return 0
     now = timezone.now()
     stamp(new, now)
-    rows = [
-        Job(
-            id=job.id,
-            type=job.type,
-            queue=job.queue,
-            args=job.args,
-            meta=job.meta,
-            priority=job.priority,
-            state=job.state,
-            max_attempts=job.max_attempts,
-            retry=job.retry,
-            timeout=job.timeout,
-            grace_period=job.grace_period,
-            deadline=now + job.total_timeout if job.total_timeout else None,
-            visibility_timeout=job.visibility_timeout,
-            scheduled_at=job.scheduled_at,
-            expires_at=job.expires_at,
-            created_at=now,
-            enqueued_at=now,
-            tags=job.tags,
-            attributes=job.attributes,
-            needs=job.needs,
-            project=job.project,
-            result_ttl=job.result_ttl,
-            **{name: getattr(job, name) for name in FOLLOWED},
-            rate_key=job.rate_key,
-            unique_key=job.unique.key if job.unique else None,
-        )
-        for job in new
-    ]
+    rows = [_row(job) for job in new]
     with atomic():
         wakeup.notify({job.queue for job in new if job.state == State.AVAILABLE})
         ids = [job.id for job in new if job.client_id]
@@ -232,6 +210,15 @@ def _insert_portable(new: Sequence[NewJob], admitted: bool) -> int:
             if job.state in EVENT_OF
         )
     return len(rows)
+
+
+def _row(job: NewJob) -> Job:
+    """The row of a job that is stamped."""
+    return Job(
+        **{name: getattr(job, name) for name in COLUMNS},
+        deadline=job.created_at + job.total_timeout if job.total_timeout else None,
+        unique_key=job.unique.key if job.unique else None,
+    )
 
 
 def _event_data(job: NewJob) -> dict[str, Any]:

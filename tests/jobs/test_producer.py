@@ -17,7 +17,7 @@ from django.utils.safestring import mark_safe
 from django.utils.translation import gettext_lazy
 
 import jobs
-from jobs import wakeup
+from jobs import producer, wakeup
 from jobs.errors import DuplicateJob, InvalidRequest
 from jobs.identifiers import uuid7
 from jobs.lifecycle import State
@@ -119,6 +119,14 @@ def test_a_job_enqueued_like_another_shares_nothing_with_it():
         ["a"],
         "",
     )
+
+
+@pytest.mark.django_db
+def test_what_is_remembered_of_a_job_are_not_its_arguments():
+    jobs.enqueue("email.archive", ["a long letter"])
+
+    remembered = [job for job in producer.memory.values() if job.type == "email.archive"]
+    assert [job.args for job in remembered] == [[]]
 
 
 @pytest.mark.django_db
