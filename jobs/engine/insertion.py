@@ -21,14 +21,14 @@ from . import bounds
 EVENT_OF = {State.AVAILABLE: "job.enqueued", State.SCHEDULED: "job.scheduled"}
 """A pending job has entered no queue yet; it is told when it is activated."""
 
-GIVEN = ("retry", "scheduled_at", "expires_at")
+GIVEN = ("retry", "scheduled_at", "expires_at", "version_number")
 PERIODS = ("timeout", "visibility_timeout", "total_timeout", "grace_period", "result_ttl")
 FOLLOWED = ("workflow_id", "workflow_index", "followed", "parent_results")
 COLUMNS = (
     *("id", "type", "queue", "args", "meta", "priority", "state", "max_attempts", "retry"),
     *("timeout", "grace_period", "visibility_timeout", "scheduled_at", "expires_at"),
     *("created_at", "enqueued_at", "tags", "attributes", "needs", "project", "result_ttl"),
-    *("rate_key", *FOLLOWED),
+    *("rate_key", "version_number", *FOLLOWED),
 )
 """What a new job and its row call by the same name."""
 
@@ -40,7 +40,7 @@ MEMBERS = """
                expires_at timestamptz, tags jsonb, attributes jsonb, needs jsonb,
                result_ttl double precision, workflow_id uuid, workflow_index integer,
                followed boolean, parent_results jsonb, unique_key text, rate_key text,
-               project text"""
+               project text, version_number bigint"""
 # What a job shares with all others of its batch is said once: each member of a recordset is looked
 # for in each of its rows, a quarter of the time a thousand jobs take.
 ALIKE = f"""jsonb_to_recordset(%s::jsonb) AS own (id uuid, args jsonb)
@@ -58,7 +58,8 @@ INSERT = """
                 max_attempts, retry, timeout, grace_period, deadline, visibility_timeout,
                 reserved_by, finished_by, unfenced, scheduled_at, expires_at, created_at,
                 enqueued_at, tags, attributes, needs, dead_letter, result_ttl, workflow_id,
-                workflow_index, followed, parent_results, unique_key, rate_key, project)
+                workflow_index, followed, parent_results, unique_key, rate_key, project,
+                version_number)
         SELECT id, type, queue, args, meta, priority,
                CASE WHEN pending THEN 'pending'
                     WHEN scheduled_at > statement_timestamp() THEN 'scheduled'
@@ -71,7 +72,7 @@ INSERT = """
                needs, false,
                make_interval(secs => result_ttl), workflow_id, workflow_index,
                coalesce(followed, false), parent_results, unique_key, rate_key,
-               coalesce(project, '')
+               coalesce(project, ''), version_number
           FROM given
          {guard}
    ON CONFLICT (id) DO NOTHING
