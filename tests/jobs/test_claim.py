@@ -206,7 +206,7 @@ SELDOM = {
     "a time limit": {"timeout": MINUTE},
     "a reservation": {"visibility_timeout": MINUTE},
     "a schedule": {"scheduled_at": ago(1)},
-    "an end": {"expires_at": ahead(60)},
+    "an end": {"expires_at": ahead(86_400)},
     "a member of its own": {"attributes": {"x_team": "billing"}},
     "parents": {"parent_results": {"0": 1}},
 }
