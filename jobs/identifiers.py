@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 import threading
 import time
 from datetime import UTC, datetime
@@ -23,12 +24,34 @@ def uuid7() -> UUID:
     first out). The 12 bits after the version hold the fraction of the millisecond (RFC 9562
     §6.2, method 3).
     """
-    global _last
-    tick = time.time_ns() * 4096 // 1_000_000  # 48 bits of milliseconds, 12 bits of fraction
-    with _lock:
-        _last = tick = max(tick, _last + 1)
+    tick = _ticks(1)
     random = int.from_bytes(os.urandom(8), "big") >> 2
     return UUID(int=(tick >> 12) << 80 | 7 << 76 | (tick & 0xFFF) << 64 | 0b10 << 62 | random)
+
+
+def draw(count: int) -> bytes:
+    """Return `count` of what `uuid7` returns, in a row, 16 bytes each.
+
+    A tenth of the time, for one lock, one call for all random bytes and no objects.
+    """
+    first = _ticks(count)
+    words = [0] * (2 * count)
+    words[0::2] = [
+        (tick >> 12) << 16 | 7 << 12 | tick & 0xFFF for tick in range(first, first + count)
+    ]
+    drawn = struct.unpack(f">{count}Q", os.urandom(8 * count))
+    words[1::2] = [0b10 << 62 | number >> 2 for number in drawn]
+    return struct.pack(f">{2 * count}Q", *words)
+
+
+def _ticks(count: int) -> int:
+    """The first of so many in a row that nobody else gets: milliseconds and 12 bits of fraction."""
+    global _last
+    tick = time.time_ns() * 4096 // 1_000_000
+    with _lock:
+        tick = max(tick, _last + 1)
+        _last = tick + count - 1
+    return tick
 
 
 def first_id(moment: datetime) -> UUID:
