@@ -8,7 +8,7 @@ import struct
 import threading
 import time
 from datetime import UTC, datetime
-from uuid import UUID
+from uuid import UUID, SafeUUID
 
 UUID7_PATTERN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 UUID_PATTERN = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -75,4 +75,8 @@ def parse_uuid(text: object) -> UUID | None:
     # UUID() forgives braces and hyphens in odd places; the wire form does not.
     if not isinstance(text, str) or not UUID_PATTERN.fullmatch(text):
         return None
-    return UUID(int=int(text.replace("-", ""), 16))
+    # UUID() asks again what the pattern has answered, which takes as long as all the rest.
+    found = object.__new__(UUID)
+    object.__setattr__(found, "int", int(text.replace("-", ""), 16))
+    object.__setattr__(found, "is_safe", SafeUUID.unknown)
+    return found
