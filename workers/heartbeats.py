@@ -23,6 +23,7 @@ from jobs.events import record, worker_event
 from jobs.identifiers import parse_uuid
 from jobs.signals import jobs_extended, send_on_commit
 
+from . import together
 from .lifecycle import WorkerState, desired
 from .models import Worker
 from .signals import worker_beat, worker_quieted
@@ -89,7 +90,8 @@ class Written:
     """What a heartbeat led to."""
 
     desired_state: WorkerState
-    extended: set[UUID]
+    extended: set[UUID] | None
+    """None: all that it named."""
     fell_quiet: bool = False
 
 
@@ -191,10 +193,17 @@ def write(heartbeat: Heartbeat) -> Written | None:
 
     None if no such worker is live, or if the heartbeat came too late.
     """
-    written = (_write_postgresql if is_postgresql() else _write_portable)(heartbeat)
+    written = _write_together(heartbeat)
+    if written is None:
+        written = (_write_postgresql if is_postgresql() else _write_portable)(heartbeat)
     if written is not None:
         _send_signals(heartbeat, written)
     return written
+
+
+def _write_together(heartbeat: Heartbeat) -> Written | None:
+    standing = together.write(heartbeat)
+    return None if standing is None else Written(desired(*standing), None)
 
 
 def _send_signals(heartbeat: Heartbeat, written: Written) -> None:
@@ -203,8 +212,10 @@ def _send_signals(heartbeat: Heartbeat, written: Written) -> None:
         send_on_commit(worker_beat, Worker, state=written.desired_state, **about)
     if written.fell_quiet and worker_quieted.has_listeners():
         send_on_commit(worker_quieted, Worker, **about)
-    if written.extended and jobs_extended.has_listeners():
-        send_on_commit(jobs_extended, Worker, job_ids=list(written.extended), **about)
+    if jobs_extended.has_listeners():
+        extended = set(heartbeat.job_ids().values()) if written.extended is None else written.extended
+        if extended:
+            send_on_commit(jobs_extended, Worker, job_ids=list(extended), **about)
 
 
 def _write_postgresql(heartbeat: Heartbeat) -> Written | None:
