@@ -120,6 +120,11 @@ def _load_portable(count: int) -> None:
     )
 
 
+def execute(statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
 def scalar(query: str) -> Any:
     with connection.cursor() as cursor:
         cursor.execute(query)
