@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 import threading
 import time
 from datetime import UTC, datetime
-from uuid import UUID
+from uuid import UUID, SafeUUID
 
 UUID7_PATTERN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 UUID_PATTERN = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -23,12 +24,34 @@ def uuid7() -> UUID:
     first out). The 12 bits after the version hold the fraction of the millisecond (RFC 9562
     §6.2, method 3).
     """
-    global _last
-    tick = time.time_ns() * 4096 // 1_000_000  # 48 bits of milliseconds, 12 bits of fraction
-    with _lock:
-        _last = tick = max(tick, _last + 1)
+    tick = _ticks(1)
     random = int.from_bytes(os.urandom(8), "big") >> 2
     return UUID(int=(tick >> 12) << 80 | 7 << 76 | (tick & 0xFFF) << 64 | 0b10 << 62 | random)
+
+
+def draw(count: int) -> bytes:
+    """Return `count` of what `uuid7` returns, in a row, 16 bytes each.
+
+    A tenth of the time, for one lock, one call for all random bytes and no objects.
+    """
+    first = _ticks(count)
+    words = [0] * (2 * count)
+    words[0::2] = [
+        (tick >> 12) << 16 | 7 << 12 | tick & 0xFFF for tick in range(first, first + count)
+    ]
+    drawn = struct.unpack(f">{count}Q", os.urandom(8 * count))
+    words[1::2] = [0b10 << 62 | number >> 2 for number in drawn]
+    return struct.pack(f">{2 * count}Q", *words)
+
+
+def _ticks(count: int) -> int:
+    """The first of so many in a row that nobody else gets: milliseconds and 12 bits of fraction."""
+    global _last
+    tick = time.time_ns() * 4096 // 1_000_000
+    with _lock:
+        tick = max(tick, _last + 1)
+        _last = tick + count - 1
+    return tick
 
 
 def first_id(moment: datetime) -> UUID:
@@ -52,4 +75,8 @@ def parse_uuid(text: object) -> UUID | None:
     # UUID() forgives braces and hyphens in odd places; the wire form does not.
     if not isinstance(text, str) or not UUID_PATTERN.fullmatch(text):
         return None
-    return UUID(int=int(text.replace("-", ""), 16))
+    # UUID() asks again what the pattern has answered, which takes as long as all the rest.
+    found = object.__new__(UUID)
+    object.__setattr__(found, "int", int(text.replace("-", ""), 16))
+    object.__setattr__(found, "is_safe", SafeUUID.unknown)
+    return found

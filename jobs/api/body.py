@@ -26,7 +26,8 @@ DRAINED = 4
 """A body of up to so many times the limit is read to its end before it is refused."""
 CHUNK = 2**16
 # Only what may hide a value we cannot keep is searched for it.
-LONG_NUMBER = re.compile(rb"\d{16}")
+LONG_NUMBER = b"0" * 16
+EVERY_DIGIT_ZERO = bytes.maketrans(b"123456789", b"000000000")
 HUGE_INTEGER = re.compile(rb"(?<![\d.])\d{19,}(?![\d.eE])")
 
 
@@ -127,9 +128,11 @@ def parse_json(body: bytes) -> Any:
         raise InvalidPayload(f"The request body is not valid JSON: {problem.msg}.") from None
     if body.count(b"[") + body.count(b"{") > DEEPEST:
         _check_depth(document)
-    if b"\\u0000" in body or LONG_NUMBER.search(body):
+    # A regular expression would look at each byte by itself, which takes longer than parsing.
+    has_long_number = LONG_NUMBER in body.translate(EVERY_DIGIT_ZERO)
+    if has_long_number or b"\\u0000" in body:
         _check_values(document, "$")
-    if HUGE_INTEGER.search(body):
+    if has_long_number and HUGE_INTEGER.search(body):
         # orjson makes a float of an integer beyond 64 bits, which looks like one sent as such.
         json.loads(body, parse_int=_check_digits)
     return document

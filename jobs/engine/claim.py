@@ -103,9 +103,9 @@ CLAIM = """
          WHERE job.id = next.id
      RETURNING job.*, next.was_due
     ){told}
-    SELECT id, type, queue, args::text, meta::text, priority, attempt, max_attempts, retry::text,
-           retry_delay, timeout, visibility_timeout, scheduled_at, expires_at,
-           {created_at}, {enqueued_at}, {started_at}, tags::text,
+    SELECT id, type, queue, args::text, meta::text, tags::text, priority, attempt, max_attempts,
+           {created_at}, {enqueued_at}, {started_at},
+           retry::text, retry_delay, timeout, visibility_timeout, scheduled_at, expires_at,
            CASE WHEN attributes <> '{{}}' THEN attributes::text END,
            CASE WHEN attempt > 1 THEN (
                 SELECT json_agg(to_json(newest) ORDER BY newest.id)::text
@@ -114,7 +114,7 @@ CLAIM = """
                          WHERE error.job_id = claimed.id
                       ORDER BY id DESC
                          LIMIT {shown}) AS newest) END,
-           reserved_until, workflow_id, parent_results::text,
+           workflow_id, parent_results::text,
            (SELECT jsonb_build_object('state', kept.state, 'sequence', kept.sequence)::text
               FROM ojs_jobs_checkpoint AS kept
              WHERE kept.job_id = claimed.id AND NOT kept.is_cleared),

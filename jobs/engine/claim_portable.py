@@ -30,26 +30,26 @@ ROW = (
     "queue",
     Cast("args", models.TextField()),
     Cast("meta", models.TextField()),
+    Cast("tags", models.TextField()),
     "priority",
     "attempt",
     "max_attempts",
+    "created_at",
+    "enqueued_at",
+    "started_at",
     Cast("retry", models.TextField()),
     "retry_delay",
     "timeout",
     "visibility_timeout",
     "scheduled_at",
     "expires_at",
-    "created_at",
-    "enqueued_at",
-    "started_at",
-    Cast("tags", models.TextField()),
     Cast("attributes", models.TextField()),
     Value(None, output_field=models.TextField()),
-    "reserved_until",
     "workflow_id",
     Cast("parent_results", models.TextField()),
     Value(None, output_field=models.TextField()),
 )
+ATTRIBUTES, CHECKPOINT = 18, 22
 
 
 def take(asked: Asked) -> list[ClaimedJob]:
@@ -126,20 +126,22 @@ def _reservation(worker_id: str, period: timedelta, at: datetime | None) -> dict
 
 def _read(chosen: models.QuerySet[Job], ids: Sequence[UUID]) -> list[ClaimedJob]:
     rows = {row[0]: list(row) for row in chosen.values_list(*ROW)}
+    kept = Checkpoint.objects.filter(pk__in=rows, is_cleared=False)
+    for job_id, state, sequence in kept.values_list("pk", "state", "sequence"):
+        rows[job_id][CHECKPOINT] = orjson.dumps({"state": state, "sequence": sequence})
+    for row in rows.values():
+        row[ATTRIBUTES] = None if row[ATTRIBUTES] == "{}" else row[ATTRIBUTES]
+    jobs = [from_row(tuple(rows[job_id])) for job_id in ids]
     history: dict[UUID, list[Mapping[str, Any]]] = {}
-    retried = [job_id for job_id, row in rows.items() if row[6] > 1]
+    retried = [job.id for job in jobs if job.attempt > 1]
     if retried:
         for error in JobError.objects.filter(job__in=retried).values("job_id", *ERROR_FIELDS):
             history.setdefault(error["job_id"], []).append(error)
-    kept = Checkpoint.objects.filter(pk__in=rows, is_cleared=False)
-    for job_id, state, sequence in kept.values_list("pk", "state", "sequence"):
-        rows[job_id][23] = orjson.dumps({"state": state, "sequence": sequence})
-    for row in rows.values():
-        row[19] = None
-        row[18] = None if row[18] == "{}" else row[18]
     return [
-        from_row(rows[job_id])._replace(errors=history.get(job_id, [])[-ERRORS_SHOWN:])
-        for job_id in ids
+        job._replace(errors=history[job.id][-ERRORS_SHOWN:], is_plain=False)
+        if job.id in history
+        else job
+        for job in jobs
     ]
 
 

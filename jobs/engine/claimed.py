@@ -59,27 +59,29 @@ class ClaimedJob(NamedTuple):
     queue: str
     args: orjson.Fragment
     meta: orjson.Fragment
+    tags: orjson.Fragment
     priority: int
     attempt: int
     max_attempts: int
-    retry: orjson.Fragment | None
-    retry_delay: timedelta | None
-    timeout: timedelta | None
-    visibility_timeout: timedelta | None
-    scheduled_at: datetime | None
-    expires_at: datetime | None
     created_at: datetime | str
     enqueued_at: datetime | str
     started_at: datetime | str
-    tags: orjson.Fragment
-    attributes: dict[str, Any] | None
-    errors: list[Mapping[str, Any]]
-    reserved_until: datetime
+    # What most jobs have nothing of.
+    retry: orjson.Fragment | None = None
+    retry_delay: timedelta | None = None
+    timeout: timedelta | None = None
+    visibility_timeout: timedelta | None = None
+    scheduled_at: datetime | None = None
+    expires_at: datetime | None = None
+    attributes: dict[str, Any] | None = None
+    errors: Sequence[Mapping[str, Any]] = ()
     workflow_id: UUID | None = None
     parent_results: orjson.Fragment | None = None
     checkpoint: Any = None
     """What the attempt before left, as the envelope says it (OJS durable execution §6.1)."""
-    state: State = State.ACTIVE
+    is_plain: bool = False
+    """It has nothing of that."""
+    state: str = State.ACTIVE.value
     finished_at: None = None
     result: None = None
 
@@ -88,10 +90,29 @@ def _fragment(text: str | None) -> orjson.Fragment | None:
     return None if text is None else orjson.Fragment(text)
 
 
+COMMON = 12
+"""How many columns of a row all jobs have."""
+NOTHING_ELSE = (None,) * 11
+LIVE = (State.ACTIVE.value, None, None)
+"""State, end and result of a job that was claimed just now."""
+PLAIN = (*NOTHING_ELSE[:7], (), *NOTHING_ELSE[8:], True, *LIVE)
+
+
 def from_row(row: Sequence[Any]) -> ClaimedJob:
-    fields = list(row)
-    for index in (3, 4, 8, 17, 22, 23):  # args, meta, retry, tags, parent_results, checkpoint
-        fields[index] = _fragment(fields[index])
-    fields[18] = None if fields[18] is None else orjson.loads(fields[18])
-    fields[19] = [] if fields[19] is None else orjson.loads(fields[19])
-    return ClaimedJob._make([*fields, State.ACTIVE, None, None])
+    """Read a row of the claim's columns, which are those of `ClaimedJob` in its order."""
+    identifier, kind, queue, args, meta, tags, *numbers = row[:COMMON]
+    texts = orjson.Fragment(args), orjson.Fragment(meta), orjson.Fragment(tags)
+    rare = row[COMMON:]
+    if rare == NOTHING_ELSE:
+        return ClaimedJob._make((identifier, kind, queue, *texts, *numbers, *PLAIN))
+    retry, *periods_and_times, attributes, errors, workflow_id, results, checkpoint = rare
+    rest = (
+        _fragment(retry),
+        *periods_and_times,
+        None if attributes is None else orjson.loads(attributes),
+        () if errors is None else orjson.loads(errors),
+        workflow_id,
+        _fragment(results),
+        _fragment(checkpoint),
+    )
+    return ClaimedJob._make((identifier, kind, queue, *texts, *numbers, *rest, False, *LIVE))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from django.utils import timezone
 
 from .. import maintenance
+from ..batches import in_parts, kinds
 from ..conf import ojs_settings
 from ..database import atomic, on_commit
 from ..errors import DuplicateJob
@@ -32,7 +33,7 @@ def enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
     """
     if not new:
         return new
-    if any(job.unique is not None for job in new):
+    if any(job.unique is not None for job in kinds(new)):
         return _enqueue_unique(new)
     return _enqueue(new)
 
@@ -55,19 +56,21 @@ def _enqueue_unique(new: Sequence[NewJob]) -> Sequence[NewJob]:
 def _enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
     if not new:
         return new
-    unknown = _unknown_queues({job.queue for job in new})
+    unknown = _unknown_queues({job.queue for job in kinds(new)})
     policy = queue_policy.default_policy() if unknown else {}
     if policy:
         # First: it has something to say about these jobs already.
         queue_policy.make(unknown, policy)
     try:
         if bounds.are_accepted():
-            bounds.fill_in(new)
-            _store_all(new, admitted=True)
+            each = list(new)
+            bounds.fill_in(each)
+            _store_all(each, admitted=True)
         else:
             _store_all(new)
     except bounds.Guarded:
-        bounds.store(new, lambda: _store(new, admitted=True))
+        each = list(new)
+        bounds.store(each, lambda: _store(each, admitted=True))
     if unknown:
         _know_queues(unknown, are_made=bool(policy))
     if jobs_enqueued.has_listeners():
@@ -76,7 +79,7 @@ def _enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
 
 
 def _store_all(new: Sequence[NewJob], *, admitted: bool = False) -> None:
-    if len(new) > BATCH or any(job.client_id or job.rate_limit for job in new):
+    if len(new) > BATCH or any(job.client_id or job.rate_limit for job in kinds(new)):
         # Ids that somebody else chose may be taken, and a second statement may fail when the
         # first has succeeded; then all is undone.
         _refuse_repeated_ids(new)
@@ -95,23 +98,22 @@ def _store(new: Sequence[NewJob], *, admitted: bool = False) -> None:
         InMaintenance: nothing is enqueued now.
         Guarded: a queue has to be asked first; nothing was stored.
     """
-    for start in range(0, len(new), BATCH):
-        batch = new[start : start + BATCH]
+    for batch in in_parts(new, BATCH):
         while (stored := insert(batch, admitted=admitted)) < len(batch):
             if not admitted:
                 maintenance.refuse_jobs()
-            if not (admitted or stored) and bounds.guarded({job.queue for job in batch}):
+            if not (admitted or stored) and bounds.guarded({job.queue for job in kinds(batch)}):
                 raise bounds.Guarded
             taken = _taken(batch)
             if stored or taken:
                 raise _duplicate_of(taken or batch[0])
             # What refused them is over again, and they are tried once more.
-    limits.know([job for job in new if job.rate_limit])
+    limits.know([job for job in kinds(new) if job.rate_limit])
 
 
 def _refuse_repeated_ids(new: Sequence[NewJob]) -> None:
     seen = set()
-    for job in new:
+    for job in kinds(new):
         if job.id in seen:
             raise _duplicate_of(job)
         seen.add(job.id)

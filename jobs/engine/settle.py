@@ -30,12 +30,14 @@ from .outcomes import Completion, Outcome, explain
 COMPLETE = """
     WITH done AS MATERIALIZED (
         SELECT *
-          FROM jsonb_to_recordset(%s::jsonb)
-            AS done (id uuid, worker_id text, attempt integer, result jsonb)
+          FROM ROWS FROM (
+               jsonb_to_recordset(%s::jsonb)
+               AS (id uuid, worker_id text, attempt integer, result jsonb)) WITH ORDINALITY
+            AS done (id, worker_id, attempt, result, place)
       ORDER BY id
          LIMIT {limit}
     ), held AS MATERIALIZED (
-        SELECT job.id, done.result, done.worker_id IS NULL AS unfenced, job.followed
+        SELECT job.id, done.place, done.result, done.worker_id IS NULL AS unfenced, job.followed
           FROM done
     CROSS JOIN LATERAL (
             SELECT id, followed
@@ -58,17 +60,17 @@ COMPLETE = """
                reserved_for = NULL
           FROM held
          WHERE job.id = held.id{alone}
-     RETURNING job.id, job.type, job.queue, job.attempt, job.max_attempts, job.finished_at,
-               job.finished_by, job.started_at
+     RETURNING held.place, job.id, job.type, job.queue, job.attempt, job.max_attempts,
+               job.finished_at, job.finished_by, job.started_at
     ){told}
-    SELECT id, attempt, max_attempts, finished_at FROM completed{left}
+    SELECT place, attempt, max_attempts, finished_at FROM completed{left}
 """
 # A job that others wait for is left for a second statement, in one transaction with what its end
 # sets free; all others need no more than this one.
 ALONE = "\n           AND NOT held.followed"
 LEFT = """
  UNION ALL
-    SELECT id, NULL, NULL, NULL FROM held WHERE followed"""
+    SELECT place, NULL, NULL, NULL FROM held WHERE followed"""
 TOLD = """, told AS (
         INSERT INTO ojs_jobs_event
                (type, subject, queue, job_type, worker_id, attempt, time, data)
@@ -108,24 +110,39 @@ def complete(
         return _all_but(large, completions, execute)
     # The same job several times in one request: only one of them can win.
     first = {item.job_id: item for item in reversed(completions)}
-    distinct = list(first.values())
-    done = (
-        _complete_postgresql(distinct, execute) if is_postgresql() else _complete_portable(distinct)
-    )
-    outcomes = [
-        done[item.job_id]
-        if item.job_id in done and first[item.job_id] is item
-        else Outcome(item.job_id)
-        for item in completions
-    ]
-    for index, item in enumerate(completions):
-        if item.job_id not in done and first[item.job_id] is not item:
-            # The first of several about this job was refused; the next one may be right.
-            done |= _complete_portable([item])
-            outcomes[index] = done.get(item.job_id, outcomes[index])
+    if len(first) < len(completions):
+        outcomes = _each(completions, list(first.values()), execute)
+    else:
+        outcomes = _complete(completions, execute)
     explain(completions, outcomes, "ack")
-    if done and jobs_completed.has_listeners():
-        send_on_commit(jobs_completed, Job, job_ids=list(done))
+    if jobs_completed.has_listeners():
+        done = [outcome.job_id for outcome in outcomes if outcome.state is not None]
+        if done:
+            send_on_commit(jobs_completed, Job, job_ids=done)
+    return outcomes
+
+
+def _complete(completions: Sequence[Completion], execute: Callable[..., Rows]) -> list[Outcome]:
+    """One outcome for each, in order; without a state where nothing happened."""
+    if is_postgresql():
+        return _complete_postgresql(completions, execute)
+    return _complete_portable(completions)
+
+
+def _each(
+    completions: Sequence[Completion], first: Sequence[Completion], execute: Callable[..., Rows]
+) -> list[Outcome]:
+    """Complete the `first` about each job; another one only counts where that was refused."""
+    found = {id(item): one for item, one in zip(first, _complete(first, execute), strict=True)}
+    settled = {one.job_id for one in found.values() if one.state is not None}
+    outcomes = []
+    for item in completions:
+        outcome = found.get(id(item)) or Outcome(item.job_id)
+        if id(item) not in found and item.job_id not in settled:
+            (outcome,) = _complete_portable([item])
+            if outcome.state is not None:
+                settled.add(item.job_id)
+        outcomes.append(outcome)
     return outcomes
 
 
@@ -154,22 +171,21 @@ def _all_but(
 
 def _complete_postgresql(
     completions: Sequence[Completion], execute: Callable[..., Rows]
-) -> dict[UUID, Outcome]:
-    done = _run(completions, execute, followed=False)
-    left = [item for item in completions if item.job_id in done and not done[item.job_id].attempt]
+) -> list[Outcome]:
+    outcomes = _run(completions, execute, followed=False)
+    left = [n for n, one in enumerate(outcomes) if one.state is not None and not one.attempt]
     if left:
-        for item in left:
-            del done[item.job_id]
         with atomic():
-            settled = _run(left, run, followed=True)
-            follow(list(settled))
-        done |= settled
-    return done
+            settled = _run([completions[n] for n in left], run, followed=True)
+            follow([one.job_id for one in settled if one.state is not None])
+        for n, outcome in zip(left, settled, strict=True):
+            outcomes[n] = outcome
+    return outcomes
 
 
 def _run(
     completions: Sequence[Completion], execute: Callable[..., Rows], *, followed: bool
-) -> dict[UUID, Outcome]:
+) -> list[Outcome]:
     document = orjson.dumps(
         [
             {
@@ -182,17 +198,19 @@ def _run(
         ]
     ).decode()
     statement = _statement(len(completions), ojs_settings.RECORD_EVENTS, followed)
-    return {
-        job_id: Outcome(job_id, State.COMPLETED, attempt or 0, most or 0, at)
-        for job_id, attempt, most, at in execute(statement, [document])
-    }
+    outcomes = [Outcome(item.job_id) for item in completions]
+    for place, attempt, most, at in execute(statement, [document]):
+        outcome = outcomes[place - 1]
+        outcome.state, outcome.at = State.COMPLETED, at
+        outcome.attempt, outcome.max_attempts = attempt or 0, most or 0
+    return outcomes
 
 
-def _complete_portable(completions: Sequence[Completion]) -> dict[UUID, Outcome]:
-    done: dict[UUID, Outcome] = {}
+def _complete_portable(completions: Sequence[Completion]) -> list[Outcome]:
+    outcomes = [Outcome(item.job_id) for item in completions]
     followed: list[UUID] = []
     with atomic():
-        for item in completions:
+        for item, outcome in zip(completions, outcomes, strict=True):
             moved = _held(item).transition(
                 Event.ACK,
                 State.COMPLETED,
@@ -202,14 +220,13 @@ def _complete_portable(completions: Sequence[Completion]) -> dict[UUID, Outcome]
             )
             if moved:
                 job = Job.objects.defer("args", "meta", "result").get(pk=item.job_id)
-                done[job.pk] = Outcome(
-                    job.pk, State.COMPLETED, job.attempt, job.max_attempts, job.finished_at
-                )
+                outcome.state, outcome.at = State.COMPLETED, job.finished_at
+                outcome.attempt, outcome.max_attempts = job.attempt, job.max_attempts
                 record([_completed_event(job)])
                 if job.followed:
                     followed.append(job.pk)
         follow(followed)
-    return done
+    return outcomes
 
 
 def _completed_event(job: Job) -> Any:

@@ -351,6 +351,38 @@ def test_the_place_of_a_wrong_outcome_is_named(api):
     assert error["details"]["field"] == "acks[1].job_id"
 
 
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ({"attempt": 0}, "attempt"),
+        ({"attempt": 2**31}, "attempt"),
+        ({"attempt": True}, "attempt"),
+        ({"attempt": "1"}, "attempt"),
+        ({"worker_id": 7}, "worker_id"),
+        ({"job_id": None}, "job_id"),
+        ({"job_id": f"{{{NOBODY}}}"}, "job_id"),
+    ],
+)
+def test_each_outcome_of_a_list_is_held_to_the_form(api, said, field):
+    job = held()
+    acks = [{"job_id": str(job.pk)}, {"job_id": NOBODY} | said]
+
+    error = refusal(api.send("workers/ack", {"worker_id": "w", "acks": acks}))
+
+    assert error["details"]["field"] == f"acks[1].{field}"
+    assert state_of(job) == State.ACTIVE
+
+
+def test_an_older_attempt_of_a_list_settles_nothing(api):
+    job = held(attempt=2)
+    acks = [{"job_id": str(job.pk), "attempt": 1}]
+
+    (answer,) = api.send("workers/ack", {"worker_id": "w", "acks": acks}).json()["acks"]
+
+    assert (answer["status"], answer["job_id"]) == (409, str(job.pk))
+    assert state_of(job) == State.ACTIVE
+
+
 def test_the_manifest_declares_the_extensions(api):
     manifest = api.get("/ojs/manifest").json()
 

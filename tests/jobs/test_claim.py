@@ -11,9 +11,9 @@ from django.utils import timezone
 
 from jobs import engine
 from jobs.api.base import dumps
-from jobs.envelope import envelope
+from jobs.envelope import claimed_envelope, envelope
 from jobs.lifecycle import State
-from jobs.models import Event, Job, Queue
+from jobs.models import Checkpoint, Event, Job, Queue
 from jobs.signals import jobs_claimed
 from tests.factories import JobErrorFactory, JobFactory, QueueFactory, ago, ahead
 
@@ -190,13 +190,48 @@ def test_the_workers_copy_holds_all_that_was_sent(db):
 
     (claimed,) = claim()
 
-    document = json.loads(dumps(envelope(claimed, claimed.errors)))
+    document = json.loads(dumps(claimed_envelope(claimed)))
     assert document["args"] == job.args
     assert document["meta"] == job.meta
     assert document["tags"] == ["x"]
     assert document["retry"] == {"max_attempts": 5}
     assert document["x_team"] == "billing"
     assert document["timeout_ms"] == 3000
+
+
+SELDOM = {
+    "nothing": {},
+    "a policy": {"retry": {"max_attempts": 5}},
+    "a backoff": {"retry_delay": MINUTE},
+    "a time limit": {"timeout": MINUTE},
+    "a reservation": {"visibility_timeout": MINUTE},
+    "a schedule": {"scheduled_at": ago(1)},
+    "an end": {"expires_at": ahead(86_400)},
+    "a member of its own": {"attributes": {"x_team": "billing"}},
+    "parents": {"parent_results": {"0": 1}},
+}
+
+
+@pytest.mark.parametrize("has", SELDOM)
+def test_what_few_jobs_have_is_told_of_those(db, has):
+    JobFactory(**SELDOM[has])
+
+    (claimed,) = claim()
+
+    assert claimed.is_plain == (not SELDOM[has])
+    whole = envelope(claimed, claimed.errors, for_worker=True)
+    assert json.loads(dumps(claimed_envelope(claimed))) == json.loads(dumps(whole))
+
+
+def test_a_history_and_a_checkpoint_are_told_too(db):
+    failed, interrupted = JobFactory(attempt=1), JobFactory()
+    JobErrorFactory(job=failed, attempt=1)
+    Checkpoint.objects.create(job_id=interrupted.pk, state={"page": 7}, sequence=1, saved_at=ago(1))
+
+    first, second = (claimed_envelope(job) for job in claim(count=2))
+
+    assert len(first["errors"]) == 1
+    assert json.loads(dumps(second))["checkpoint"]["state"] == {"page": 7}
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,11 @@ from django.utils import timezone
 from jobs import engine
 from jobs.batches import new_jobs
 from jobs.engine.enqueue import BATCH
-from jobs.errors import DuplicateJob
+from jobs.errors import DuplicateJob, InvalidRequest
 from jobs.identifiers import uuid7
 from jobs.lifecycle import State
 from jobs.models import Event, Job, Queue
+from jobs.projects import give
 from jobs.signals import jobs_enqueued
 from jobs.validation import new_job
 from tests.factories import JobFactory, ago, ahead
@@ -153,6 +154,74 @@ def test_jobs_that_are_alike_to_python_only_keep_their_own_meta(db):
     assert [type(stored[job.id].meta["copies"]) for job in jobs] == [int, bool, float]
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"id": "01890a5d-ac96-774b-bcce-b302099a8057"},
+        {"options": {"priority": True}},
+        {"options": {"unique": {"keys": ["type"]}}},
+        {"meta": {"copies": 1}, "args": [1]},
+        {"meta": {"copies": True}, "args": [1]},
+        {"queue": None},
+    ],
+)
+@pytest.mark.parametrize("place", [0, 2])
+def test_a_job_that_is_not_like_the_others_of_its_batch_is_looked_at_by_itself(db, odd, place):
+    documents = [{"type": "email.send", "args": [number]} for number in range(4)]
+    documents[place] |= odd
+
+    def outcome(checked):
+        jobs = engine.enqueue(checked())
+        rows = Job.objects.in_bulk([job.id for job in jobs])
+        return [(rows[job.id].priority, rows[job.id].meta, rows[job.id].args) for job in jobs]
+
+    def attempt(checked):
+        try:
+            return outcome(checked)
+        except InvalidRequest as refusal:
+            return refusal.details["field"]
+
+    alone = attempt(lambda: [new_job(document, timezone.now()) for document in documents])
+    Job.objects.all().delete()
+
+    assert attempt(lambda: new_jobs(documents, timezone.now())) == alone
+    if "id" in odd:
+        assert Job.objects.filter(pk=odd["id"]).exists()
+
+
+@pytest.mark.parametrize("others", [{}, {"args": "one"}, {"args": {"one": 1}}])
+def test_arguments_are_looked_at_in_every_job_of_a_batch(others):
+    documents = [{"type": "email.send", "args": [1]}] * 2 + [{"type": "email.send"} | others]
+
+    with pytest.raises(InvalidRequest) as refused:
+        new_jobs(documents, timezone.now())
+
+    assert (refused.value.details["field"], refused.value.details["index"]) == ("args", 2)
+
+
+def test_jobs_that_came_back_are_those_that_are_stored(db):
+    jobs = push_many(3, meta={"trace": ["t"]}, options={"tags": ["a"]}, x_team="billing")
+
+    rows = Job.objects.in_bulk([job.id for job in jobs])
+    for job in jobs:
+        row = rows[job.id]
+        assert (job.args, job.meta, job.tags) == (row.args, row.meta, row.tags)
+        assert (job.state, job.created_at) == (row.state, row.created_at)
+        assert (job.attributes, job.enqueued_at) == (row.attributes, row.enqueued_at)
+    jobs[0].meta["trace"].append("mine")
+    jobs[0].tags.append("mine")
+    assert (jobs[1].meta, jobs[1].tags) == ({"trace": ["t"]}, ["a"])
+
+
+def test_every_job_of_a_batch_gets_what_its_queue_says(db):
+    Queue.objects.create(name="slow", config={"default_timeout": 7}, is_guarded=True)
+
+    jobs = push_many(3, options={"queue": "slow"})
+
+    assert {job.timeout for job in jobs} == {timedelta(seconds=7)}
+    assert set(Job.objects.values_list("timeout", flat=True)) == {timedelta(seconds=7)}
+
+
 # Order
 
 
@@ -168,6 +237,17 @@ def test_batches_come_back_in_the_order_they_were_sent(db):
     jobs = push_many(5)
 
     assert [job.args for job in jobs] == [[0], [1], [2], [3], [4]]
+
+
+def test_a_batch_of_several_statements_is_one_in_order_and_in_time(db):
+    jobs = give(new_jobs([{"type": "a", "args": [n]} for n in range(BATCH + 5)], ago(0)), "acme")
+    engine.enqueue(jobs)
+
+    assert [job.args for job in jobs] == [[number] for number in range(BATCH + 5)]
+    stored = Job.objects.order_by("enqueued_at", "pk").values_list("pk", "args__0", "project")
+    assert list(stored) == [(job.id, number, "acme") for number, job in enumerate(jobs)]
+    told = Event.objects.filter(type="job.enqueued").order_by("txid", "id")
+    assert list(told.values_list("subject", flat=True)) == [str(job.id) for job in jobs]
 
 
 # All or none

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from jobs.identifiers import UUID7_PATTERN, parse_uuid, uuid7
+from jobs.identifiers import UUID7_PATTERN, draw, parse_uuid, uuid7
 
 
 def test_an_id_has_the_form_the_document_asks_for():
@@ -36,11 +36,27 @@ def test_ids_grow_strictly():
     assert len(set(made)) == len(made)
 
 
+def test_ids_drawn_at_once_are_as_those_drawn_one_by_one():
+    before = uuid7()
+    drawn = draw(5_000)
+    after = uuid7()
+
+    made = [UUID(bytes=drawn[start : start + 16]) for start in range(0, len(drawn), 16)]
+    ids = [before, *made, after]
+    assert len(made) == 5_000
+    assert ids == sorted(set(ids))
+    assert all(UUID7_PATTERN.fullmatch(str(each)) for each in made)
+    ones = sum((each.int & (2**62 - 1)).bit_count() for each in made) / len(made)
+    assert 30 < ones < 32
+
+
 def test_threads_never_make_the_same_id():
     made: list[UUID] = []
 
     def make() -> None:
-        made.extend(uuid7() for _ in range(2_000))
+        made.extend(uuid7() for _ in range(1_000))
+        drawn = draw(1_000)
+        made.extend(UUID(bytes=drawn[start : start + 16]) for start in range(0, 16_000, 16))
 
     threads = [threading.Thread(target=make) for _ in range(4)]
     for thread in threads:

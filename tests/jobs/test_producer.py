@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import uuid
@@ -17,7 +18,7 @@ from django.utils.safestring import mark_safe
 from django.utils.translation import gettext_lazy
 
 import jobs
-from jobs import producer, wakeup
+from jobs import producer, testing, wakeup
 from jobs.errors import DuplicateJob, InvalidRequest
 from jobs.identifiers import uuid7
 from jobs.lifecycle import State
@@ -228,11 +229,56 @@ def test_tuples_subclasses_of_text_and_enumerations_arrive_as_json():
         ([object()], "args[0]", "builtins.object"),
     ],
 )
-def test_what_json_cannot_carry_is_refused_where_it_stands(args, place, advice):
-    refusal = refused(args=args)
+@pytest.mark.parametrize("among", [0, 2])
+def test_what_json_cannot_carry_is_refused_where_it_stands(args, place, advice, among):
+    with pytest.raises(InvalidRequest) as caught:
+        jobs.enqueue_many(
+            [{"type": "email.send", "args": [1]}] * among + [{"type": "email.send", "args": args}]
+        )
+    refusal = caught.value
 
     assert refusal.details["field"] == place
+    assert refusal.details.get("index", 0) == among
     assert advice in refusal.message
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+def test_arguments_are_nested_as_deeply_in_a_batch_as_alone(kind):
+    def nested(levels):
+        value = []
+        for _ in range(levels - 1):
+            value = [value] if kind is list or levels == 2 else {"in": value}
+        return value if kind is list else [value]
+
+    def allowed(items):
+        with contextlib.suppress(InvalidRequest), testing.fake():
+            return bool(jobs.enqueue_many(items))
+        return False
+
+    for levels in range(195, 206):
+        deep = {"type": "email.send", "args": nested(levels)}
+        assert allowed([deep]) == allowed([deep | {"args": []}, deep]), levels
+
+
+@pytest.mark.django_db
+def test_what_becomes_json_on_the_way_does_so_in_a_batch_too():
+    args = [(mark_safe("<b>"), State.ACTIVE, (1, 2), {"a": True}), [(1, 2), 1.0, True, None]]
+
+    made = jobs.enqueue_many({"type": "email.send", "args": each} for each in [*args, None])
+
+    plain = [["<b>", "active", [1, 2], {"a": True}], [[1, 2], 1.0, True, None], []]
+    assert repr([job.args for job in made]) == repr(plain)
+    assert list(Job.objects.order_by("pk").values_list("args", flat=True)) == plain
+
+
+@pytest.mark.django_db
+def test_what_is_changed_after_enqueueing_is_not_in_the_job():
+    items = [{"type": "email.send", "args": [{"to": "bob"}]} for _ in range(3)]
+
+    made = jobs.enqueue_many(items)
+    items[0]["args"][0]["to"] = "ann"
+
+    assert [job.args for job in made] == [[{"to": "bob"}]] * 3
 
 
 def test_a_list_that_contains_itself_is_refused():

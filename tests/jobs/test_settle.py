@@ -172,6 +172,22 @@ def test_the_same_job_twice_in_one_request_is_completed_once(db):
     assert isinstance(second.error, InvalidTransition)
 
 
+def test_of_several_about_one_job_the_first_that_may_is_taken(db):
+    job, other = JobFactory(active=True, attempt=2), JobFactory(active=True)
+    items = [
+        Completion(job.pk, attempt=1, result="old"),
+        Completion(other.pk, result="other"),
+        Completion(job.pk, attempt=2, result="new"),
+        Completion(job.pk, attempt=2, result="late"),
+    ]
+
+    outcomes = engine.complete(items)
+
+    assert [outcome.state for outcome in outcomes] == [None, "completed", "completed", None]
+    job.refresh_from_db()
+    assert job.result == "new"
+
+
 def test_nothing_to_settle_is_no_error(db):
     assert engine.complete([]) == []
 

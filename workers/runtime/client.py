@@ -19,7 +19,7 @@ from jobs import engine, wakeup
 from jobs.conf import ojs_settings
 from jobs.database import atomic, connection
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
-from jobs.envelope import envelope
+from jobs.envelope import claimed_envelope
 from jobs.errors import Conflict, OJSError
 from workers import protocol
 from workers.lifecycle import WorkerState
@@ -232,9 +232,7 @@ class LocalClient:
             checkpoint=None
             if job.checkpoint is None
             else orjson.loads(orjson.dumps(job.checkpoint)),
-            document=lambda: orjson.loads(
-                orjson.dumps(envelope(job, job.errors, for_worker=True), default=str)
-            ),
+            document=lambda: orjson.loads(orjson.dumps(claimed_envelope(job), default=str)),
         )
 
     def wait(self, request: Request | None, bell: Bell, timeout: float) -> list[JobContext]:

@@ -12,7 +12,7 @@ from jobs.api.base import dumps
 from jobs.api.body import parse_json
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob
-from jobs.envelope import envelope
+from jobs.envelope import claimed_envelope
 from jobs.errors import InvalidPayload, InvalidRequest
 from jobs.identifiers import parse_uuid
 from workers.protocol import Completion, Description, Failure
@@ -94,7 +94,7 @@ def pulled(job: ClaimedJob) -> bytes:
         args = orjson.loads(dumps(job.args))
         if len(args) == 2:
             document["plan"], document["inputs"] = args
-    return dumps(document | envelope(job, job.errors, for_worker=True))
+    return dumps(document | claimed_envelope(job))
 
 
 def pushed(queue: str, document: Document) -> Document:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any
 
 from django.utils import timezone
@@ -10,8 +11,13 @@ from django.utils import timezone
 from jobs.api.base import error_document, status_of
 from jobs.conf import ojs_settings
 from jobs.envelope import milliseconds
+from jobs.lifecycle import State
 from jobs.timestamps import format_timestamp
 from workers.protocol import Outcome, Reply
+
+COMPLETED = State.COMPLETED.value
+# What one statement settles has one time.
+_moment = lru_cache(maxsize=16)(format_timestamp)
 
 
 def seconds(value: timedelta) -> float:
@@ -48,14 +54,13 @@ def heartbeat(reply: Reply) -> dict[str, Any]:
 
 def completed(outcome: Outcome) -> dict[str, Any]:
     assert outcome.at is not None
-    job_id = str(outcome.job_id)
     return {
         "acknowledged": True,
-        "job_id": job_id,
-        "id": job_id,
-        "state": str(outcome.state),
+        "job_id": outcome.job_id,
+        "id": outcome.job_id,
+        "state": COMPLETED,
         "attempt": outcome.attempt,
-        "completed_at": format_timestamp(outcome.at),
+        "completed_at": _moment(outcome.at),
     }
 
 

@@ -12,6 +12,7 @@ from jobs import fields
 from jobs.conf import ojs_settings
 from jobs.errors import InvalidRequest, PermissionDenied
 from jobs.fields import Document, missing, refuse, wrong_type
+from jobs.identifiers import parse_uuid
 from workers import admission
 from workers.lifecycle import WorkerState
 from workers.protocol import Completion, Description, Failure
@@ -24,6 +25,7 @@ REPORTED = {
     "drain": WorkerState.QUIET,
 }
 LARGEST_PID = 2**32
+MOST_ATTEMPTS = 2**31 - 1
 STRATEGIES = ("strict", "weighted")
 """How a fetch looks into its queues (OJS priority §7)."""
 
@@ -203,10 +205,25 @@ def several(body: Document, name: str) -> list[Document] | None:
 def completions(
     items: list[Document], name: str, caller: Any, sender: str | None
 ) -> list[Completion]:
-    return [
-        _at(f"{name}[{index}]", completion, {"worker_id": sender, **item}, caller)
-        for index, item in enumerate(items)
-    ]
+    is_named = sender is not None or not ojs_settings.REQUIRE_WORKER_ID
+    found = []
+    for index, item in enumerate(items):
+        plain = _plain_completion(item, sender) if is_named else None
+        if plain is None:
+            said = {"worker_id": sender, **item}
+            plain = _at(f"{name}[{index}]", completion, said, caller)
+        found.append(plain)
+    return found
+
+
+def _plain_completion(item: Document, sender: str | None) -> Completion | None:
+    """What `completion` would read of one among a hundred; None where it must look closer."""
+    job_id, attempt = parse_uuid(item.get("job_id")), item.get("attempt")
+    if job_id is None or "worker_id" in item:
+        return None
+    if attempt is not None and (type(attempt) is not int or not 1 <= attempt <= MOST_ATTEMPTS):
+        return None
+    return Completion(job_id, sender, attempt, item.get("result"))
 
 
 def failures(items: list[Document], name: str, caller: Any, sender: str | None) -> list[Failure]:
@@ -231,7 +248,7 @@ def completion(body: Document, caller: Any) -> Completion:
     return Completion(
         fields.job_id(body),
         worker_id=settling_worker_id(body, caller),
-        attempt=fields.integer(body, "attempt", least=1, most=2**31 - 1),
+        attempt=fields.integer(body, "attempt", least=1, most=MOST_ATTEMPTS),
         result=body.get("result"),
     )
 
@@ -241,7 +258,7 @@ def failure(body: Document, caller: Any) -> Failure:
     found = Failure(
         fields.job_id(body),
         worker_id=settling_worker_id(body, caller),
-        attempt=fields.integer(body, "attempt", least=1, most=2**31 - 1),
+        attempt=fields.integer(body, "attempt", least=1, most=MOST_ATTEMPTS),
         release=fields.boolean(body, "requeue"),
         retry_in=fields.period(body, "retry_in"),
     )

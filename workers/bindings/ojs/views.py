@@ -13,7 +13,7 @@ from jobs.api.base import OJSViewSet, Response, request_id
 from jobs.api.jobs import parse_id
 from jobs.api.system import backend_health, health_document
 from jobs.conf import ojs_settings
-from jobs.envelope import envelope
+from jobs.envelope import claimed_envelope
 from jobs.timestamps import format_timestamp
 from workers import admission, protocol, reaper
 
@@ -102,7 +102,7 @@ class WorkerViewSet(OJSViewSet):
             jobs = protocol.fetch(**asked)
         if not jobs and wait:
             jobs = _wait_for_jobs(asked, wait)
-        document["jobs"] = [envelope(job, job.errors, for_worker=True) for job in jobs]
+        document["jobs"] = [claimed_envelope(job) for job in jobs]
         return Response(document)
 
     def ack(self, request: Any, job_id: str | None = None) -> Response:

@@ -12,7 +12,7 @@ from jobs import fields
 from jobs.api.base import dumps
 from jobs.api.body import parse_json
 from jobs.engine import Line, Outcome
-from jobs.envelope import envelope
+from jobs.envelope import claimed_envelope
 from jobs.errors import InvalidPayload, InvalidRequest, OJSError
 from jobs.fields import Document, missing, refuse, wrong_type
 from jobs.timestamps import format_timestamp
@@ -235,7 +235,7 @@ def _error(error: Document, failure: Failure) -> None:
 
 def assignment(job: Any) -> str:
     """A job for a worker; logs about it are wanted (Rota, Status), whatever is done with them."""
-    about = envelope(job, job.errors, for_worker=True)
+    about = claimed_envelope(job)
     return dumps({"type": "assignment", "job": about, "logs": True}).decode()
 
 
