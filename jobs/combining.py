@@ -1,8 +1,9 @@
 """Doing at once what several threads ask for at the same time, as a group commit does.
 
-Whoever finds nothing under way does its own, so that an idle process loses no time. Whoever comes
-meanwhile waits; then one of those that wait does it for all of them, in one statement and with one
-commit, and the others need nothing but its answer, not even a connection.
+Whoever finds little under way does its own at once, so that a process with little to do loses no
+time. Whoever comes when there is enough waits; then one of those that wait does it for all of them,
+in one statement and with one commit, and the others need nothing but its answer, not even a
+connection.
 """
 
 from __future__ import annotations
@@ -39,21 +40,21 @@ class Combiner(Generic[Item, Answer]):
     """Where threads that want the same kind of thing meet."""
 
     def __init__(
-        self, together: Callable[[list[Item]], Sequence[Answer | None]], *, most: int, abreast: int = 2
+        self, together: Callable[[list[Item]], Sequence[Answer | None]], *, most: int, abreast: int
     ) -> None:
         """
         Args:
             together: does the items, in the thread of one that asked; returns an answer to each,
                 None for one that was left alone.
             most: items that are done at once.
+            abreast: how often that may be under way at the same time.
         """
         self._together = together
         self._most = most
+        self._abreast = abreast
         self._lock = threading.Lock()
         self._waiting: list[_Place[Item, Answer]] = []
         self._leaders: set[_Place[Item, Answer]] = set()
-        import os
-        self._abreast = int(os.environ.get("ABREAST", abreast))
 
     def do(self, key: Hashable, item: Item) -> Answer | None:
         """Do `item`, maybe with others; None where it was left alone, or the others failed.
@@ -62,11 +63,11 @@ class Combiner(Generic[Item, Answer]):
             key: what two that are done at once must not have in common.
         """
         place: _Place[Item, Answer] = _Place(key, item)
-        with self._lock:
-            self._waiting.append(place)
-            if len(self._leaders) < self._abreast:
-                self._appoint(place)
         try:
+            with self._lock:
+                self._waiting.append(place)
+                if len(self._leaders) < self._abreast:
+                    self._appoint(place)
             self._wait(place)
             if place.taken:
                 answers = self._together([one.item for one in place.taken])

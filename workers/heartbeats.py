@@ -213,7 +213,9 @@ def _send_signals(heartbeat: Heartbeat, written: Written) -> None:
     if written.fell_quiet and worker_quieted.has_listeners():
         send_on_commit(worker_quieted, Worker, **about)
     if jobs_extended.has_listeners():
-        extended = set(heartbeat.job_ids().values()) if written.extended is None else written.extended
+        extended = written.extended
+        if extended is None:
+            extended = {job_id for job_id in heartbeat.job_ids().values() if job_id is not None}
         if extended:
             send_on_commit(jobs_extended, Worker, job_ids=list(extended), **about)
 

@@ -2,8 +2,8 @@
 
 Most of a fleet's heartbeats say nothing new: the worker lives, and goes on with the jobs that it
 holds. One statement writes all of those that several threads of a server process have in hand. It
-waits for nobody: a worker of which a row is locked, or of which anything at all is not as it was,
-is left to the way of its own (`heartbeats`), which waits, decides and explains.
+waits for nobody: what concerns a worker of which a row is locked, or that has lost a job, or says
+another state than before, is left to `heartbeats`, which waits, decides and explains.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 MOST = 32
 """Heartbeats of one statement."""
+ABREAST = 3
+"""Statements of a process at the same time. With one, PostgreSQL would be idle whenever the thread
+that got its answer is not running yet, and whenever the disk is waited for."""
 MOST_JOBS = 100
 """Jobs of one of them: its rows stay locked until all are written."""
 
@@ -37,8 +40,9 @@ REPEATED = {
     "started_at": "timestamptz",
     "version": "text",
 }
-"""What heartbeats may repeat or correct of a worker's description. One that says more goes its own
-way."""
+"""What heartbeats may repeat or correct of a worker's description."""
+OWN_WAY = ("protocol", "heartbeat_timeout")
+"""What only some protocols say: such heartbeats go their own way."""
 
 # Only what is sure to be written is: rows that nobody else has locked, of workers that say what
 # they said before, with all the jobs they name in their hands. SKIP LOCKED waits for nothing, so
@@ -133,7 +137,7 @@ def write(heartbeat: Heartbeat) -> Standing | None:
         return None
     combiner = _combiners.get(database)
     if combiner is None:
-        combiner = _combiners.setdefault(database, Combiner(_write_all, most=MOST))
+        combiner = _combiners.setdefault(database, Combiner(_write_all, most=MOST, abreast=ABREAST))
     return combiner.do(heartbeat.worker_id, _said(heartbeat))
 
 
@@ -143,7 +147,7 @@ def _is_usual(heartbeat: Heartbeat) -> bool:
     return (
         len(jobs) <= MOST_JOBS
         and all(map(UUID_PATTERN.fullmatch, jobs))
-        and (said is None or (said.protocol is None and said.heartbeat_timeout is None))
+        and (said is None or not any(getattr(said, name) is not None for name in OWN_WAY))
         and not ojs_settings.RECORD_HEARTBEATS
     )
 
