@@ -39,6 +39,7 @@ REPEATED = {
     "labels": "jsonb",
     "started_at": "timestamptz",
     "version": "text",
+    "job_versions": "jsonb",
 }
 """What heartbeats may repeat or correct of a worker's description."""
 OWN_WAY = ("protocol", "heartbeat_timeout")

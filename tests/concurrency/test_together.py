@@ -258,7 +258,13 @@ def test_a_member_of_the_description_is_written_together_or_goes_its_own_way():
 # The same, alone and together
 
 SAID = Description(
-    hostname="host", pid=2**31, queues=["a", "b"], concurrency=3, labels=["ä"], version="v/1"
+    hostname="host",
+    pid=2**31,
+    queues=["a", "b"],
+    concurrency=3,
+    labels=["ä"],
+    version="v/1",
+    job_versions={"a": [1, None]},
 )
 WORKERS: list[dict[str, Any]] = [
     {"state": state, "directive": directive, "sequence": 5}
