@@ -193,7 +193,7 @@ class Alike(Sequence[NewJob]):
 
 def kinds(new: Sequence[NewJob]) -> Sequence[NewJob]:
     """Jobs that stand for all of them, for questions that arguments have no say in."""
-    return [new.model] if isinstance(new, Alike) else new
+    return [new.model] if type(new) is Alike else new
 
 
 def in_parts(new: Sequence[Any], size: int) -> Sequence[Sequence[Any]]:
