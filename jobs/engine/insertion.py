@@ -11,7 +11,7 @@ import orjson
 from django.utils import timezone
 
 from .. import maintenance, wakeup
-from ..batches import Alike, kinds
+from ..batches import Alike, kinds, told_of_all
 from ..conf import ojs_settings
 from ..database import atomic, is_postgresql, run
 from ..events import job_event, record
@@ -198,7 +198,7 @@ def insert(new: Sequence[NewJob], *, admitted: bool) -> int:
 
 def stamp(new: Sequence[NewJob], now: datetime) -> None:
     """Write on the jobs what only the server knows."""
-    for job in new:
+    for job in told_of_all(new):
         job.created_at = job.enqueued_at = now
         if job.pending:
             job.state = State.PENDING
@@ -220,7 +220,6 @@ def _insert_postgresql(new: Sequence[NewJob], admitted: bool) -> int:
         ((now, stored),) = run(
             statement(alike=alike, told=told, guarded=not admitted, chosen=chosen),
             _alike(new, records[0]) if alike else _each(new, records),
-            meanwhile=(lambda: new.jobs) if isinstance(new, Alike) else None,
         )
     stamp(new, now)
     return stored

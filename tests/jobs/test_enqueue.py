@@ -258,6 +258,27 @@ def test_jobs_that_came_back_are_those_that_are_stored(db):
     assert (jobs[1].meta, jobs[1].tags) == ({"trace": ["t"]}, ["a"])
 
 
+@pytest.mark.parametrize("count", [3, BATCH + 1])
+@pytest.mark.parametrize("looked_at", ["before", "afterwards"])
+def test_it_makes_no_difference_when_the_jobs_of_a_batch_are_looked_at(db, looked_at, count):
+    jobs = new_jobs([{"type": "a", "args": [n], "meta": {"m": 1}} for n in range(count)], ago(0))
+    if looked_at == "before":
+        assert len(list(jobs)) == count
+
+    engine.enqueue(give(jobs, "acme"))
+
+    rows = Job.objects.in_bulk()
+    assert [(job.id, job.project, job.args) for job in jobs] == [
+        (row.id, "acme", row.args) for row in sorted(rows.values(), key=lambda row: row.id)
+    ]
+    assert all(job.created_at == rows[job.id].created_at for job in jobs)
+    # They are what a list of them is.
+    assert jobs == list(jobs) == jobs[:]
+    assert jobs[1] is list(jobs)[1] is jobs[-count + 1]
+    assert repr(jobs[:2]) == repr(list(jobs)[:2])
+    assert all(job.state == State.AVAILABLE for job in jobs)
+
+
 def test_every_job_of_a_batch_gets_what_its_queue_says(db):
     Queue.objects.create(name="slow", config={"default_timeout": 7}, is_guarded=True)
 
