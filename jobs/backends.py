@@ -110,14 +110,16 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
         self.validate_task(task)
         given = normalize_json(list(args)), normalize_json(dict(kwargs))
         sent, meta = encode_arguments(task, *given)
+        asked = options_of(task.func)
         job = enqueue_job(
             self.type_of(task),
             sent,
             queue=task.queue_name,
             priority=task.priority,
             scheduled_at=task.run_after,
-            retry=options_of(task.func).retry or self.options.get("RETRY"),
+            retry=asked.retry or self.options.get("RETRY"),
             meta=meta,
+            version=asked.version,
         )
         if job is None:
             raise InvalidTask("An enqueue middleware dropped the task.")

@@ -23,7 +23,7 @@ SPELLINGS = ("cron", "expression", "schedule")
 POLICIES = {"cancel": OverlapPolicy.CANCEL_PREVIOUS} | {
     policy.value: policy for policy in OverlapPolicy
 }
-TEMPLATE = ("type", "args", "meta", "options", "queue", "schema")
+TEMPLATE = ("type", "args", "meta", "options", "queue", "schema", "version")
 
 
 def new_cron_job(document: Document, now: datetime) -> NewCronJob:

@@ -48,6 +48,7 @@ OPTIONS = frozenset(
         "schema",
         "id",
         "rate_limit",
+        "version",
     }
 )
 MOMENTS = ("scheduled_at", "expires_at")
@@ -82,6 +83,7 @@ def enqueue(
     pending: bool | None = None,
     schema: str | None = None,
     rate_limit: Mapping[str, Any] | None = None,
+    version: str | int | None = None,
     id: UUID | str | None = None,
 ) -> NewJob | None:
     """Make a job, in the transaction the caller is in (OJS core §7.1).
@@ -98,6 +100,8 @@ def enqueue(
         retry: a policy (OJS retry §2); its intervals may be timedeltas.
         rate_limit: `{"key": "stripe", "rate": {"limit": 100, "period": "PT1M"}}`
             (OJS rate limiting §6).
+        version: of the arguments, such as `"2.0"`: only workers that take it are given the job
+            (OJS job versioning §5). `type` may say it as well: `"email.send@2.0"`.
 
     Raises:
         InvalidRequest: a value breaks its rule; `details["field"]` says where.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.db import models
@@ -60,9 +60,20 @@ class JobQuerySet(models.QuerySet["Job"]):
         """Scheduled and retryable jobs whose time has come."""
         return self.filter(state__in=(State.SCHEDULED, State.RETRYABLE), scheduled_at__lte=Now())
 
-    def suiting(self, types: Sequence[str] | None, able: Sequence[str]) -> JobQuerySet:
-        """Jobs that a worker can take: of its types, and in need of nothing it is not able to."""
+    def suiting(
+        self,
+        types: Sequence[str] | None,
+        able: Sequence[str],
+        versions: Mapping[str, Sequence[int | None]],
+    ) -> JobQuerySet:
+        """Jobs that a worker can take: of its types, of versions it takes of them, and in need of
+        nothing it is not able to."""
         jobs = self if types is None else self.filter(type__in=types)
+        for name, (least, below) in versions.items():
+            other = Q(version_number__lt=least or 0)
+            if below is not None:
+                other |= Q(version_number__gte=below)
+            jobs = jobs.exclude(other, type=name)
         needs_nothing = Q(needs__isnull=True)
         if not able:
             return jobs.filter(needs_nothing)

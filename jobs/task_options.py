@@ -4,6 +4,10 @@
     @task_options(concurrency=2, timeout=30, atomic_ack=True, retry={"max_attempts": 5})
     def charge(order): ...
 
+    @task
+    @task_options(version="2.1", versions=">=2.0 <3.0")
+    def invoice(order, currency="EUR"): ...
+
 The framework gives a backend no place for options of a task, so they stay with its function. Below
 or above `@task`, it is the same.
 """
@@ -21,6 +25,7 @@ from django.core.exceptions import ImproperlyConfigured
 from .errors import InvalidRequest
 from .producer import retry_document
 from .retry import InvalidRetryPolicy, RetryPolicy
+from .versions import ALL, Versions, read_versions, version_number
 
 F = TypeVar("F")
 ATTRIBUTE = "ojs_options"
@@ -34,6 +39,8 @@ class TaskOptions:
     timeout: timedelta | None = None
     atomic_ack: bool = False
     retry: dict[str, Any] | None = None
+    version: str | None = None
+    versions: Versions = ALL
 
 
 NONE = TaskOptions()
@@ -45,6 +52,8 @@ def task_options(
     timeout: timedelta | float | None = None,
     atomic_ack: bool = False,
     retry: Mapping[str, Any] | None = None,
+    version: str | None = None,
+    versions: str = "*",
 ) -> Callable[[F], F]:
     """Say how `runjobworker` runs a task.
 
@@ -54,6 +63,10 @@ def task_options(
         atomic_ack: run in a transaction that also completes the job, so that its effects in this
             database happen exactly once. Not for async tasks.
         retry: a policy (OJS retry §2) in place of `OPTIONS["RETRY"]`; intervals may be timedeltas.
+        version: of the arguments that this code enqueues it with, such as `"2.1"` (OJS job
+            versioning §5).
+        versions: those it can run (§8.1): `2.0`, `>=1.0 <3.0`; jobs of others stay in the queue
+            for workers that take them.
 
     Raises:
         ImproperlyConfigured: a value breaks its rule.
@@ -64,7 +77,11 @@ def task_options(
         name = f"Task {function.__module__}.{function.__qualname__}"
         policy = None if retry is None else checked_policy(name, retry)
         limit = checked_limits(name, function, concurrency, timeout, atomic_ack)
-        setattr(function, ATTRIBUTE, TaskOptions(concurrency, limit, atomic_ack, policy))
+        taken = checked_versions(name, versions)
+        if version is not None and version_number(version) is None:
+            raise ImproperlyConfigured(f"{name}: {version!r} is no version such as '2.0'.")
+        asked = TaskOptions(concurrency, limit, atomic_ack, policy, version, taken)
+        setattr(function, ATTRIBUTE, asked)
         return decorated
 
     return remember
@@ -81,6 +98,17 @@ def checked_policy(name: str, policy: Mapping[str, Any]) -> dict[str, Any]:
     except (InvalidRequest, InvalidRetryPolicy) as problem:
         raise ImproperlyConfigured(f"{name}: retry: {problem}") from None
     return document
+
+
+def checked_versions(name: str, text: str) -> Versions:
+    """
+    Raises:
+        ImproperlyConfigured: it is no range of versions.
+    """
+    try:
+        return read_versions(text)
+    except ValueError as problem:
+        raise ImproperlyConfigured(f"{name}: versions: {problem}") from None
 
 
 def options_of(function: Any) -> TaskOptions:

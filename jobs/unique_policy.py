@@ -15,8 +15,9 @@ from . import fields
 from .durations import LONGEST, parse_duration
 from .fields import refuse, wrong_type
 from .lifecycle import TERMINAL, State
+from .versions import version_text
 
-DIMENSIONS = ("type", "queue", "args", "meta")
+DIMENSIONS = ("type", "queue", "args", "meta", "version")
 STATES = tuple(state for state in State if state not in TERMINAL)
 STRATEGIES = ("reject", "replace", "replace_except_schedule", "ignore")
 SPELLINGS = {"use_existing": "ignore"}
@@ -40,12 +41,20 @@ class UniquePolicy:
 
 
 def read_policy(
-    given: Mapping[str, Any], *, type: str, queue: str, args: list[Any], meta: dict[str, Any]
+    given: Mapping[str, Any],
+    *,
+    type: str,
+    queue: str,
+    args: list[Any],
+    meta: dict[str, Any],
+    version: int | None = None,
 ) -> UniquePolicy:
     """Check a policy and compute the key of the job it came with (§2, §4).
 
     Besides the document's `keys`, the `key` of the public clients is taken: a list of dimensions,
-    a list of fields of the arguments, or a text that is the key.
+    a list of fields of the arguments, or a text that is the key. Jobs of different versions are
+    different jobs, unless the policy names its dimensions and `version` is none (OJS job
+    versioning §15.5).
 
     Raises:
         InvalidRequest: it breaks a rule of §2.2; `details["field"]` names the member.
@@ -72,6 +81,8 @@ def read_policy(
                 "unique.meta_keys", "A unique policy over 'meta' must name its 'meta_keys'."
             )
         dimensions["meta"] = {name: meta[name] for name in meta_keys if name in meta}
+    if version is not None and (not keys or "version" in keys):
+        dimensions["version"] = version_text(version)
     return UniquePolicy(
         unique_key(dimensions), _states(document), _period(document), _strategy(document)
     )
@@ -125,7 +136,7 @@ def number(value: int | float) -> str:
 
 
 def _keys(document: dict[str, Any]) -> tuple[list[str], list[str] | None]:
-    """Return the dimensions, and the fields of the arguments if only some count."""
+    """Return the dimensions it names, and the fields of the arguments if only some count."""
     keys = _texts(document, "unique.keys")
     args_keys = _texts(document, "unique.args_keys")
     if keys is None and isinstance(document.get("unique.key"), list):
@@ -143,7 +154,7 @@ def _keys(document: dict[str, Any]) -> tuple[list[str], list[str] | None]:
             )
     if not isinstance(document.get("unique.key", ""), str | list):
         raise wrong_type("unique.key", "array", document["unique.key"])
-    return keys or ["type"], args_keys
+    return keys or [], args_keys
 
 
 def _texts(document: dict[str, Any], field: str) -> list[str] | None:

@@ -27,6 +27,7 @@ from .lifecycle import State
 from .retry import InvalidRetryPolicy, RetryPolicy
 from .time_limits import TIME_LIMITS, take_time_limits
 from .unique_policy import UniquePolicy, read_policy
+from .versions import split_type, take_version
 
 # Core §5.1 has lower case only; the conformance document and the JSON schema take both, and the
 # public cases use hyphens.
@@ -86,6 +87,7 @@ OPTION_NAMES = frozenset(
         "pending",
         "result_ttl",
         "rate_limit",
+        "version",
     }
 )
 ENVELOPE_NAMES = frozenset({"specversion", "id", "type", "args", "meta", "options"})
@@ -117,6 +119,8 @@ class NewJob:
     scheduled_at: datetime | None = None
     expires_at: datetime | None = None
     tags: list[str] = field(default_factory=list)
+    version_number: int | None = None
+    """Of its arguments, as a number (`jobs.versions`); the attributes have it as it was sent."""
     attributes: dict[str, Any] = field(default_factory=dict)
     project: str = ""
     """Whose it will be: never the client's to say, but its key's."""
@@ -186,8 +190,9 @@ def new_job(document: Document, now: datetime) -> NewJob:
 
 
 def _checked(document: Document, options: Document, now: datetime) -> NewJob:
+    named, version = split_type(document)
     job = NewJob(
-        type=fields.required_text(document, "type", pattern=TYPE_PATTERN, longest=TYPE_LENGTH),
+        type=fields.required_text(named, "type", pattern=TYPE_PATTERN, longest=TYPE_LENGTH),
         args=read_args(document),
         id=uuid7(),
     )
@@ -211,12 +216,18 @@ def _checked(document: Document, options: Document, now: datetime) -> NewJob:
     take_time_limits(job, options, now)
     _take_retry(job, options)
     _take_result_ttl(job, options)
+    take_version(job, options, version)
     if options.get("rate_limit") is not None:
         job.rate_limit = rate_policy.job_policy(options["rate_limit"], job.queue)
     unique = fields.mapping(options, "unique")
     if unique is not None:
         job.unique = read_policy(
-            unique, type=job.type, queue=job.queue, args=job.args, meta=job.meta
+            unique,
+            type=job.type,
+            queue=job.queue,
+            args=job.args,
+            meta=job.meta,
+            version=job.version_number,
         )
     _keep_the_rest(job, document, options)
     return job

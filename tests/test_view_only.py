@@ -83,6 +83,8 @@ def addresses() -> Iterator[str]:
     known = {
         "job_id": Job.objects.filter(state="active").latest("pk").pk,
         "worker_id": "web-4",
+        "type": "email.send",
+        "version": "2.0",
         "workflow_id": Workflow.objects.get(name="etl").pk,
         "key": RateLimit.objects.first(),
         "action_id": OperatorAction.objects.latest("pk").pk,

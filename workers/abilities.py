@@ -1,8 +1,11 @@
-"""What a job may ask of a worker: the words in its `meta.capabilities`."""
+"""What a job may ask of a worker: the words in its `meta.capabilities`, and its version."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+from jobs.versions import Versions
 
 ITSELF = "worker:"
 """`worker:<id>` in what a job needs keeps it for one worker."""
@@ -14,3 +17,8 @@ def able(worker_id: str, labels: Sequence[str], capabilities: Sequence[str]) -> 
         return []
     said = [*labels, *capabilities]
     return [*(word for word in said if not word.startswith(ITSELF)), f"{ITSELF}{worker_id}"]
+
+
+def takes_version(worker: Any, type: str, number: int | None) -> bool:
+    """Whether it takes jobs of this type and version: any, where it says nothing of the type."""
+    return number in Versions(*(worker.job_versions or {}).get(type, ()))

@@ -50,6 +50,8 @@ class Description:
     capabilities: list[str] | None = None
     details: dict[str, Any] | None = None
     specs: dict[str, str] | None = None
+    job_versions: dict[str, list[int | None]] | None = None
+    """Job type → bounds of the versions it takes (OJS job versioning §8.1)."""
 
     def given(self) -> dict[str, Any]:
         pairs = ((name, getattr(self, name)) for name in self.__slots__)
@@ -122,6 +124,7 @@ BEAT = """
                started_at = coalesce(%(started_at)s::timestamptz, started_at),
                protocol = coalesce(%(protocol)s::text, protocol),
                version = coalesce(%(version)s::text, version),
+               job_versions = coalesce(%(job_versions)s::jsonb, job_versions),
                heartbeat_timeout = coalesce(%(heartbeat_timeout)s::interval, heartbeat_timeout)
           FROM before
          WHERE worker.worker_id = before.worker_id
@@ -226,6 +229,9 @@ def _write_postgresql(heartbeat: Heartbeat) -> Written | None:
             "started_at": said.started_at,
             "protocol": said.protocol,
             "version": said.version,
+            "job_versions": None
+            if said.job_versions is None
+            else orjson.dumps(said.job_versions).decode(),
             "heartbeat_timeout": said.heartbeat_timeout,
             # An array as PostgreSQL spells it: they are looked through already.
             "job_ids": f"{{{','.join(job_ids)}}}",

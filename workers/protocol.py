@@ -77,6 +77,8 @@ def register(
             "sequence": None,
             "left_at": None,
         }
+        # Ranges that a registration leaves out are not in force any more.
+        fresh.setdefault("job_versions", None)
         if known is None:
             worker, _ = Worker.objects.update_or_create(pk=worker_id, defaults=fresh)
         else:
@@ -283,7 +285,7 @@ def _asked(
         return asked | {"gate": standing.GATE}
     found = standing.look(worker_id)
     room = count if found.room is None else min(count, found.room)
-    return asked | {"count": room, "able": found.able}
+    return asked | {"count": room, "able": found.able, "versions": found.versions}
 
 
 def exchange(

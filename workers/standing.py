@@ -7,7 +7,7 @@ like one that declared nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from jobs.engine import Gate
@@ -32,7 +32,8 @@ GATE = Gate(f"""
                     SELECT coalesce(jsonb_agg(word), '[]')
                       FROM jsonb_array_elements_text(worker.labels || worker.capabilities) AS word
                      WHERE NOT starts_with(word, '{ITSELF}')) || to_jsonb('{ITSELF}' || me.id)
-                    END AS able
+                    END AS able,
+               nullif(worker.job_versions, '{{}}') AS versions
           FROM (SELECT %(worker_id)s::varchar(255) AS id) AS me
      LEFT JOIN ojs_workers_worker AS worker ON worker.worker_id = me.id""")
 
@@ -41,17 +42,19 @@ class Standing(NamedTuple):
     room: int | None
     """How many more jobs it may have; None where it decides for itself."""
     able: Sequence[str]
+    versions: Mapping[str, Sequence[int | None]]
 
 
 def look(worker_id: str) -> Standing:
     """The same, where a fetch takes several statements."""
     worker = Worker.objects.filter(pk=worker_id).first() if worker_id else None
     if worker is None:
-        return Standing(None, able(worker_id, [], []))
+        return Standing(None, able(worker_id, [], []), {})
     words = able(worker_id, worker.labels, worker.capabilities)
+    versions = worker.job_versions or {}
     if not worker.may_fetch:
-        return Standing(0, words)
+        return Standing(0, words, versions)
     if worker.concurrency is None:
-        return Standing(None, words)
+        return Standing(None, words, versions)
     in_hand = Job.objects.filter(reserved_by=worker_id, reserved_for__isnull=False).count()
-    return Standing(worker.concurrency - in_hand, words)
+    return Standing(worker.concurrency - in_hand, words, versions)

@@ -21,6 +21,7 @@ from ..envelope import ERROR_FIELDS, envelope
 from ..lifecycle import State
 from ..models import Job
 from ..redaction import may_see, redact_told
+from ..versions import version_text
 from . import display
 from .base import ReadOnlyModelAdmin
 from .copying import copy_view, may_copy
@@ -32,6 +33,7 @@ from .why import why
 
 OPTIONAL = {
     "project": "project",
+    "shown_version": "version_number",
     "tag_list": "tags",
     "shown_progress": "progress_report",
     "shown_workflow": "workflow_id",
@@ -68,6 +70,7 @@ class JobPages(ReadOnlyModelAdmin):
                 "fields": (
                     "identity",
                     ("type", "queue"),
+                    "shown_version",
                     ("shown_state", "attempts", "priority"),
                     "project",
                     "tag_list",
@@ -206,6 +209,10 @@ class JobPages(ReadOnlyModelAdmin):
     @admin.display(description=_("id"))
     def identity(self, job: Job) -> SafeString:
         return format_html("<code>{}</code>", job.pk)
+
+    @admin.display(description=_("version"))
+    def shown_version(self, job: Job) -> str:
+        return version_text(job.version_number) if job.version_number is not None else ""
 
     @admin.display(description=_("tags"))
     def tag_list(self, job: Job) -> str | SafeString:

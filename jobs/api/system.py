@@ -24,6 +24,7 @@ from ..models import (
     Job,
     JobCounter,
     JobError,
+    JobSchema,
     Maintenance,
     ProgressReport,
     Queue,
@@ -58,6 +59,7 @@ EXTENSIONS = [
     "urn:ojs:ext:admin-api",
     "urn:ojs:ext:backpressure",
     "urn:ojs:ext:bulk-operations",
+    "urn:ojs:ext:experimental:job-versioning",
     "urn:ojs:ext:progress",
     "urn:ojs:ext:queue-config",
     "urn:ojs:ext:rate-limiting",
@@ -174,6 +176,7 @@ class ConformanceViewSet(OJSViewSet):
             QueueFlow,
             QueuePolicy,
             Maintenance,
+            JobSchema,
         ):
             model._default_manager.all().delete()
         engine.forget_queues()

@@ -11,7 +11,7 @@ available a moment before: a fetch does not depend on the reaper.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import cache
@@ -34,16 +34,18 @@ from .workflows import mark_started
 # planner must guess, the statement is planned anew each time, which costs as much as running it.
 # Whether there is maintenance is asked once, of an empty table.
 # Due jobs are only looked at for the places that available ones leave.
-# There is always a row to read: it says too that nothing was taken because of limits.
+# There is always a row to read: it says too that nothing was taken, because of limits or because
+# the worker takes some versions of jobs only. Another statement takes them then: neither makes this
+# one longer for all others.
 CLAIM = """
     WITH gate AS MATERIALIZED ({gate}
     ), entry AS MATERIALIZED (
-        SELECT greatest(least(room, {limit}), 0) AS room, able, {limited} AS is_limited
+        SELECT greatest(least(room, {limit}), 0) AS room, able, versions, {limited} AS is_limited
           FROM gate
     ), wanted AS MATERIALIZED (
         SELECT name
           FROM (SELECT unnest(%(queues)s::text[]) AS name LIMIT {queues}) AS named
-         WHERE EXISTS (SELECT 1 FROM entry WHERE room > 0 AND NOT is_limited)
+         WHERE EXISTS (SELECT 1 FROM entry WHERE room > 0 AND NOT is_limited AND versions IS NULL)
            AND NOT coalesce((
                SELECT paused_at IS NOT NULL
                       AND coalesce(paused_until > statement_timestamp(), true)
@@ -61,7 +63,7 @@ CLAIM = """
              WHERE state = 'available'
                AND queue = wanted.name
                AND rate_key = ''{types}
-               AND (needs IS NULL OR needs <@ (SELECT able FROM entry)){project}
+               AND (needs IS NULL OR needs <@ (SELECT able FROM entry)){versions}{project}
                AND (expires_at IS NULL OR expires_at > statement_timestamp())
           ORDER BY priority DESC, enqueued_at, id
              LIMIT {limit}
@@ -77,7 +79,7 @@ CLAIM = """
              WHERE state IN ('scheduled', 'retryable')
                AND queue = wanted.name
                AND rate_key = ''{types}
-               AND (needs IS NULL OR needs <@ (SELECT able FROM entry)){project}
+               AND (needs IS NULL OR needs <@ (SELECT able FROM entry)){versions}{project}
                AND scheduled_at <= statement_timestamp()
                AND (expires_at IS NULL OR expires_at > statement_timestamp())
           ORDER BY scheduled_at
@@ -118,7 +120,8 @@ CLAIM = """
            (SELECT jsonb_build_object('state', kept.state, 'sequence', kept.sequence)::text
               FROM ojs_jobs_checkpoint AS kept
              WHERE kept.job_id = claimed.id AND NOT kept.is_cleared),
-           CASE WHEN is_limited THEN jsonb_build_array(entry.room, entry.able)::text END
+           CASE WHEN is_limited OR versions IS NOT NULL
+                THEN jsonb_build_array(room, able, versions, is_limited)::text END
       FROM entry
  LEFT JOIN claimed ON true
   ORDER BY array_position(%(queues)s::text[], queue::text), priority DESC, enqueued_at, id
@@ -132,6 +135,11 @@ LIMITED = """EXISTS (
                SELECT 1
                  FROM ojs_jobs_queue
                 WHERE (concurrency IS NOT NULL OR has_limits) AND name = ANY(%(queues)s::text[]))"""
+# Of a type that the worker says nothing about both bounds are null: a range of everything.
+VERSIONS = """
+               AND (version_number IS NULL OR version_number <@ int8range(
+                    (%(versions)s::jsonb -> type ->> 0)::bigint,
+                    (%(versions)s::jsonb -> type ->> 1)::bigint))"""
 TYPES = "\n               AND type = ANY(%(types)s::text[])"
 # The second condition is what the partial index says: a parameter could be empty.
 PROJECT = "\n               AND project = %(project)s AND project <> ''"
@@ -146,9 +154,19 @@ TOLD = """, told AS (
     )"""
 
 
+ANY_VERSION: Mapping[str, Sequence[int | None]] = {}
+
+
 @cache
 def _statement(
-    gate: str, limit: int, queues: int, limited: bool, typed: bool, told: bool, owned: bool
+    gate: str,
+    limit: int,
+    queues: int,
+    limited: bool,
+    typed: bool,
+    told: bool,
+    owned: bool,
+    versioned: bool,
 ) -> str:
     times = {name: TIME.format(name) for name in ("created_at", "enqueued_at")}
     return CLAIM.format(
@@ -159,6 +177,7 @@ def _statement(
         shown=ERRORS_SHOWN,
         types=TYPES if typed else "",
         project=PROJECT if owned else "",
+        versions=VERSIONS if versioned else "",
         told=TOLD if told else "",
         started_at=STARTED,
         **times,
@@ -188,6 +207,7 @@ def ask(
     count: int = 1,
     types: Sequence[str] | None = None,
     able: Sequence[str] = (),
+    versions: Mapping[str, Sequence[int | None]] = ANY_VERSION,
     visibility_timeout: timedelta | None = None,
     limited: bool = True,
     project: str = "",
@@ -202,7 +222,8 @@ def ask(
         visibility_timeout: for jobs that name none of their own.
         limited: some of the queues may cap their active jobs; False spares the look.
         project: whose jobs; empty means everybody's.
-        gate: what else must be asked of the worker, instead of `able`; on PostgreSQL only.
+        versions: bounds of the versions it takes, by job type; any of a type not named.
+        gate: what else must be asked of the worker, instead of both; on PostgreSQL only.
     """
     if count < 1 or types == []:
         return None
@@ -213,6 +234,7 @@ def ask(
         types,
         visibility_timeout or ojs_settings.VISIBILITY_TIMEOUT,
         able,
+        versions,
         project,
         limited,
         gate,
@@ -220,15 +242,20 @@ def ask(
 
 
 def given(asked: Asked, rows: Sequence[Sequence[Any]]) -> list[ClaimedJob]:
-    """The jobs that the statement took; those behind limits, which it leaves, are taken now."""
-    behind_limits = rows[0][-1]
-    if behind_limits is None:
+    """The jobs that the statement took, or those that it left, and that are taken now."""
+    left = rows[0][-1]
+    if left is None:
         return _tell(asked, _read(rows))
-    room, able = orjson.loads(behind_limits)
+    room, able, versions, is_limited = orjson.loads(left)
     if not room:
         return []
-    within = replace(asked, count=room, able=able, limited=False, gate=OPEN)
-    return _tell(asked, limits.claim_within(lambda one: _read(run(*statement(one))), within))
+    versions = versions or asked.versions
+    within = replace(asked, count=room, able=able, versions=versions, limited=False, gate=OPEN)
+    return _tell(asked, limits.claim_within(_take, within) if is_limited else _take(within))
+
+
+def _take(asked: Asked) -> list[ClaimedJob]:
+    return _read(run(*statement(asked)))
 
 
 def statement(asked: Asked) -> tuple[str, dict[str, Any]]:
@@ -241,6 +268,7 @@ def statement(asked: Asked) -> tuple[str, dict[str, Any]]:
         asked.types is not None,
         ojs_settings.RECORD_EVENTS,
         bool(asked.project),
+        bool(asked.versions),
     )
     return text, {
         "queues": asked.queues,
@@ -248,6 +276,7 @@ def statement(asked: Asked) -> tuple[str, dict[str, Any]]:
         "visibility_timeout": asked.period,
         "types": list(asked.types or ()),
         "able": orjson.dumps(list(asked.able)).decode(),
+        "versions": orjson.dumps(asked.versions).decode(),
         "project": asked.project,
     }
 

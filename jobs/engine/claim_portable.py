@@ -58,7 +58,7 @@ def take(asked: Asked) -> list[ClaimedJob]:
         ids: list[UUID] = []
         wanted = open_queues(asked.queues)
         # Those with a rate limit are claimed by `limits` alone.
-        suiting = Job.objects.unexpired().suiting(asked.types, asked.able)
+        suiting = Job.objects.unexpired().suiting(asked.types, asked.able, asked.versions)
         fetchable = own(suiting, asked.project).filter(rate_key="")
         fetchable = fetchable.select_for_update(
             skip_locked=connection().features.has_select_for_update_skip_locked

@@ -21,12 +21,13 @@ class Gate:
     """
 
     sql: str
-    """A SELECT of one row: `room`, how many more jobs it may have (null: any number), and `able`,
-    a JSON array of what it can do. It may use %(worker_id)s."""
+    """A SELECT of one row: `room`, how many more jobs it may have (null: any number), `able`, a
+    JSON array of what it can do, and `versions`, null for most: a JSON object of two bounds by job
+    type. It may use %(worker_id)s."""
 
 
 OPEN = Gate("""
-        SELECT NULL::integer AS room, %(able)s::jsonb AS able""")
+        SELECT NULL::integer AS room, %(able)s::jsonb AS able, NULL::jsonb AS versions""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ class Asked:
     """The reservation of jobs that name none of their own."""
     able: Sequence[str]
     """What the worker can do, for jobs that need it."""
+    versions: Mapping[str, Sequence[int | None]]
+    """Job type → bounds of the versions it takes (`jobs.versions`); any of a type not named."""
     project: str
     limited: bool = False
     gate: Gate = OPEN

@@ -23,14 +23,14 @@ from . import bounds
 EVENT_OF = {State.AVAILABLE: "job.enqueued", State.SCHEDULED: "job.scheduled"}
 """A pending job has entered no queue yet; it is told when it is activated."""
 
-GIVEN = ("retry", "scheduled_at", "expires_at")
+GIVEN = ("retry", "scheduled_at", "expires_at", "version_number")
 PERIODS = ("timeout", "visibility_timeout", "total_timeout", "grace_period", "result_ttl")
 FOLLOWED = ("workflow_id", "workflow_index", "followed", "parent_results")
 COLUMNS = (
     *("id", "type", "queue", "args", "meta", "priority", "state", "max_attempts", "retry"),
     *("timeout", "grace_period", "visibility_timeout", "scheduled_at", "expires_at"),
     *("created_at", "enqueued_at", "tags", "attributes", "needs", "project", "result_ttl"),
-    *("rate_key", *FOLLOWED),
+    *("rate_key", "version_number", *FOLLOWED),
 )
 """What a new job and its row call by the same name."""
 
@@ -42,7 +42,7 @@ MEMBERS = """
                expires_at timestamptz, tags jsonb, attributes jsonb, needs jsonb,
                result_ttl double precision, workflow_id uuid, workflow_index integer,
                followed boolean, parent_results jsonb, unique_key text, rate_key text,
-               project text"""
+               project text, version_number bigint"""
 # The database's clock stamps the jobs, so that several servers agree on who came first.
 INSERT = """
     WITH given AS MATERIALIZED (
@@ -57,7 +57,7 @@ INSERT = """
                expires_at, statement_timestamp() AS now, tags, attributes, needs,
                make_interval(secs => result_ttl) AS result_ttl, workflow_id, workflow_index,
                coalesce(followed, false) AS followed, parent_results, unique_key, rate_key,
-               coalesce(project, '') AS project
+               coalesce(project, '') AS project, version_number
           FROM {source} AS said ({own_types}{members})
     ), inserted AS (
         INSERT INTO ojs_jobs_job
@@ -65,12 +65,14 @@ INSERT = """
                 max_attempts, retry, timeout, grace_period, deadline, visibility_timeout,
                 reserved_by, finished_by, unfenced, scheduled_at, expires_at, created_at,
                 enqueued_at, tags, attributes, needs, dead_letter, result_ttl, workflow_id,
-                workflow_index, followed, parent_results, unique_key, rate_key, project)
+                workflow_index, followed, parent_results, unique_key, rate_key, project,
+                version_number)
         SELECT id, type, queue, args, meta, priority, state, 0, false,
                max_attempts, retry, timeout, grace_period, deadline, visibility_timeout,
                '', '', false, scheduled_at, expires_at, now,
                now, tags, attributes, needs, false, result_ttl, workflow_id,
-               workflow_index, followed, parent_results, unique_key, rate_key, project
+               workflow_index, followed, parent_results, unique_key, rate_key, project,
+               version_number
           FROM given{each}
          {guard}
          {taken}

@@ -80,7 +80,8 @@ def claim_within(take: Take, asked: Asked) -> list[ClaimedJob]:
         take: claims available jobs that have no limit of their own.
     """
     claimed: list[ClaimedJob] = []
-    suiting = own(Job.objects.all().suiting(asked.types, asked.able), asked.project)
+    suiting = Job.objects.all().suiting(asked.types, asked.able, asked.versions)
+    suiting = own(suiting, asked.project)
     with atomic():
         queues = open_queues(asked.queues)
         found = Queue.objects.limited().filter(pk__in=queues).order_by("pk")

@@ -16,6 +16,7 @@ from .maintenance import Maintenance
 from .metrics import JobCounter, QueueFlow
 from .queue import Listener, Queue, QueuePolicy
 from .rollup import QueueRollup, QueueSample, Rollup, RollupMark
+from .schema import JobSchema
 from .spec import JobLog, JobSpec
 from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, WorkflowType
 
@@ -33,6 +34,7 @@ __all__ = [
     "JobCounter",
     "JobError",
     "JobLog",
+    "JobSchema",
     "JobSpec",
     "Listener",
     "Maintenance",

@@ -79,6 +79,9 @@ class Job(models.Model):
     """Fields of the envelope that no column holds, returned as they came (OJS core §5.5.4)."""
     needs = models.JSONField(null=True, blank=True)
     """What a worker must be able to do to get it, from `meta.capabilities`; null for nearly all."""
+    version_number = models.BigIntegerField(null=True, blank=True)
+    """The version of its arguments as one number that sorts (`jobs.versions`); null for most. The
+    attributes have it as it was sent."""
     unique_key = models.CharField(max_length=64, null=True, blank=True)  # noqa: DJ001 (see index)
     """What the job's unique policy compares, and null for most (OJS unique jobs §4)."""
     dead_letter = models.BooleanField(default=False)

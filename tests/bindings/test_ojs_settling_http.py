@@ -125,8 +125,12 @@ def test_an_ack_may_name_its_job_in_the_path(api, path):
     job = held()
     body = {} if "{}" in path else {"job_id": str(job.pk)}
 
-    assert api.send(path.format(job.pk), body).status_code == 200
+    reply = api.send(path.format(job.pk), body)
+
+    assert reply.status_code == 200
     assert state_of(job) == State.COMPLETED
+    about = {"id": str(job.pk), "state": "completed", "attempt": job.attempt}
+    assert reply.json().get("job") == (about if "{}" in path else None)
 
 
 @pytest.mark.parametrize("path", ["jobs/{}/nack", "jobs/{}/fail", "workers/nack", "workers/fail"])

@@ -25,6 +25,7 @@ EXTENSIONS = {
     "urn:ojs:ext:admin-api": "ext-admin-api",
     "urn:ojs:ext:backpressure": "ext-backpressure",
     "urn:ojs:ext:bulk-operations": "level-4-advanced/bulk",
+    "urn:ojs:ext:experimental:job-versioning": "ext-job-versioning",
     "urn:ojs:ext:progress": "ext-progress",
     "urn:ojs:ext:queue-config": "level-4-advanced/queue-ops",
     "urn:ojs:ext:rate-limiting": "ext-rate-limiting",

@@ -222,6 +222,11 @@ ENDPOINTS = [
     ("GET", "admin/dead-letter/{id}", "ojs:admin:read"),
     ("DELETE", "admin/dead-letter/{id}", "ojs:admin:purge"),
     ("POST", "admin/dead-letter/{id}/retry", "ojs:admin:write"),
+    ("GET", "admin/schemas/a.type", "ojs:admin:read"),
+    ("GET", "admin/schemas/a.type/versions", "ojs:admin:read"),
+    ("GET", "admin/schemas/a.type/1.0", "ojs:admin:read"),
+    ("PUT", "admin/schemas/a.type/1.0", "ojs:admin:write"),
+    ("DELETE", "admin/schemas/a.type/1.0", "ojs:admin:write"),
     ("GET", "admin/system/maintenance", "ojs:admin:read"),
     ("POST", "admin/system/maintenance", "ojs:admin:write"),
     ("GET", "admin/system/config", "ojs:admin:read"),
@@ -248,6 +253,8 @@ WIDER = {
 }
 """Scope → the wider ones that open the same, for a request that reads and for one that writes."""
 NAMED = {
+    "a.type": "<str:type>",
+    "1.0": "<str:version>",
     "worker-1": "<path:worker_id>",
     "workflow-1": "<str:workflow_id>",
     "cron-1": "<str:name>",

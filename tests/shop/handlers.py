@@ -50,6 +50,11 @@ def echo(context: Any, *args: Any) -> dict[str, Any]:
     return {"args": list(args), "meta": context.meta, "attempt": context.attempt}
 
 
+@handler("shop.versioned", versions=">=2.0 <3.0")
+def versioned(context: Any, *args: Any) -> Any:
+    return context.version
+
+
 @handler("shop.work")
 def work(context: Any, name: str) -> str:
     """Say that it has begun, end when told to, and say whether that was wanted then."""

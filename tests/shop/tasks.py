@@ -28,6 +28,12 @@ def add(left: int, right: int = 0) -> int:
 
 
 @task
+@task_options(version="2.1", versions=">=2.0 <3.0")
+def multiply(left: int, right: int) -> int:
+    return left * right
+
+
+@task
 async def add_slowly(left: int, right: int) -> int:
     return left + right
 

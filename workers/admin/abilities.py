@@ -10,6 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 from jobs.admin import display
 from jobs.models import JobSpec
+from jobs.versions import Versions
 
 from ..models import Worker
 from . import matrix
@@ -31,6 +32,12 @@ class AbilityFields:
         if worker.specs is not None:
             return display.chips(f"{kind} ({spec})" for kind, spec in sorted(worker.specs.items()))
         return gettext("any") if worker.job_types is None else display.chips(worker.job_types)
+
+    @admin.display(description=_("versions of jobs"))
+    def version_list(self, worker: Worker) -> str | SafeString:
+        """Of the types of which it does not run every version (OJS job versioning §8.1)."""
+        taken = sorted((worker.job_versions or {}).items())
+        return display.chips(f"{kind} {Versions(*bounds)}" for kind, bounds in taken)
 
     @admin.display(description=_("job specs"))
     def spec_list(self, worker: Worker) -> str | SafeString:

@@ -18,14 +18,21 @@ from jobs import maintenance
 from jobs.admin import display
 from jobs.admin.maintenance import in_words
 from jobs.conf import ojs_settings
-from jobs.models import CronJob, DeadJob
+from jobs.expressions import JSONArrayHas
+from jobs.lifecycle import State
+from jobs.models import CronJob, DeadJob, Job
 from jobs.models.cron import LATE, Outcome
+from jobs.versions import version_text
 
 from .. import reaper
+from ..abilities import takes_version
 from ..condition import Condition
+from ..models import Worker
 
 MOST = 1000
 """Counted no further."""
+LOOKED_AT = 100
+"""Jobs of one queue."""
 NAMED = 5
 """Cron jobs that are named one by one."""
 
@@ -118,6 +125,29 @@ def unserved_queues(figures: Any) -> Iterator[Item]:
         if row.wait is not None and not row.workers:
             text = _("Jobs wait in “%(queue)s”, and no live worker serves it.")
             yield Item(text % {"queue": row.queue.name}, row.url, is_error=True)
+
+
+@watch
+def unwanted_versions(figures: Any) -> Iterator[Item]:
+    """Versions that nobody takes, among the jobs that would be next in a queue that waits long."""
+    for row in figures.queues:
+        name = row.queue.name
+        if row.wait is None or row.wait <= ojs_settings.WAIT_LIMIT:
+            continue
+        next_ones = Job.objects.filter(queue=name, state=State.AVAILABLE, rate_key="")
+        next_ones = next_ones.order_by("-priority", "enqueued_at", "id")
+        found = next_ones.values_list("type", "version_number")[:LOOKED_AT]
+        versions = {(kind, number) for kind, number in found if number is not None}
+        serving = list(Worker.objects.live().filter(JSONArrayHas("queues", name)))
+        for kind, number in sorted(versions):
+            if any(takes_version(worker, kind, number) for worker in serving):
+                continue
+            text = _(
+                "Version %(version)s of “%(type)s” waits in “%(queue)s”, and no live worker takes "
+                "it."
+            )
+            about = {"version": version_text(number), "type": kind, "queue": name}
+            yield Item(text % about, row.url, is_error=True)
 
 
 @watch

@@ -11,8 +11,9 @@ from jobs import engine
 from jobs.admin.why import reason
 from jobs.expressions import JSONArrayHas
 from jobs.lifecycle import State
+from jobs.versions import version_text
 
-from ..abilities import able
+from ..abilities import able, takes_version
 from ..condition import Condition, condition, in_hand
 from ..models import Worker
 
@@ -36,6 +37,7 @@ def nobody_serves_it(job: Any) -> Iterator[str]:
         return
     suiting = [worker for worker in running if _can_do(worker, job)]
     about |= {"count": len(running), "type": job.type, "needs": ", ".join(job.needs or ())}
+    takes_it = [worker for worker in suiting if takes_version(worker, job.type, job.version_number)]
     if not suiting and job.needs:
         text = _(
             "None of the %(count)d running workers of “%(queue)s” can do what it needs: %(needs)s."
@@ -44,9 +46,15 @@ def nobody_serves_it(job: Any) -> Iterator[str]:
     elif not suiting:
         text = _("None of the %(count)d running workers of “%(queue)s” takes “%(type)s”.")
         yield text % about
-    elif all(_is_busy(worker) for worker in suiting):
+    elif not takes_it:
+        text = _(
+            "None of the %(count)d running workers of “%(queue)s” takes version %(version)s of "
+            "“%(type)s”."
+        )
+        yield text % (about | {"version": version_text(job.version_number)})
+    elif all(_is_busy(worker) for worker in takes_it):
         text = _("All %(count)d workers that serve “%(queue)s” are busy.")
-        yield text % (about | {"count": len(suiting)})
+        yield text % (about | {"count": len(takes_it)})
 
 
 def _can_do(worker: Any, job: Any) -> bool:

@@ -114,6 +114,7 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
             {
                 "fields": (
                     ("capability_list", "type_list"),
+                    "version_list",
                     "spec_list",
                     "hears",
                     "measured",

@@ -9,6 +9,7 @@ from django.db.models.functions import Now
 
 from jobs.api.admin.documents import moment
 from jobs.fields import Document
+from jobs.versions import Versions
 
 from ..condition import condition, in_hand
 from ..fleet import answer_of
@@ -62,6 +63,9 @@ def worker_document(worker: Any) -> dict[str, Any]:
         "queues": worker.queues,
         "labels": worker.labels,
         "capabilities": worker.capabilities,
+        "versions": {
+            name: str(Versions(*bounds)) for name, bounds in (worker.job_versions or {}).items()
+        },
         "concurrency": worker.concurrency,
         "active_jobs": worker.in_hand,
         "jobs_done": worker.jobs_done,

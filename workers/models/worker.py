@@ -30,6 +30,9 @@ class Worker(models.Model):
     labels = models.JSONField(default=list, blank=True)
     job_types = models.JSONField(null=True, blank=True)
     """Types of jobs it can run; null if it never said, and then any."""
+    job_versions = models.JSONField(null=True, blank=True)
+    """Job type → bounds of the versions it takes (`jobs.versions`); any of a type that is not
+    there, and null if it never said."""
     project = models.CharField(max_length=100, blank=True, default="", db_default="")
     """Whose it is: that of the key it came with."""
     started_at = models.DateTimeField(null=True, blank=True)

@@ -35,6 +35,21 @@ TYPE = text(
     maxLength=255,
 )
 
+NUMBERS = r"(0|[1-9][0-9]{0,8})(\.(0|[1-9][0-9]{0,8})){0,2}"
+VERSIONED_TYPE = text(
+    "Dotted words, `email.send`, and perhaps the version of the arguments: `email.send@2.0`.",
+    pattern=rf"^[a-zA-Z][a-zA-Z0-9_-]*(\.[a-zA-Z][a-zA-Z0-9_-]*)*(@{NUMBERS})?$",
+    maxLength=255,
+)
+VERSION: Schema = {
+    "description": "Of the arguments (OJS job versioning §5): only workers that take it are given "
+    "the job. It counts before the one in `type`.",
+    "oneOf": [
+        text(pattern=rf"^{NUMBERS}$", examples=["2.0"]),
+        integer(minimum=0, maximum=999_999_999),
+    ],
+}
+
 QUEUE = text(pattern=r"^[a-z0-9][a-z0-9.-]*$", maxLength=128, default="default")
 
 WHEN: Schema = {
@@ -74,7 +89,7 @@ RETRY = obj(
 ) | {"description": "OJS retry §2. Every member may be left out."}
 
 UNIQUE = obj(
-    keys=array(enum("type", "queue", "args", "meta"), minItems=1),
+    keys=array(enum("type", "queue", "args", "meta", "version"), minItems=1),
     args_keys=array(text(minLength=1)),
     meta_keys=array(text(minLength=1)),
     period=PERIOD | {"description": "How long a job counts as a duplicate."},
@@ -136,10 +151,11 @@ NEW_JOB = obj(
     "type args",
     specversion=text("`1.0`", enum=["1.0", "1.0.0"]),
     id=text("A UUIDv7; left out, the server makes one.", format="uuid"),
-    type=TYPE,
+    type=VERSIONED_TYPE,
     args=array(anything()),
     meta=free("The client's own; `meta.capabilities` names what a worker must be able to do."),
     schema=text(maxLength=2048),
+    version=VERSION,
     options=obj(**OPTIONS),
 ) | {
     "description": "An enqueue request (OJS HTTP §9.1). The members of `options` may stand beside "

@@ -97,6 +97,11 @@ class JobContext:
         return self._document()
 
     @property
+    def version(self) -> Any:
+        """The version of its arguments, as its producer wrote it; None for a job without one."""
+        return self.job.get("version")
+
+    @property
     def is_last_attempt(self) -> bool:
         return self.attempt >= self.max_attempts
 

@@ -16,7 +16,7 @@ from .active import ActiveJob, ActiveJobs
 from .client import CONFLICT, Refused
 from .context import JobContext, Line, Progress
 from .execution import failed
-from .outcomes import JobTimeout, needs_database, not_found
+from .outcomes import JobTimeout, needs_database, not_found, not_this_version
 from .pool import EventLoop, Threads
 
 
@@ -61,6 +61,9 @@ class Dispatcher(Line):
             return None
         if handler.atomic_ack and not self._is_local:
             self._refuse(context, needs_database(context))
+            return None
+        if not handler.takes(context):
+            self._refuse(context, not_this_version(context))
             return None
         if handler.concurrency is not None and self._active.is_full(handler):
             self.give_back(context)

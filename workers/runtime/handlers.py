@@ -1,6 +1,6 @@
 """Handlers: which function runs which type of job. Found in `<app>/handlers.py`, like admin.py.
 
-    @handler("email.send", concurrency=2, timeout=30)
+    @handler("email.send", concurrency=2, timeout=30, versions=">=1.0 <3.0")
     def send(context, to, template): ...
 
 A Django task is a handler of the type that is its dotted path; see `jobs.backends`.
@@ -17,8 +17,9 @@ from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import autodiscover_modules
 
-from jobs.task_options import checked_limits
+from jobs.task_options import checked_limits, checked_versions
 from jobs.validation import TYPE_PATTERN
+from jobs.versions import ALL, Versions, version_number
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,6 +38,8 @@ class Handler:
     """Run in a transaction that also completes the job: both are committed, or neither."""
     ended: Callable[[Any, Any], None] | None = None
     """Told of each execution what will be reported of it; must not raise."""
+    versions: Versions = ALL
+    """Those it can run; the server gives jobs of others to other workers (OJS versioning §8)."""
 
     is_async: bool = field(init=False)
 
@@ -45,6 +48,10 @@ class Handler:
 
     def call(self, context: Any) -> Any:
         return self.function(context, *context.args)
+
+    def takes(self, context: Any) -> bool:
+        """Whether it runs jobs of this version; one without a version goes to everybody."""
+        return self.versions == ALL or version_number(context.version) in self.versions
 
     def tell(self, context: Any, outcome: Any) -> None:
         if self.ended is not None:
@@ -64,6 +71,7 @@ def handler(
     concurrency: int | None = None,
     timeout: timedelta | float | None = None,
     atomic_ack: bool = False,
+    versions: str = "*",
 ) -> Callable[[F], F]:
     """Say that a function runs jobs of `type`; it is called with the context and the job's args.
 
@@ -72,6 +80,7 @@ def handler(
         timeout: seconds or a timedelta; then the handler is interrupted and the job fails.
         atomic_ack: run in a transaction that also completes the job, so that its effects in this
             database happen exactly once. Synchronous handlers of a site's own worker only.
+        versions: those it can run (OJS job versioning §8.1): `2.0`, `>=1.0 <3.0`, or any.
 
     Raises:
         ImproperlyConfigured: the type is no job type or has a handler already.
@@ -82,7 +91,8 @@ def handler(
     def register(function: F) -> F:
         name = f"Handler of {type!r}"
         limit = checked_limits(name, function, concurrency, timeout, atomic_ack)
-        made = Handler(type, function, concurrency, limit, atomic_ack)
+        taken = checked_versions(name, versions)
+        made = Handler(type, function, concurrency, limit, atomic_ack, versions=taken)
         known = _handlers.get(type)
         if known is not None and _place(known.function) != _place(function):
             raise ImproperlyConfigured(
@@ -122,6 +132,12 @@ def known() -> list[str]:
     from .tasks import imported_types
 
     return sorted({*_handlers, *imported_types()})
+
+
+def versions() -> dict[str, Versions]:
+    """What is run of each type of which not every version is: what a worker declares."""
+    found = ((name, find(name)) for name in known())
+    return {name: it.versions for name, it in found if it is not None and it.versions != ALL}
 
 
 def registered() -> list[Handler]:

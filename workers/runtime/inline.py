@@ -12,7 +12,7 @@ from jobs.engine import Completion, Failure
 from . import handlers
 from .context import JobContext
 from .execution import failed, run_inline
-from .outcomes import not_found
+from .outcomes import not_found, not_this_version
 
 
 class HandlerNotFound(LookupError):
@@ -58,6 +58,8 @@ def perform(
             raise HandlerNotFound(f"There is no handler for jobs of type '{context.type}'.")
         if handler is None:
             return not_found(context)
+        if not handler.takes(context):
+            return not_this_version(context)
         return Completion(context.id, worker_id, attempt, run_inline(handler, context))
     except Exception as problem:
         if raising:

@@ -15,6 +15,8 @@ import jobs
 from jobs.identifiers import uuid7
 from workers.protocol import Description
 
+from . import handlers
+
 
 def new_worker_id() -> str:
     """Unique for each process (§3.1)."""
@@ -52,4 +54,6 @@ class Options:
             labels=list(self.labels),
             started_at=self.started_at,
             version=f"django-ojs/{jobs.__version__}",
+            # Said even if it is nothing: what an earlier process of this id declared is over.
+            job_versions={name: list(taken) for name, taken in handlers.versions().items()},
         )

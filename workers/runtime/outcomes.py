@@ -122,6 +122,15 @@ def needs_database(context: Any) -> Failure:
     )
 
 
+def not_this_version(context: Any) -> Failure:
+    """The handler does not run this version; another worker, or an older one, may."""
+    return _own_failure(
+        context,
+        "version_not_supported",
+        f"This worker does not run version {context.version} of '{context.type}'.",
+    )
+
+
 def shutdown(context: Any) -> Failure:
     """The grace period is over and the job still active (§7.2.5, Appendix B)."""
     return _own_failure(context, "shutdown", "The worker shut down before the job was done.")

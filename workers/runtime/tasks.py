@@ -51,6 +51,7 @@ def task_handler(type: str) -> Handler | None:
         asked.timeout,
         asked.atomic_ack,
         runs.ended,
+        asked.versions,
     )
 
 

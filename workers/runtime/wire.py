@@ -10,6 +10,7 @@ import orjson
 
 from jobs.envelope import milliseconds
 from jobs.timestamps import format_timestamp
+from jobs.versions import Versions
 from workers.protocol import Description
 
 from .context import JobContext
@@ -26,6 +27,11 @@ def description(worker_id: str, said: Description) -> dict[str, Any]:
     }
     if said.started_at is not None:
         body["started_at"] = format_timestamp(said.started_at)
+    if said.job_versions:
+        body["handlers"] = [
+            {"type": name, "versions": str(Versions(*bounds))}
+            for name, bounds in said.job_versions.items()
+        ]
     return body
 
 

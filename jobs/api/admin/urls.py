@@ -7,11 +7,13 @@ from .dead_letter import AdminDeadLetterViewSet
 from .history import HistoryViewSet
 from .jobs import AdminJobViewSet
 from .queues import AdminQueueViewSet as Queues
+from .schemas import SchemaViewSet
 from .system import SystemViewSet
 
 QUEUE = "queues/<str:name>"
 JOB = "jobs/<str:job_id>"
 DEAD = "dead-letter/<str:job_id>"
+SCHEMA = "schemas/<str:type>"
 
 # Route below `ojs/v1/admin/`, name after `admin-`, and who answers which method with what.
 ENDPOINTS = (
@@ -36,6 +38,14 @@ ENDPOINTS = (
     ("dead-letter/retry", "dead-letter-bulk-retry", AdminBulkViewSet, {"post": "retry_dead"}),
     (DEAD, "dead-letter-job", AdminDeadLetterViewSet, {"get": "retrieve", "delete": "destroy"}),
     (f"{DEAD}/retry", "dead-letter-retry", AdminDeadLetterViewSet, {"post": "retry"}),
+    (SCHEMA, "schemas", SchemaViewSet, {"get": "list"}),
+    (f"{SCHEMA}/versions", "schema-versions", SchemaViewSet, {"get": "list"}),
+    (
+        f"{SCHEMA}/<str:version>",
+        "schema",
+        SchemaViewSet,
+        {"get": "retrieve", "put": "register", "delete": "destroy"},
+    ),
     ("stats/history", "stats-history", HistoryViewSet, {"get": "retrieve"}),
     ("system/maintenance", "maintenance", SystemViewSet, {"get": "maintenance", "post": "switch"}),
     ("system/config", "config", SystemViewSet, {"get": "config"}),

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from jobs import fields
+from jobs import fields, versions
 from jobs.conf import ojs_settings
 from jobs.errors import InvalidRequest, PermissionDenied
 from jobs.fields import Document, missing, refuse, wrong_type
@@ -25,6 +25,7 @@ REPORTED = {
     "drain": WorkerState.QUIET,
 }
 LARGEST_PID = 2**32
+MOST_HANDLERS = 10_000
 MOST_ATTEMPTS = 2**31 - 1
 STRATEGIES = ("strict", "weighted")
 """How a fetch looks into its queues (OJS priority §7)."""
@@ -70,12 +71,46 @@ def description(body: Document, caller: Any, version: str) -> Description:
         labels=fields.texts(body, "labels"),
         started_at=fields.when(body, "started_at", timezone.now()),
         version=version[:255] or None,
+        job_versions=job_versions(body),
         project=caller.project or None,
     )
     if "" in (found.queues or ()):
         raise refuse("queues", "A queue has a name.", validation="min_length")
     if found.labels is not None:
         admission.check_label(found.labels, caller)
+    return found
+
+
+def job_versions(body: Document) -> dict[str, list[int | None]] | None:
+    """What `handlers` says of versions: those a worker takes, by job type (OJS versioning §8.1)."""
+    given = body.get("handlers")
+    if given is None:
+        return None
+    if type(given) is not list:
+        raise wrong_type("handlers", "array", given)
+    if len(given) > MOST_HANDLERS:
+        raise refuse("handlers", f"At most {MOST_HANDLERS} handlers may be named.")
+    found: dict[str, list[int | None]] = {}
+    seen = set()
+    for index, handler in enumerate(given):
+        place = f"handlers[{index}]"
+        if type(handler) is not dict:
+            raise wrong_type(place, "object", handler)
+        try:
+            kind = fields.required_text(handler, "type")
+            text = fields.text(handler, "versions", "*", longest=versions.LONGEST) or "*"
+            if kind in seen:
+                raise refuse("type", f"The type {kind!r} is named twice.", validation="unique")
+            read = versions.read_versions(text)
+        except InvalidRequest as refusal:
+            refusal.details["field"] = f"{place}.{refusal.details.get('field', '')}"
+            fields.within(place, refusal)
+            raise
+        except ValueError as problem:
+            raise refuse(f"{place}.versions", str(problem), validation="format") from None
+        seen.add(kind)
+        if read != versions.ALL:
+            found[kind] = list(read)
     return found
 
 

@@ -115,7 +115,7 @@ class WorkerViewSet(OJSViewSet):
         (outcome,) = protocol.ack([completion], project=self.caller.project)
         if outcome.error is not None:
             raise outcome.error
-        return Response(replies.completed(outcome))
+        return _answer(replies.completed(outcome), job_id)
 
     def nack(self, request: Any, job_id: str | None = None) -> Response:
         """FAIL: one job, or a list of them with an answer for each."""
@@ -127,7 +127,7 @@ class WorkerViewSet(OJSViewSet):
         (outcome,) = protocol.fail([failure], project=self.caller.project)
         if outcome.error is not None:
             raise outcome.error
-        return Response(replies.failed(outcome))
+        return _answer(replies.failed(outcome), job_id)
 
     def _admit(self, *workers: str | None, said: list[str] | None = None) -> None:
         """Hold a key made for workers of one label, or of one project, to them."""
@@ -179,6 +179,13 @@ class WorkerViewSet(OJSViewSet):
         if outcomes.failures is not None:
             document["nacks"] = replies.each(failed, replies.failed, request_id(self.request))
         return document
+
+
+def _answer(document: dict[str, Any], job_id: str | None) -> Response:
+    """What became of a job; what was sent to it by its path is answered about `job`, as others."""
+    if job_id is not None:
+        document["job"] = {name: document[name] for name in ("id", "state", "attempt")}
+    return Response(document)
 
 
 def _wait_for_jobs(asked: dict[str, Any], seconds: float) -> list[Any]:

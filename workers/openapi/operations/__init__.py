@@ -13,6 +13,7 @@ from . import (
     limits,
     queue_operations,
     queues,
+    schemas,
     workers,
     workflows,
 )
@@ -30,6 +31,7 @@ TABLES = (
     limits,
     admin,
     admin_queues,
+    schemas,
     fleet,
     flare,
 )

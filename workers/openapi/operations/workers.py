@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..operation import NO_JOB, TOO_LARGE, Operation, Reply
 from ..schema import COUNT, TIME, anything, array, boolean, enum, integer, number, obj, ref, text
-from ..sent import ACK, ATTEMPT, MILLISECONDS, NACK, SECONDS, WHEN, WORKER_ID
+from ..sent import ACK, ATTEMPT, MILLISECONDS, NACK, NUMBERS, SECONDS, WHEN, WORKER_ID
 from .jobs import DONE, JOB
 
 ID = JOB["id"]
@@ -15,6 +15,20 @@ ABOUT = {
     "concurrency": integer("Jobs it runs at once.", minimum=1, maximum=1_000_000),
     "labels": array(text(maxLength=255)),
     "started_at": WHEN,
+    "handlers": array(
+        obj(
+            "type",
+            type=text(minLength=1, maxLength=255),
+            versions=text(
+                "`*` (any), `2.0`, or bounds: `>=1.0 <3.0`.",
+                default="*",
+                maxLength=255,
+                pattern=rf"^(\*|{NUMBERS}|>={NUMBERS}|>={NUMBERS} <{NUMBERS})$",
+            ),
+        ),
+        description="Which versions of a job type it takes (OJS job versioning §8.1); of types "
+        "that are not named, any.",
+    ),
 }
 NAME = text(minLength=1, maxLength=255)
 WEIGHTED = obj("name", name=NAME, weight=integer(minimum=1, maximum=1_000_000, default=1))

@@ -1,0 +1,140 @@
+"""Schemas of job types by version: a place to look them up (OJS job versioning §6.1, §11)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import orjson
+from django.utils import timezone
+
+from ... import fields
+from ...database import atomic
+from ...errors import NotFound
+from ...fields import Document, missing, refuse
+from ...models import JobSchema
+from ...timestamps import format_timestamp
+from ...validation import TYPE_LENGTH, TYPE_PATTERN
+from ...versions import version_number
+from ..base import Response
+from .base import AdminViewSet, reason_of
+
+SCHEMA_SIZE = 64 * 1024
+"""Bytes of JSON."""
+MOST_VERSIONS = 1_000
+"""Of one job type."""
+
+
+class SchemaViewSet(AdminViewSet):
+    """`/ojs/v1/admin/schemas/{type}[/{version}]`"""
+
+    about_everybody: ClassVar[frozenset[str]] = frozenset({"register", "destroy"})
+
+    def register(self, request: Any, type: str, version: str) -> Response:
+        """Register the schema of a version, or replace it (§11.1)."""
+        body = self.read(required=True)
+        fields.required_text({"type": type}, "type", pattern=TYPE_PATTERN, longest=TYPE_LENGTH)
+        number = _number(version)
+        now = timezone.now()
+        wanted = {
+            "version": version,
+            "schema": _schema(body),
+            "compatible_with": _versions(body),
+            "updated_at": now,
+        }
+        with atomic():
+            known = JobSchema.objects.filter(type=type)
+            found, created = known.update_or_create(
+                type=type,
+                version_number=number,
+                defaults=wanted,
+                create_defaults=wanted | {"created_at": now},
+            )
+            if created and known.count() > MOST_VERSIONS:
+                raise refuse("version", f"'{type}' has {MOST_VERSIONS} versions already.")
+            self._record({"registered": str(found)}, reason_of(body))
+        return Response(_document(found), status=201 if created else 200)
+
+    def list(self, request: Any, type: str) -> Response:
+        """The latest schema of a type, and which versions there are, newest first (§11.2)."""
+        found = list(JobSchema.objects.filter(type=type).defer("schema", "compatible_with"))
+        if not found:
+            raise _not_found(type)
+        return Response(
+            _document(JobSchema.objects.get(pk=found[0].pk))
+            | {"versions": [_line(row) | {"is_latest": row is found[0]} for row in found]}
+        )
+
+    def retrieve(self, request: Any, type: str, version: str) -> Response:
+        """The schema of a version."""
+        return Response(_document(_find(type, version)))
+
+    def destroy(self, request: Any, type: str, version: str) -> Response:
+        """Forget the schema of a version."""
+        with atomic():
+            found = _find(type, version)
+            JobSchema.objects.filter(pk=found.pk).delete()
+            self._record({"deleted": str(found)}, reason_of(self.read()))
+        return Response({"type": type, "version": _sent(found.version), "deleted": True})
+
+    def _record(self, what: dict[str, Any], reason: str) -> None:
+        self.audit("register_spec", kind="jobschema", count=1, selection=what, reason=reason)
+
+
+def _number(version: str) -> int:
+    number = version_number(version)
+    if number is None:
+        raise refuse("version", f"{version[:64]!r} is no version such as '2.0'.")
+    return number
+
+
+def _schema(body: Document) -> dict[str, Any]:
+    """`schema`, or `args_schema` as §6.1 has it."""
+    name = "schema" if body.get("schema") is not None else "args_schema"
+    found = fields.mapping(body, name)
+    if not found:
+        raise missing("schema")
+    if len(orjson.dumps(found)) > SCHEMA_SIZE:
+        raise refuse(name, f"A schema may have at most {SCHEMA_SIZE} bytes.", limit=SCHEMA_SIZE)
+    return found
+
+
+def _versions(body: Document) -> list[str]:
+    found = fields.texts(body, "compatible_with") or []
+    if len(found) > MOST_VERSIONS:
+        raise refuse("compatible_with", f"At most {MOST_VERSIONS} versions may be named.")
+    for index, version in enumerate(found):
+        if version_number(version) is None:
+            raise refuse(f"compatible_with[{index}]", f"{version!r} is no version such as '2.0'.")
+    return found
+
+
+def _find(type: str, version: str) -> JobSchema:
+    found = JobSchema.objects.filter(type=type, version_number=_number(version)).first()
+    if found is None:
+        raise _not_found(f"{type}@{version}")
+    return found
+
+
+def _not_found(name: str) -> NotFound:
+    return NotFound(
+        f"No schema of '{name}' is registered.", resource_type="schema", resource_id=name
+    )
+
+
+def _sent(version: str) -> str | int:
+    """A major version alone is a number, as on a job."""
+    return int(version) if version.isdigit() else version
+
+
+def _line(row: JobSchema) -> dict[str, Any]:
+    return {
+        "type": row.type,
+        "version": _sent(row.version),
+        "created_at": format_timestamp(row.created_at),
+        "updated_at": format_timestamp(row.updated_at),
+    }
+
+
+def _document(row: JobSchema) -> dict[str, Any]:
+    said = {"schema": row.schema, "args_schema": row.schema}
+    return _line(row) | said | {"compatible_with": row.compatible_with}

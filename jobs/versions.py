@@ -1,0 +1,120 @@
+"""Versions of a job's arguments, and which of them a worker takes (OJS job versioning §5, §8).
+
+`2.1` is major and minor. Inside, a version is one number, so that a range of versions is a range of
+numbers and a fetch can ask the database for it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from .fields import Document, refuse
+
+PART = r"(0|[1-9][0-9]{0,8})"
+# A third part is what OJS schema registry §6.1 adds; by §5.1 it never says anything of arguments.
+VERSION = re.compile(rf"{PART}(?:\.{PART}(?:\.{PART})?)?")
+CONSTRAINT = re.compile(r"(>=|<)\s*([0-9.]+)(?=[\s,]|\Z)[\s,]*")
+LONGEST = 255
+MINORS = 10**9
+"""How many minor versions a major one may have."""
+EXPECTED = "'2.0', '>=1.0 <3.0' or '*'"
+
+
+def version_number(version: Any) -> int | None:
+    """The number of `"2.1"`, or of the whole number 2; None for what is no version."""
+    if type(version) is int:
+        version = str(version)
+    found = VERSION.fullmatch(version) if type(version) is str else None
+    return int(found[1]) * MINORS + int(found[2] or 0) if found else None
+
+
+def version_text(number: int) -> str:
+    major, minor = divmod(number, MINORS)
+    return f"{major}.{minor}"
+
+
+class Versions(NamedTuple):
+    """The versions from `least` on, `below` not among them; without a bound on a side that is None.
+
+    As a JSON array of the two it stands with the worker that declared it.
+    """
+
+    least: int | None = None
+    below: int | None = None
+
+    def __contains__(self, number: object) -> bool:
+        """Whether it is one of them; what has no version goes to everybody (§8.2)."""
+        if not isinstance(number, int):
+            return True
+        return (self.least or 0) <= number and (self.below is None or number < self.below)
+
+    def __str__(self) -> str:
+        """As a worker would declare it."""
+        if self.least is not None and self.below == self.least + 1:
+            return version_text(self.least)
+        said = [f">={version_text(self.least)}"] if self.least is not None else []
+        if self.below is not None:
+            said.append(f"<{version_text(self.below)}")
+        return " ".join(said) or "*"
+
+
+ALL = Versions()
+
+
+def read_versions(text: str) -> Versions:
+    """Read what a worker declares: `*`, `2.0`, or `>=` and `<` with spaces or commas (§8.1, §15.1).
+
+    Raises:
+        ValueError: it is none of these, or leaves no version.
+    """
+    text = text.strip()
+    if text == "*":
+        return ALL
+    exactly = version_number(text)
+    if exactly is not None:
+        return Versions(exactly, exactly + 1)
+    least: list[int] = []
+    below: list[int] = []
+    rest = text
+    while rest:
+        found = CONSTRAINT.match(rest)
+        number = version_number(found[2]) if found else None
+        if found is None or number is None:
+            raise ValueError(f"{text!r} is no range of versions such as {EXPECTED}.")
+        (least if found[1] == ">=" else below).append(number)
+        rest = rest[found.end() :]
+    if not text:
+        raise ValueError(f"A range of versions says {EXPECTED}.")
+    read = Versions(max(least, default=None), min(below, default=None))
+    if read.below is not None and (read.least or 0) >= read.below:
+        raise ValueError(f"No version is in the range {text!r}.")
+    return read
+
+
+def split_type(document: Document) -> tuple[Document, str | None]:
+    """What names the job's type, and the version that `invoice.generate@2.0` adds to it (§5.3)."""
+    sent = document.get("type")
+    if type(sent) is not str or "@" not in sent:
+        return document, None
+    kind, _, version = sent.partition("@")
+    if not VERSION.fullmatch(version):
+        raise refuse(
+            "type", f"The 'type' field ends in {version!r}, which is no version such as '2.0'."
+        )
+    return {"type": kind}, version
+
+
+def take_version(job: Any, options: Document, named: str | None) -> None:
+    """The version of a new job's arguments; a member counts before the one in the type (§5.3)."""
+    sent = options.get("version", named)
+    if sent is None:
+        return
+    job.version_number = version_number(sent)
+    if job.version_number is None:
+        raise refuse(
+            "version",
+            f"The 'version' field must be a version such as '2.0', not {str(sent)[:64]!r}.",
+            validation="format",
+        )
+    job.attributes["version"] = sent

@@ -1,0 +1,89 @@
+"""Schemas of job types by version."""
+
+from __future__ import annotations
+
+from ..operation import TOO_LARGE, Operation, Reply
+from ..schema import TIME, array, boolean, free, integer, obj, text
+from ..sent import NUMBERS
+
+BASE = "/ojs/v1/admin/schemas/{type}"
+NUMBER = {
+    "description": "As it was sent; a major version alone is a number.",
+    "oneOf": [text(pattern=rf"^{NUMBERS}$"), integer(minimum=0)],
+}
+LINE = {"type": text(), "version": NUMBER, "created_at": TIME, "updated_at": TIME}
+ABOUT = {
+    "schema": free("JSON Schema of the arguments."),
+    "args_schema": free("The same."),
+    "compatible_with": array(text()),
+}
+SCHEMA = obj(" ".join([*LINE, *ABOUT]), **LINE, **ABOUT)
+SENT = {
+    "type": "array",
+    "prefixItems": [{"type": "object", "required": ["customer_id", "amount", "currency"]}],
+}
+GIVEN = {
+    "type": "invoice.generate",
+    "version": "2.0",
+    "created_at": "2026-02-12T10:30:00.000Z",
+    "updated_at": "2026-02-12T10:30:00.000Z",
+    "schema": SENT,
+    "args_schema": SENT,
+    "compatible_with": ["1.0"],
+}
+SHORT = {name: GIVEN[name] for name in LINE} | {"is_latest": True}
+ALL = Operation(
+    "Admin",
+    "The latest schema of a job type, and its versions",
+    {
+        200: Reply(
+            "Versions newest first.",
+            obj(
+                " ".join([*LINE, *ABOUT, "versions"]),
+                **LINE,
+                **ABOUT,
+                versions=array(obj(" ".join(SHORT), **LINE, is_latest=boolean())),
+            ),
+            GIVEN | {"versions": [SHORT]},
+        )
+    },
+    refusals={404: "No version of this type has a schema."},
+)
+NONE = {404: "This version has no schema."}
+
+OPERATIONS: dict[tuple[str, str], Operation] = {
+    ("GET", BASE): ALL,
+    ("GET", f"{BASE}/{{version}}"): Operation(
+        "Admin", "The schema of a version", {200: Reply("It.", SCHEMA, GIVEN)}, refusals=NONE
+    ),
+    ("PUT", f"{BASE}/{{version}}"): Operation(
+        "Admin",
+        "Register the schema of a version, or replace it",
+        {
+            200: Reply("It was replaced.", SCHEMA, GIVEN),
+            201: Reply("It is new.", SCHEMA, GIVEN),
+        },
+        "OJS job versioning §6.1. Kept for producers and workers to read; jobs are not held to it.",
+        body=obj(
+            schema=free("JSON Schema of the arguments."),
+            args_schema=free("The same, by the document's name."),
+            compatible_with=array(text(pattern=rf"^{NUMBERS}$")),
+            reason=text("Why, for the audit.", maxLength=2000),
+        ),
+        example={"args_schema": SENT, "compatible_with": ["1.0"]},
+        refusals=TOO_LARGE,
+    ),
+    ("DELETE", f"{BASE}/{{version}}"): Operation(
+        "Admin",
+        "Forget the schema of a version",
+        {
+            200: Reply(
+                "It is gone.",
+                obj("type version deleted", type=text(), version=NUMBER, deleted=boolean()),
+                {"type": "invoice.generate", "version": "2.0", "deleted": True},
+            )
+        },
+        refusals=NONE,
+    ),
+}
+ALIASES = {("GET", f"{BASE}/versions"): ("GET", BASE)}
