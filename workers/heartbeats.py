@@ -23,6 +23,7 @@ from jobs.events import record, worker_event
 from jobs.identifiers import parse_uuid
 from jobs.signals import jobs_extended, send_on_commit
 
+from . import together
 from .lifecycle import WorkerState, desired
 from .models import Worker
 from .signals import worker_beat, worker_quieted
@@ -91,7 +92,8 @@ class Written:
     """What a heartbeat led to."""
 
     desired_state: WorkerState
-    extended: set[UUID]
+    extended: set[UUID] | None
+    """None: all that it named."""
     fell_quiet: bool = False
 
 
@@ -194,10 +196,17 @@ def write(heartbeat: Heartbeat) -> Written | None:
 
     None if no such worker is live, or if the heartbeat came too late.
     """
-    written = (_write_postgresql if is_postgresql() else _write_portable)(heartbeat)
+    written = _write_together(heartbeat)
+    if written is None:
+        written = (_write_postgresql if is_postgresql() else _write_portable)(heartbeat)
     if written is not None:
         _send_signals(heartbeat, written)
     return written
+
+
+def _write_together(heartbeat: Heartbeat) -> Written | None:
+    standing = together.write(heartbeat)
+    return None if standing is None else Written(desired(*standing), None)
 
 
 def _send_signals(heartbeat: Heartbeat, written: Written) -> None:
@@ -206,8 +215,12 @@ def _send_signals(heartbeat: Heartbeat, written: Written) -> None:
         send_on_commit(worker_beat, Worker, state=written.desired_state, **about)
     if written.fell_quiet and worker_quieted.has_listeners():
         send_on_commit(worker_quieted, Worker, **about)
-    if written.extended and jobs_extended.has_listeners():
-        send_on_commit(jobs_extended, Worker, job_ids=list(written.extended), **about)
+    if jobs_extended.has_listeners():
+        extended = written.extended
+        if extended is None:
+            extended = {job_id for job_id in heartbeat.job_ids().values() if job_id is not None}
+        if extended:
+            send_on_commit(jobs_extended, Worker, job_ids=list(extended), **about)
 
 
 def _write_postgresql(heartbeat: Heartbeat) -> Written | None:

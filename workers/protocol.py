@@ -180,8 +180,11 @@ def beat(
     # Gone again already: it deregistered while this heartbeat was under way.
     reply = Reply(written.desired_state if written else WorkerState.TERMINATE)
     held = written.extended if written else set()
-    for text, job_id in heartbeat.job_ids().items():
-        (reply.jobs_extended if job_id in held else reply.jobs_lost).append(text)
+    if held is None:
+        reply.jobs_extended = list(dict.fromkeys(heartbeat.active_job_ids or ()))
+    else:
+        for text, job_id in heartbeat.job_ids().items():
+            (reply.jobs_extended if job_id in held else reply.jobs_lost).append(text)
     if ojs_settings.CONFORMANCE_MODE and reply.jobs_extended:
         _obey_test_directive(reply)
     return reply

@@ -23,7 +23,6 @@ from .raw import Raw, pgbench
 from .results import Results
 
 WORKER = "bench-0"
-DOCUMENT = {"type": "bench.noop", "queue": tables.QUEUE, "args": [1, "two", {"three": 3}]}
 STOCK = {1: 4_000, 10: 25_000, 100: 60_000}
 """Jobs a second that claim and complete of so many may get through."""
 
@@ -31,7 +30,11 @@ Step = Callable[[], int]
 
 
 def enqueuer(count: int) -> Step:
-    documents = [DOCUMENT] * count
+    # Jobs differ: what is the same object could be checked by looking at it.
+    documents = [
+        {"type": "bench.noop", "queue": tables.QUEUE, "args": [number, "two", {"three": 3}]}
+        for number in range(count)
+    ]
 
     def step() -> int:
         return len(engine.enqueue(new_jobs(documents, timezone.now())))
