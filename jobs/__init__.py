@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .producer import aenqueue, aenqueue_many, enqueue, enqueue_many
+    from .producer import acancel, aenqueue, aenqueue_many, cancel, enqueue, enqueue_many
 
 __version__ = "0.1.0"
-__all__ = ["aenqueue", "aenqueue_many", "enqueue", "enqueue_many"]
+__all__ = ["acancel", "aenqueue", "aenqueue_many", "cancel", "enqueue", "enqueue_many"]
 
 
 def __getattr__(name: str) -> Any:

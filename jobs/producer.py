@@ -22,9 +22,9 @@ from . import engine, fields
 from .batches import STRICTLY, Arguments, Memory, alike, checked_once
 from .durations import format_duration
 from .envelope import milliseconds
-from .errors import InvalidRequest, Unsupported
+from .errors import InvalidRequest, JobNotFound, Unsupported
 from .fields import refuse, wrong_type
-from .identifiers import uuid7
+from .identifiers import parse_uuid, uuid7
 from .jsonable import DEEPEST, jsonable
 from .middleware import enqueue_chain
 from .time_limits import TIME_LIMITS, expire_unstarted
@@ -59,6 +59,9 @@ memory = Memory()
 
 deliver: Callable[[Sequence[NewJob]], Sequence[NewJob]] = engine.enqueue
 """Where checked jobs go; `jobs.testing` puts something else here for the length of a test."""
+withdraw: Callable[..., Any] = engine.cancel
+clock: Callable[[], datetime] = timezone.now
+"""As above."""
 
 
 def enqueue(
@@ -119,7 +122,7 @@ def enqueue_many(items: Iterable[Mapping[str, Any]]) -> list[NewJob | None]:
     drops is None in the list returned, the others are made. An error makes none of them (OJS
     middleware §9.2, option B).
     """
-    now = timezone.now()
+    now = clock()
     batch = items if isinstance(items, Sequence) else list(items)
     check = partial(_read, now=now)
     has_middleware = bool(enqueue_chain)
@@ -152,6 +155,26 @@ async def aenqueue(type: str, args: Sequence[Any] = (), **options: Any) -> NewJo
 async def aenqueue_many(items: Iterable[Mapping[str, Any]]) -> list[NewJob | None]:
     """`enqueue_many()` for async code."""
     return await sync_to_async(enqueue_many)(items)
+
+
+def cancel(job_id: UUID | str, *, reason: str = "") -> None:
+    """Cancel a job that has not ended, a running one too: its worker is told (OJS core §7.6).
+
+    In the caller's transaction, as `enqueue()` is.
+
+    Raises:
+        JobNotFound: there is no such job.
+        InvalidTransition: it has ended already.
+    """
+    identifier = parse_uuid(str(job_id))
+    if identifier is None:
+        raise JobNotFound(job_id)
+    withdraw(identifier, reason=reason)
+
+
+async def acancel(job_id: UUID | str, *, reason: str = "") -> None:
+    """`cancel()` for async code."""
+    await sync_to_async(cancel)(job_id, reason=reason)
 
 
 def _passed_on(item: Mapping[str, Any], now: datetime) -> NewJob | None:

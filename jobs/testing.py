@@ -11,87 +11,32 @@ Modes are never guessed (§4.3), and belong to the process: what a test's thread
         sign_up("user@example.com")
         testing.assert_enqueued("email.send", args=["user@example.com"], queue="mail")
 
-What differs from real life: `inline()` ignores delays, retries and expiry; `fake()` has no retries
-by itself, and neither knows queue limits or pauses (§8).
+What differs from real life: `inline()` ignores delays, retries and expiry; `fake()` runs nothing by
+itself, and neither knows workflows, queue limits or pauses (§8).
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.apps import apps
 from django.db.models import F
 from django.utils import timezone
 
 from . import engine, producer
-from .engine import Completion, Failure
-from .engine.insertion import stamp
+from .engine import Completion
 from .envelope import envelope
-from .fakes import ConflictsInMemory
-from .injection import fail_all, fail_next, forget_failures, planned
+from .fakes import RUNNABLE, WAITING, WORKER, Session, TestJob, run_document
+from .injection import fail_all, fail_next, forget_failures
 from .lifecycle import State
-from .models import Job
-from .retry import RetryPolicy
-from .validation import NewJob
+from .models import Job, Workflow
+from .timestamps import parse_timestamp
 
-RUNNABLE = (State.AVAILABLE,)
-WAITING = (State.SCHEDULED, State.RETRYABLE)
 FAILED = (State.RETRYABLE, State.DISCARDED)
-WORKER = "ojs-testing"
-
-
-@dataclass
-class TestJob:
-    """A job of `fake()` or `inline()`, with what has become of it."""
-
-    __test__ = False
-
-    new: NewJob
-    state: State
-    attempt: int = 0
-    result: Any = None
-    errors: list[Failure] = field(default_factory=list)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.new, name)
-
-    @property
-    def performed(self) -> bool:
-        return self.attempt > 0
-
-
-@dataclass
-class Session:
-    """The jobs of one test."""
-
-    runs_inline: bool = False
-    jobs: list[TestJob] = field(default_factory=list)
-    ahead: timedelta = timedelta(0)
-    """How far `advance_time()` has moved the clock."""
-
-    def deliver(self, new: Sequence[NewJob]) -> Sequence[NewJob]:
-        now = self.now()
-        stamp(new, now)
-        conflicts = ConflictsInMemory(new, self.jobs, now)
-        kept = [TestJob(job, job.state) for job in conflicts.settle()]
-        self.jobs += kept
-        conflicts.cancel_replaced()
-        for made in kept:
-            if self.runs_inline and made.state != State.CANCELLED:
-                _perform_in_memory(made, raising=True)
-        return new
-
-    def now(self) -> datetime:
-        return timezone.now() + self.ahead
-
-    def is_due(self, job: TestJob) -> bool:
-        return job.scheduled_at is None or job.scheduled_at <= self.now()
 
 
 _sessions: list[Session] = []
@@ -113,14 +58,15 @@ def inline() -> Iterator[Session]:
 
 @contextlib.contextmanager
 def _session(session: Session) -> Iterator[Session]:
-    before = producer.deliver
-    producer.deliver = session.deliver
+    before = producer.deliver, producer.withdraw, producer.clock
+    producer.deliver, producer.withdraw = session.deliver, session.cancel
+    producer.clock = session.now
     _sessions.append(session)
     try:
         yield session
     finally:
         _sessions.remove(session)
-        producer.deliver = before
+        producer.deliver, producer.withdraw, producer.clock = before
         forget_failures()
 
 
@@ -179,6 +125,52 @@ def assert_job_state(job_id: UUID | str, expected: str) -> None:
             assert job.state == expected, f"Job {job_id} is {job.state}, not {expected}."
             return
     raise AssertionError(f"There is no job {job_id}.")
+
+
+def get_job(job_id: UUID | str) -> Any:
+    """The job with this id, or None."""
+    return next((job for job in _all() if str(job.id) == str(job_id)), None)
+
+
+def assert_workflow_created(
+    type: str,
+    *,
+    name: str | None = None,
+    step_count: int | None = None,
+    step_types: Sequence[str] | None = None,
+    count: int | None = None,
+) -> None:
+    """At least one such workflow was created, or exactly `count` (§6.4).
+
+    Workflows are made by the server, in the database, whatever the mode.
+    """
+    made = list(Workflow.objects.filter(parent__isnull=True).order_by("id"))
+    found = [
+        workflow
+        for workflow in made
+        if workflow.type == type
+        and (name is None or workflow.name == name)
+        and (step_count is None or workflow.size == step_count)
+        and (step_types is None or _step_types(workflow) == list(step_types))
+    ]
+    if len(found) == count or (count is None and found):
+        return
+    there = "\n".join(f"  {flow.type} {flow.name!r} of {_step_types(flow)}" for flow in made)
+    number = "at least one" if count is None else count
+    raise AssertionError(
+        f"Expected {number} such workflow(s) of type {type!r}; found {len(found)}. All workflows:\n"
+        f"{there or '  none'}"
+    )
+
+
+def _step_types(workflow: Workflow) -> list[str]:
+    """The job types of its steps; a workflow inside stands there with its own type."""
+    if workflow.steps:
+        return [step["type"] for step in workflow.steps]
+    jobs = workflow.jobs.filter(workflow_index__isnull=False)
+    nodes = [*jobs.values_list("workflow_index", "type")]
+    nodes += workflow.children.filter(index__isnull=False).values_list("index", "type")
+    return [type for _, type in sorted(nodes)]
 
 
 def clear_all() -> None:
@@ -250,15 +242,27 @@ def advance_time(by: timedelta | None = None, **parts: float) -> None:
     """
     by = by if by is not None else timedelta(**parts)
     if _sessions:
-        _sessions[-1].ahead += by
-        for job in _sessions[-1].jobs:
-            if job.state in WAITING and _sessions[-1].is_due(job):
-                job.state = State.AVAILABLE
+        _sessions[-1].advance(by)
         return
     for name in ("scheduled_at", "expires_at"):
         jobs = Job.objects.filter(**{f"{name}__isnull": False})
         jobs.update(**{name: F(name) - by})
     engine.let_time_pass(by)
+
+
+def freeze_time(moment: datetime | str) -> None:
+    """Stop the clock of `fake()` or `inline()` at a moment: `freeze_time("2026-02-13T10:00:00Z")`.
+
+    Delays, expiry and backoff are counted from it; `advance_time()` moves it on. It goes on when
+    the mode ends. Django keeps its own clock.
+
+    Raises:
+        RuntimeError: neither is active. The clock of jobs in the database is the database's; let
+            time pass for them with `advance_time()`.
+    """
+    if not _sessions:
+        raise RuntimeError("freeze_time() is for fake() and inline(): use advance_time() here.")
+    _sessions[-1].freeze(parse_timestamp(moment) if isinstance(moment, str) else moment)
 
 
 async def arun_jobs(queue: str | None = None, **how: Any) -> int:
@@ -268,27 +272,12 @@ async def arun_jobs(queue: str | None = None, **how: Any) -> int:
 
 def _take_from_memory(queue: str | None, with_scheduled: bool) -> Callable[[], None] | None:
     session = _sessions[-1]
+    session.settle()
     states = RUNNABLE + WAITING if with_scheduled else RUNNABLE
     for job in session.jobs:
         if job.state in states and queue in (None, job.queue):
-            return lambda: _perform_in_memory(job, raising=False)
+            return lambda: session.perform(job, raising=False)
     return None
-
-
-def _perform_in_memory(job: TestJob, *, raising: bool) -> None:
-    job.state = State.ACTIVE
-    job.attempt += 1
-    outcome = _run(envelope(job), raising=raising)
-    if isinstance(outcome, Completion):
-        job.state, job.result = State.COMPLETED, outcome.result
-    elif outcome.release:
-        job.attempt -= 1
-        job.state = State.RETRYABLE if outcome.retry_in else State.AVAILABLE
-    else:
-        job.errors.append(outcome)
-        final = engine.is_final(outcome, RetryPolicy.parse(job.retry))
-        is_last = final or job.attempt >= job.max_attempts
-        job.state = State.DISCARDED if is_last else State.RETRYABLE
 
 
 def _take_from_database(queue: str | None, with_scheduled: bool) -> Callable[[], None] | None:
@@ -301,22 +290,13 @@ def _take_from_database(queue: str | None, with_scheduled: bool) -> Callable[[],
     (job,) = claimed
 
     def run() -> None:
-        outcome = _run(envelope(job, job.errors), raising=False)
+        outcome = run_document(envelope(job, job.errors), raising=False)
         if isinstance(outcome, Completion):
             engine.complete([outcome])
         else:
             engine.fail([outcome])
 
     return run
-
-
-def _run(document: dict[str, Any], *, raising: bool) -> Completion | Failure:
-    """Run a job as a worker would. Who runs jobs is not known here: the workers app is asked."""
-    workers: Any = apps.get_app_config("ojs_workers")
-    outcome: Completion | Failure = workers.perform(
-        document, worker_id=WORKER, error=planned(document["type"]), raising=raising
-    )
-    return outcome
 
 
 __all__ = [
@@ -329,12 +309,15 @@ __all__ = [
     "assert_failed",
     "assert_job_state",
     "assert_performed",
+    "assert_workflow_created",
     "clear_all",
     "drain",
     "fail_all",
     "fail_next",
     "fake",
     "forget_failures",
+    "freeze_time",
+    "get_job",
     "inline",
     "refute_enqueued",
     "refute_performed",

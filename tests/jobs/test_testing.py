@@ -11,9 +11,10 @@ from django.utils import timezone
 
 import jobs
 from jobs import engine, testing
-from jobs.errors import DuplicateJob
+from jobs.errors import DuplicateJob, InvalidTransition, JobNotFound
 from jobs.lifecycle import State
 from jobs.models import Job
+from jobs.workflow_plans import plan_of
 from workers.runtime import Discard, Retry, Snooze, handlers
 from workers.runtime.inline import HandlerNotFound
 
@@ -306,3 +307,103 @@ def test_of_several_rejected_jobs_none_is_kept(fake_jobs):
         jobs.enqueue_many([{"type": "tests.other"}, {"type": "tests.mail", **again}])
 
     testing.refute_enqueued("tests.other")
+
+
+# The clock (§7.2)
+
+
+def test_a_frozen_clock_says_when_jobs_are_due(fake_jobs, mails):
+    testing.freeze_time("2026-02-13T10:00:00Z")
+    made = jobs.enqueue("tests.mail", ["x"], scheduled_at=timedelta(hours=24))
+
+    assert made.created_at.isoformat() == "2026-02-13T10:00:00+00:00"
+    assert made.scheduled_at.isoformat() == "2026-02-14T10:00:00+00:00"
+    testing.advance_time(hours=23, minutes=59)
+    assert testing.run_jobs() == 0
+    testing.advance_time(minutes=1)
+    assert testing.run_jobs() == 1
+    testing.assert_completed("tests.mail")
+
+
+def test_a_retry_is_due_after_its_backoff(fake_jobs, mails):
+    testing.freeze_time("2026-02-13T10:00:00Z")
+    policy = {"initial_interval": "PT1H", "jitter": False}
+    testing.fail_next("tests.mail", ConnectionError("no route"))
+    jobs.enqueue("tests.mail", ["x"], retry=policy)
+
+    assert testing.run_jobs() == 1
+    testing.advance_time(minutes=59)
+    assert testing.run_jobs() == 0
+    testing.assert_failed("tests.mail")
+    testing.advance_time(minutes=1)
+    assert testing.run_jobs() == 1
+    assert mails == [("x", 2)]
+
+
+def test_a_job_that_was_not_run_in_time_is_discarded(fake_jobs, mails):
+    late = jobs.enqueue("tests.mail", ["x"], expires_at=timedelta(hours=1))
+    kept = jobs.enqueue("tests.mail", ["y"], expires_at=timedelta(hours=3))
+    testing.advance_time(hours=2)
+
+    assert testing.run_jobs() == 1
+    testing.assert_job_state(late.id, "discarded")
+    testing.assert_job_state(kept.id, "completed")
+
+
+def test_the_clock_of_the_database_cannot_be_frozen(db):
+    with pytest.raises(RuntimeError, match="advance_time"):
+        testing.freeze_time("2026-02-13T10:00:00Z")
+
+
+def test_a_clock_runs_again_when_its_mode_has_ended(db):
+    with testing.fake():
+        testing.freeze_time("2020-01-01T00:00:00Z")
+    made = jobs.enqueue("email.send", scheduled_at=timedelta(hours=1))
+
+    assert made.scheduled_at > timezone.now()
+
+
+# Cancelling, finding (§5.1)
+
+
+def test_a_cancelled_job_is_not_run(place, mails):
+    made = jobs.enqueue("tests.mail", ["x"])
+
+    jobs.cancel(str(made.id), reason="sent by hand")
+
+    assert testing.run_jobs() == 0
+    assert testing.get_job(made.id).state == "cancelled"
+    with pytest.raises(InvalidTransition):
+        jobs.cancel(made.id)
+
+
+def test_a_job_that_is_not_there_cannot_be_cancelled(place):
+    for identifier in ("01900000-0000-7000-8000-000000000000", "nonsense"):
+        assert testing.get_job(identifier) is None
+        with pytest.raises(JobNotFound):
+            jobs.cancel(identifier)
+
+
+def test_an_async_site_cancels_too(fake_jobs):
+    made = jobs.enqueue("tests.mail", ["x"])
+    async_to_sync(jobs.acancel)(made.id)
+    testing.assert_job_state(made.id, "cancelled")
+
+
+# Workflows (§6.4)
+
+
+def test_workflows_are_found_by_type_name_and_steps(db):
+    step = {"type": "data.fetch", "args": []}
+    inner = {"type": "group", "jobs": [step, step]}
+    for document in (
+        {"type": "chain", "name": "etl", "steps": [step, {"type": "data.load", "args": []}]},
+        {"type": "batch", "jobs": [inner, step], "callbacks": {"on_complete": step}},
+    ):
+        engine.create_workflow(plan_of(document, timezone.now()))
+
+    testing.assert_workflow_created("chain", name="etl", step_types=["data.fetch", "data.load"])
+    testing.assert_workflow_created("batch", step_count=2, step_types=["group", "data.fetch"])
+    testing.assert_workflow_created("group", count=0)
+    with pytest.raises(AssertionError, match=r"chain 'etl' of \['data.fetch', 'data.load'\]"):
+        testing.assert_workflow_created("chain", step_count=3)
