@@ -21,5 +21,7 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         from . import producer
 
-        return getattr(producer, name)
+        # Once: Python asks here only for what it does not find.
+        globals()[name] = found = getattr(producer, name)
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -149,8 +149,10 @@ class Alike(Sequence[NewJob]):
     """New jobs that differ in nothing but ids and arguments.
 
     They can be stored without being made one by one; that happens once, when somebody asks for one
-    of them. What all of them get before that is written on the model.
+    of them. What is so for all of them is written on the model, see `told_of_all`.
     """
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, model: NewJob, args: Arguments) -> None:
         self.model = model
@@ -169,16 +171,31 @@ class Alike(Sequence[NewJob]):
             for index, args in enumerate(self.args)
         ]
 
+    @property
+    def made(self) -> list[NewJob]:
+        """What has been asked for already: all of them or none."""
+        return self.jobs if "jobs" in self.__dict__ else []
+
     def in_parts(self, size: int) -> Sequence[Sequence[NewJob]]:
         if len(self) <= size:
             return [self]
-        if "jobs" in self.__dict__:
-            return in_parts(self.jobs, size)
-        self.parts = [Alike(self.model, list(args)) for args in in_parts(self.args, size)]
+        if self.made:
+            return in_parts(self.made, size)
+        # Each with a model of its own: they are not stored in the same moment.
+        self.parts = [
+            Alike(like(self.model, [], self.model.id), list(args))
+            for args in in_parts(self.args, size)
+        ]
         return self.parts
 
     def __len__(self) -> int:
         return len(self.args)
+
+    def __eq__(self, other: object) -> bool:
+        return self.jobs == (other.jobs if isinstance(other, Alike) else other)
+
+    def __repr__(self) -> str:
+        return repr(self.jobs)
 
     def __iter__(self) -> Iterator[NewJob]:
         return iter(self.jobs)
@@ -193,7 +210,12 @@ class Alike(Sequence[NewJob]):
 
 def kinds(new: Sequence[NewJob]) -> Sequence[NewJob]:
     """Jobs that stand for all of them, for questions that arguments have no say in."""
-    return [new.model] if isinstance(new, Alike) else new
+    return [new.model] if type(new) is Alike else new
+
+
+def told_of_all(new: Sequence[NewJob]) -> Sequence[NewJob]:
+    """Where to write what is so for all of them."""
+    return [new.model, *new.made] if type(new) is Alike else new
 
 
 def in_parts(new: Sequence[Any], size: int) -> Sequence[Sequence[Any]]:

@@ -54,25 +54,17 @@ def _vendor(alias: str) -> str:
     return vendor
 
 
-def run(
-    statement: str,
-    parameters: Sequence[Any] | Mapping[str, Any],
-    *,
-    meanwhile: Callable[[], object] | None = None,
-) -> list[tuple[Any, ...]]:
+def run(statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
     """Run one of the hot statements, prepared where that is possible; return its rows.
 
     Planning the claim costs more than executing it, and Django's cursors plan each time anew.
-
-    Args:
-        meanwhile: called while the database is at work, if that is possible, or not at all.
     """
     database = connection()
     if _may_prepare(database):
         from . import prepared
 
         if prepared.possible(database):
-            return prepared.execute(database, (statement, parameters), meanwhile=meanwhile)[0]
+            return prepared.execute(database, (statement, parameters))[0]
         cursor = prepared.watched_cursor(database)
     else:
         cursor = database.cursor()

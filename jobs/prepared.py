@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import selectors
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
@@ -91,18 +91,10 @@ Statement = tuple[str, Sequence[Any] | Mapping[str, Any]]
 """With `%s` or `%(name)s` for parameters, and the parameters."""
 
 
-Meanwhile = Callable[[], object] | None
-
-
-def execute(
-    database: Any, *statements: Statement, meanwhile: Meanwhile = None
-) -> list[list[tuple[Any, ...]]]:
+def execute(database: Any, *statements: Statement) -> list[list[tuple[Any, ...]]]:
     """Run the statements, prepared, and return the rows of each.
 
     Several go in one round trip: all of them happen or none does, as in a transaction.
-
-    Args:
-        meanwhile: called once they are sent; must not touch the connection.
 
     Raises:
         django.db.DatabaseError: whatever Django's cursor would raise.
@@ -111,7 +103,7 @@ def execute(
     with database.wrap_database_errors:
         if database.connection not in _planned_once:
             _plan_once(database)
-        return _execute(database.connection, statements, meanwhile)
+        return _execute(database.connection, statements)
 
 
 def _plan_once(database: Any) -> None:
@@ -187,14 +179,12 @@ def _remembering(loader: Any) -> Any:
     return Remembering
 
 
-def _execute(
-    connection: Any, statements: Sequence[Statement], meanwhile: Meanwhile
-) -> list[list[tuple[Any, ...]]]:
+def _execute(connection: Any, statements: Sequence[Statement]) -> list[list[tuple[Any, ...]]]:
     libpq = connection.pgconn
     bound = [_bound(connection, *statement) for statement in statements]
     if _must_begin(connection):
         _check(libpq.exec_(b"BEGIN"), connection)
-    results = _run(connection, bound, meanwhile)
+    results = _run(connection, bound)
     # Somebody discarded what was prepared. In a transaction the error has ended that already.
     if connection.autocommit and any(_forgotten(result) for result in results):
         _names[connection].clear()
@@ -205,11 +195,11 @@ def _execute(
     return [one.rows(result) for one, result in zip(bound, results, strict=True)]
 
 
-def _run(connection: Any, bound: Sequence[_Bound], meanwhile: Meanwhile = None) -> list[Any]:
+def _run(connection: Any, bound: Sequence[_Bound]) -> list[Any]:
     """The results; the last one is the error if there was one."""
     libpq = connection.pgconn
     names = [_prepared(connection, one) for one in bound]
-    if len(bound) == 1 and meanwhile is None:
+    if len(bound) == 1:
         return [libpq.exec_prepared(names[0], bound[0].values, bound[0].formats)]
     libpq.enter_pipeline_mode()
     try:
@@ -219,8 +209,6 @@ def _run(connection: Any, bound: Sequence[_Bound], meanwhile: Meanwhile = None) 
         while libpq.flush():
             if _wait(libpq, EVENT_READ | EVENT_WRITE) & EVENT_READ:
                 libpq.consume_input()
-        if meanwhile is not None:
-            meanwhile()
         results = _results(libpq)
         if libpq.status == ConnStatus.OK:
             libpq.exit_pipeline_mode()

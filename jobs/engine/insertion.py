@@ -11,7 +11,7 @@ import orjson
 from django.utils import timezone
 
 from .. import maintenance, wakeup
-from ..batches import Alike, kinds
+from ..batches import Alike, kinds, told_of_all
 from ..conf import ojs_settings
 from ..database import atomic, is_postgresql, run
 from ..events import job_event, record
@@ -56,7 +56,8 @@ INSERT = """
                make_interval(secs => visibility_timeout) AS visibility_timeout, scheduled_at,
                expires_at, statement_timestamp() AS now, tags, attributes, needs,
                make_interval(secs => result_ttl) AS result_ttl, workflow_id, workflow_index,
-               coalesce(followed, false) AS followed, parent_results, unique_key, rate_key,
+               coalesce(followed, false) AS followed, parent_results, unique_key,
+               coalesce(rate_key, '') AS rate_key,
                coalesce(project, '') AS project, version_number
           FROM {source} AS said ({own_types}{members})
     ), inserted AS (
@@ -109,7 +110,7 @@ GUARD = """WHERE NOT EXISTS (SELECT 1
            AND NOT EXISTS (SELECT 1
                              FROM ojs_jobs_queue
                             WHERE is_guarded
-                              AND name IN (SELECT queue FROM given))"""
+                              AND name IN {queues})"""
 TAKEN = "ON CONFLICT (id) DO NOTHING"
 """Only for ids that somebody chose: asking takes a fifth of the time of the insert."""
 # Jobs one by one: all that is known of each in a document.
@@ -135,6 +136,36 @@ ALIKE = {
     "of_each": " CROSS JOIN inserted",
 }
 
+# One job that is available at once and says nothing else than every job does: most of them. Without
+# documents to read and columns to leave empty it takes an eighth less of PostgreSQL's time.
+PLAIN_MEMBERS = frozenset(
+    {"type", "queue", "meta", "priority", "max_attempts", "tags", "attributes"}
+)
+PLAIN = f"""
+    WITH inserted AS (
+        INSERT INTO ojs_jobs_job
+               (id, type, queue, args, meta, priority, state, attempt, attempt_counted,
+                max_attempts, reserved_by, finished_by, unfenced, created_at, enqueued_at,
+                tags, attributes, dead_letter, followed, rate_key, project)
+        SELECT %(id)s::uuid, %(type)s::text, %(queue)s::text, %(args)s::jsonb, %(meta)s::jsonb,
+               %(priority)s::smallint, 'available', 0, false, %(max_attempts)s::integer, '', '',
+               false, statement_timestamp(), statement_timestamp(), %(tags)s::jsonb,
+               %(attributes)s::jsonb, false, false, '', ''
+         {GUARD.format(queues="(%(queue)s::text)")}
+     RETURNING id, queue, type, priority
+    ), told AS (
+        INSERT INTO ojs_jobs_event (type, subject, queue, job_type, worker_id, time, data)
+        SELECT 'job.enqueued', id::text, queue, type, '', statement_timestamp(),
+               jsonb_build_object('priority', priority)
+          FROM inserted
+    ), rung AS (
+        SELECT count(pg_notify('ojs_jobs', queue))
+          FROM inserted
+         WHERE EXISTS (SELECT 1 FROM ojs_jobs_listener)
+    )
+    SELECT statement_timestamp(), (SELECT count(*) FROM inserted) FROM rung
+"""
+
 
 @cache
 def statement(*, alike: bool, told: bool, guarded: bool, chosen: bool) -> str:
@@ -150,7 +181,7 @@ def statement(*, alike: bool, told: bool, guarded: bool, chosen: bool) -> str:
         **form,
         members=MEMBERS,
         told=TOLD.format(**form) if told else "",
-        guard=GUARD if guarded else "",
+        guard=GUARD.format(queues="(SELECT queue FROM given)") if guarded else "",
         taken=TAKEN if chosen else "",
     )
 
@@ -167,7 +198,7 @@ def insert(new: Sequence[NewJob], *, admitted: bool) -> int:
 
 def stamp(new: Sequence[NewJob], now: datetime) -> None:
     """Write on the jobs what only the server knows."""
-    for job in new:
+    for job in told_of_all(new):
         job.created_at = job.enqueued_at = now
         if job.pending:
             job.state = State.PENDING
@@ -181,19 +212,23 @@ def _insert_postgresql(new: Sequence[NewJob], admitted: bool) -> int:
     records = [_record(job) for job in kinds(new)]
     # Told by what is sent: to Python 1 and True are equal. A job by itself is told in one piece.
     alike = len(new) > 1 and len({orjson.dumps(record) for record in records}) == 1
-    insert = statement(
-        alike=alike,
-        told=ojs_settings.RECORD_EVENTS,
-        guarded=not admitted,
-        chosen=any(job.client_id for job in kinds(new)),
-    )
-    ((now, stored),) = run(
-        insert,
-        _alike(new, records[0]) if alike else _each(new, records),
-        meanwhile=(lambda: new.jobs) if isinstance(new, Alike) else None,
-    )
+    told = ojs_settings.RECORD_EVENTS
+    chosen = any(job.client_id for job in kinds(new))
+    if len(new) == 1 and told and not (admitted or chosen) and records[0].keys() == PLAIN_MEMBERS:
+        ((now, stored),) = run(PLAIN, _plain(new[0], records[0]))
+    else:
+        ((now, stored),) = run(
+            statement(alike=alike, told=told, guarded=not admitted, chosen=chosen),
+            _alike(new, records[0]) if alike else _each(new, records),
+        )
     stamp(new, now)
     return stored
+
+
+def _plain(job: NewJob, record: dict[str, Any]) -> dict[str, Any]:
+    documents = {"args": job.args, "meta": job.meta, "tags": job.tags, "attributes": job.attributes}
+    written = {name: orjson.dumps(value).decode() for name, value in documents.items()}
+    return record | written | {"id": job.id}
 
 
 def _alike(new: Sequence[NewJob], record: dict[str, Any]) -> dict[str, str]:
@@ -225,12 +260,14 @@ def _record(job: NewJob) -> dict[str, Any]:
         "queue": job.queue,
         "meta": job.meta,
         "priority": job.priority,
-        "pending": job.pending,
         "max_attempts": job.max_attempts,
         "tags": job.tags,
         "attributes": job.attributes,
-        "rate_key": job.rate_key,
     }
+    if job.pending:
+        said["pending"] = True
+    if job.rate_limit:
+        said["rate_key"] = job.rate_key
     needs = job.needs
     if needs is not None:
         said["needs"] = needs

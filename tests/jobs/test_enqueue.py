@@ -143,6 +143,51 @@ def test_a_batch_stores_what_each_job_would_store_by_itself(db, company):
     assert Job.objects.get(pk=another.id).tags == other["options"]["tags"]
 
 
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"type": "email.send", "args": [{"to": ["ann"]}]},
+        {"type": "email.send", "args": [], "meta": {"a": [1]}, "x_team": "billing"},
+        {"type": "email.send", "args": [], "options": {"priority": 7, "queue": "billing"}},
+        {"type": "email.send", "args": [], "options": {"tags": ["a"], "schema": "x"}},
+        {"type": "email.send", "args": [], "options": {"pending": True}},
+        {
+            "type": "email.send",
+            "args": [],
+            "options": {"rate_limit": {"key": "k", "concurrency": 1}},
+        },
+    ],
+)
+def test_a_job_is_the_same_whichever_statement_stored_it(db, document):
+    """There is one for a plain job, one for jobs that are alike, and one for all others."""
+    new = new_job(document, timezone.now())
+    chosen = new_job(document | {"id": str(uuid7())}, timezone.now())
+    mixed = {"type": "report.build", "args": [], "meta": {"other": 1}}
+    stored = [
+        *engine.enqueue([new]),
+        *engine.enqueue([chosen]),
+        *engine.enqueue(new_jobs([document] * 2, timezone.now())),
+        engine.enqueue(new_jobs([document, mixed], timezone.now()))[0],
+    ]
+
+    def row(job):
+        (kept,) = Job.objects.filter(pk=job.id).values()
+        assert kept["created_at"] == kept["enqueued_at"] == job.created_at
+        assert (kept.pop("id"), kept.pop("state")) == (job.id, job.state)
+        return {name: kept[name] for name in kept.keys() - {"created_at", "enqueued_at"}}
+
+    def events(job):
+        told = Event.objects.filter(subject=str(job.id)).values()
+        return [
+            {name: event[name] for name in event.keys() - {"id", "txid", "subject", "time"}}
+            for event in told
+        ]
+
+    assert [row(job) for job in stored] == [row(new)] * 5
+    assert [events(job) for job in stored] == [events(new)] * 5
+    assert len(events(new)) == (new.state != State.PENDING)
+
+
 def test_jobs_that_are_alike_to_python_only_keep_their_own_meta(db):
     documents = [
         {"type": "email.send", "args": [], "meta": {"copies": it}} for it in (1, True, 1.0)
@@ -211,6 +256,27 @@ def test_jobs_that_came_back_are_those_that_are_stored(db):
     jobs[0].meta["trace"].append("mine")
     jobs[0].tags.append("mine")
     assert (jobs[1].meta, jobs[1].tags) == ({"trace": ["t"]}, ["a"])
+
+
+@pytest.mark.parametrize("count", [3, BATCH + 1])
+@pytest.mark.parametrize("looked_at", ["before", "afterwards"])
+def test_it_makes_no_difference_when_the_jobs_of_a_batch_are_looked_at(db, looked_at, count):
+    jobs = new_jobs([{"type": "a", "args": [n], "meta": {"m": 1}} for n in range(count)], ago(0))
+    if looked_at == "before":
+        assert len(list(jobs)) == count
+
+    engine.enqueue(give(jobs, "acme"))
+
+    rows = Job.objects.in_bulk()
+    assert [(job.id, job.project, job.args) for job in jobs] == [
+        (row.id, "acme", row.args) for row in sorted(rows.values(), key=lambda row: row.id)
+    ]
+    assert all(job.created_at == rows[job.id].created_at for job in jobs)
+    # They are what a list of them is.
+    assert jobs == list(jobs) == jobs[:]
+    assert jobs[1] is list(jobs)[1] is jobs[-count + 1]
+    assert repr(jobs[:2]) == repr(list(jobs)[:2])
+    assert all(job.state == State.AVAILABLE for job in jobs)
 
 
 def test_every_job_of_a_batch_gets_what_its_queue_says(db):

@@ -284,59 +284,6 @@ def test_other_threads_go_on_while_one_waits_for_the_database(statements):
     assert len(answers) == 1
 
 
-@contextlib.contextmanager
-def another_session() -> Iterator[Any]:
-    other = connection.copy()
-    try:
-        with other.cursor() as cursor:
-            yield cursor
-    finally:
-        other.close()
-
-
-def test_something_else_is_done_while_the_database_is_at_work():
-    """The answer waits for a lock, which is given up meanwhile and not before."""
-    lock = ("SELECT pg_advisory_lock(%s::bigint)", [7])
-    run("SELECT set_config('lock_timeout', %s, false)", ["20s"])
-    with another_session() as cursor:
-        cursor.execute("SELECT pg_advisory_lock(7)")
-
-        rows = run(*lock, meanwhile=lambda: cursor.execute("SELECT pg_advisory_unlock(7)"))
-
-    assert rows == [("",)]
-
-
-def test_an_error_of_what_is_done_meanwhile_leaves_nothing_under_way():
-    def fail() -> None:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError), transaction.atomic():
-        run(INSERT, ["one"], meanwhile=fail)
-
-    close_old_connections()
-    assert run("SELECT %s::int", [1]) == [(1,)]
-
-
-def test_a_connection_that_is_lost_meanwhile_is_an_error_of_django():
-    ((pid,),) = run("SELECT pg_backend_pid()", [])
-    run("SELECT set_config('lock_timeout', %s, false)", ["20s"])
-    waiting = f"""
-        WITH locked AS MATERIALIZED (SELECT pg_advisory_lock(%s::bigint))
-        {INSERT.replace("VALUES (%s, '', '', now())", "SELECT %s, '', '', now() FROM locked")}
-    """
-    with another_session() as cursor:
-        cursor.execute("SELECT pg_advisory_lock(7)")
-
-        def kill() -> None:
-            cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
-
-        with pytest.raises(OperationalError):
-            run(waiting, [7, "one"], meanwhile=kill)
-
-    close_old_connections()
-    assert not Queue.objects.exists()
-
-
 def test_several_happen_together_and_see_one_another():
     rows = run_together(
         (INSERT, ["one"]),
