@@ -206,10 +206,9 @@ def _run(connection: Any, bound: Sequence[_Bound]) -> list[Any]:
         for name, one in zip(names, bound, strict=True):
             libpq.send_query_prepared(name, one.values, one.formats)
         libpq.pipeline_sync()
-        while libpq.flush():
-            if _wait(libpq, EVENT_READ | EVENT_WRITE) & EVENT_READ:
-                libpq.consume_input()
-        results = _results(libpq)
+        with Selector() as selector:
+            _send(libpq, selector)
+            results = _results(libpq, selector)
         if libpq.status == ConnStatus.OK:
             libpq.exit_pipeline_mode()
     except BaseException:
@@ -219,12 +218,25 @@ def _run(connection: Any, bound: Sequence[_Bound]) -> list[Any]:
     return results
 
 
-def _results(libpq: Any) -> list[Any]:
+# Both wait as other threads go on: `get_result` would keep the interpreter's lock meanwhile, from
+# whoever holds the row it waits for, too.
+
+
+def _send(libpq: Any, selector: Any) -> None:
+    selector.register(libpq.socket, EVENT_READ | EVENT_WRITE)
+    while libpq.flush():
+        ((_, happened),) = selector.select()
+        if happened & EVENT_READ:
+            libpq.consume_input()
+    selector.modify(libpq.socket, EVENT_READ)
+
+
+def _results(libpq: Any, selector: Any) -> list[Any]:
     """Read up to the sync point. What came after an error was not run, and says so."""
     results: list[Any] = []
     while True:
         while libpq.is_busy():
-            _wait(libpq, EVENT_READ)
+            selector.select()
             libpq.consume_input()
         result = libpq.get_result()
         if result is None:
@@ -235,16 +247,6 @@ def _results(libpq: Any) -> list[Any]:
             return results
         elif result.status != ExecStatus.PIPELINE_ABORTED:
             results.append(result)
-
-
-def _wait(libpq: Any, events: int) -> int:
-    """Wait as other threads go on: `get_result` would keep the interpreter's lock meanwhile, from
-    whoever holds the row it waits for, too.
-    """
-    with Selector() as selector:
-        selector.register(libpq.socket, events)
-        ((_, happened),) = selector.select()
-    return happened
 
 
 def _prepared(connection: Any, one: _Bound) -> bytes:

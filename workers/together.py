@@ -162,9 +162,8 @@ def _is_on_its_own(name: str) -> bool:
     return (
         # The wrapper of another package may give each thread's connection a tenant of its own.
         type(database).__module__.startswith("django.")
-        and not database.in_atomic_block
-        and settings["AUTOCOMMIT"]
-        and (database.connection is None or database.autocommit)
+        # Off in a transaction, too.
+        and (database.autocommit if database.connection else settings["AUTOCOMMIT"])
         and not database.execute_wrappers
         and not database.queries_logged
         # Where it is not prepared, planning it takes longer than all the heartbeats.

@@ -106,7 +106,7 @@ CLAIM = """
      RETURNING job.*, next.was_due
     ){told}
     SELECT id, type, queue, args::text, meta::text, tags::text, priority, attempt, max_attempts,
-           {created_at}, {enqueued_at}, {started_at},
+           {created_at}, CASE WHEN enqueued_at <> created_at THEN {enqueued_at} END, {started_at},
            retry::text, retry_delay, timeout, visibility_timeout, scheduled_at, expires_at,
            CASE WHEN attributes <> '{{}}' THEN attributes::text END,
            CASE WHEN attempt > 1 THEN (
@@ -128,6 +128,8 @@ CLAIM = """
 """
 # Written by the database: reading a timestamp and writing it again costs ten times as much.
 TIME = """to_char({0} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')"""
+# In a query of its own it is written once, not for each job.
+STARTED = f"(SELECT {TIME.format('statement_timestamp()')})"
 # Jobs behind limits are chosen under locks, by `limits`.
 LIMITED = """EXISTS (
                SELECT 1
@@ -166,7 +168,7 @@ def _statement(
     owned: bool,
     versioned: bool,
 ) -> str:
-    times = {name: TIME.format(name) for name in ("created_at", "enqueued_at", "started_at")}
+    times = {name: TIME.format(name) for name in ("created_at", "enqueued_at")}
     return CLAIM.format(
         gate=gate,
         limit=limit,
@@ -177,6 +179,7 @@ def _statement(
         project=PROJECT if owned else "",
         versions=VERSIONS if versioned else "",
         told=TOLD if told else "",
+        started_at=STARTED,
         **times,
     )
 

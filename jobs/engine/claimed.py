@@ -93,22 +93,36 @@ def _fragment(text: str | None) -> orjson.Fragment | None:
     return None if text is None else orjson.Fragment(text)
 
 
-COMMON = 12
-"""How many columns of a row all jobs have."""
-NOTHING_ELSE = (None,) * 11
+NOTHING_ELSE = [None] * 11
 LIVE = (State.ACTIVE.value, None, None)
 """State, end and result of a job that was claimed just now."""
 PLAIN = (*NOTHING_ELSE[:7], (), *NOTHING_ELSE[8:], True, *LIVE)
 
 
 def from_row(row: Sequence[Any]) -> ClaimedJob:
-    """Read a row of the claim's columns, which are those of `ClaimedJob` in its order."""
-    identifier, kind, queue, args, meta, tags, *numbers = row[:COMMON]
-    texts = orjson.Fragment(args), orjson.Fragment(meta), orjson.Fragment(tags)
-    rare = row[COMMON:]
-    if rare == NOTHING_ELSE:
-        return ClaimedJob._make((identifier, kind, queue, *texts, *numbers, *PLAIN))
-    retry, *periods_and_times, attributes, errors, workflow_id, results, checkpoint = rare
+    """Read a row of the claim's columns: those of `ClaimedJob` in its order, JSON as text.
+
+    `enqueued_at` is null where it is `created_at`.
+    """
+    identifier, kind, queue, args, meta, tags, priority, attempt, most, *others = row
+    created_at, enqueued_at, started_at, *seldom = others
+    common = (
+        identifier,
+        kind,
+        queue,
+        orjson.Fragment(args),
+        orjson.Fragment(meta),
+        orjson.Fragment(tags),
+        priority,
+        attempt,
+        most,
+        created_at,
+        enqueued_at or created_at,
+        started_at,
+    )
+    if seldom == NOTHING_ELSE:
+        return ClaimedJob._make(common + PLAIN)
+    retry, *periods_and_times, attributes, errors, workflow_id, results, checkpoint = seldom
     rest = (
         _fragment(retry),
         *periods_and_times,
@@ -118,4 +132,4 @@ def from_row(row: Sequence[Any]) -> ClaimedJob:
         _fragment(results),
         _fragment(checkpoint),
     )
-    return ClaimedJob._make((identifier, kind, queue, *texts, *numbers, *rest, False, *LIVE))
+    return ClaimedJob._make((*common, *rest, False, *LIVE))

@@ -6,7 +6,6 @@ measured. The connection is made, and handed over, by whoever starts it.
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import socket
@@ -143,7 +142,7 @@ def heartbeat(wire: Wire, spec: dict[str, Any]) -> Step:
         if len(found) != spec["count"]:
             raise Refused(f"{len(found)} jobs for a worker that should hold {spec['count']}")
         ids = [job_id.decode() for job_id in found]
-    request = _beat(wire, spec["worker"], ids)
+    request = beat(wire, spec["worker"], ids)
 
     def step() -> int:
         if EXTENDED not in wire.send("heartbeat", request):
@@ -153,23 +152,10 @@ def heartbeat(wire: Wire, spec: dict[str, Any]) -> Step:
     return step
 
 
-def heartbeats_of_many(wire: Wire, spec: dict[str, Any]) -> Step:
-    """BEAT of one worker after the other, as if each had a connection of its own."""
-    beats = [_beat(wire, worker, ids) for worker, ids in spec["held"]]
-    turn = itertools.cycle(beats)
-
-    def step() -> int:
-        if EXTENDED not in wire.send("heartbeat", next(turn)):
-            raise Refused("A heartbeat was told that jobs were lost.")
-        return 1
-
-    return step
-
-
-def _beat(wire: Wire, worker: str, ids: list[str]) -> bytes:
-    beat = {"worker_id": worker, "state": "running"}
-    beat |= {"active_jobs": len(ids), "active_job_ids": ids}
-    return wire.built(b"/ojs/v1/workers/heartbeat", json.dumps(beat).encode())
+def beat(wire: Wire, worker: str, ids: list[str]) -> bytes:
+    said: dict[str, Any] = {"worker_id": worker, "state": "running"}
+    said |= {"active_jobs": len(ids), "active_job_ids": ids}
+    return wire.built(b"/ojs/v1/workers/heartbeat", json.dumps(said).encode())
 
 
 def _fetch(spec: dict[str, Any]) -> bytes:
@@ -191,7 +177,6 @@ LOADS: dict[str, Callable[[Wire, dict[str, Any]], Step]] = {
     "fetch then ack": fetch_then_ack,
     "fetch carrying acks": fetch_carrying_acks,
     "heartbeat": heartbeat,
-    "heartbeats of many": heartbeats_of_many,
 }
 
 
@@ -209,7 +194,7 @@ def register(wire: Wire, spec: dict[str, Any]) -> None:
 def run(spec: dict[str, Any]) -> dict[str, Any]:
     """Warm up, then turn for `seconds` or until there is nothing left to do."""
     wire = Wire(socket.socket(fileno=spec["connection"]), spec["key"])
-    if spec["load"] not in ("floor", "heartbeats of many"):
+    if spec["load"] != "floor":
         register(wire, spec)
     step = LOADS[spec["load"]](wire, spec)
     for _ in _until(spec["from"]):

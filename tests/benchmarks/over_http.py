@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,9 @@ START = 0.25
 """Seconds a client takes to get ready."""
 HANDED_OVER = 10_000
 """Workers a second that the clients can be told of."""
+LINES = 4
+"""Connections of a fleet, for each client of the other scenarios: every worker has one of its own,
+and many of them have a heartbeat under way."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,8 @@ def run(plan: Plan, results: Results, key: str) -> None:
                 scenario = wanted[name]
                 server = servers["floor" if scenario.load == "floor" else "product"]
                 # Anew each time: the server closes connections that are idle for half a minute.
-                connections = server.connect(scenario.clients or plan.clients)
+                clients = scenario.clients or plan.clients
+                connections = server.connect(clients * LINES if name == FLEET else clients)
                 try:
                     _measure(plan, results, group, scenario, connections, key)
                 finally:
@@ -118,9 +123,7 @@ def _measure(
         "seconds": plan.seconds,
         "from": time.monotonic() + START + WARM_UP + len(held) / HANDED_OVER,
     }
-    # Each client speaks for its share of the fleet.
-    shares = [{"held": held[number :: len(connections)]} for number in range(len(connections))]
-    told = drive(connections, spec, shares)
+    told = [drive_fleet(connections, spec | {"held": held})] if held else drive(connections, spec)
     seconds = max(client["seconds"] for client in told)
     result = results.get(group, scenario.name, "req/s" if scenario.load == "floor" else "/s")
     result.rounds.append(sum(client["done"] for client in told) / seconds)
@@ -133,35 +136,41 @@ def _measure(
     say(f"  {group}: {scenario.name}: {result.rounds[-1]:,.0f}")
 
 
-def drive(
-    connections: list[socket.socket], spec: dict[str, Any], shares: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """Run one client for each connection, all at once; return what they report.
-
-    Args:
-        shares: what each of them is told beyond the spec.
-    """
-    clients = []
-    try:
+def drive(connections: list[socket.socket], spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """Run one client for each connection, all at once; return what they report."""
+    with contextlib.ExitStack() as stack:
+        clients = []
         for number, connection in enumerate(connections):
-            clients.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "tests.benchmarks.load"],
-                    cwd=ROOT,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    pass_fds=[connection.fileno()],
-                )
-            )
+            clients.append(stack.enter_context(_client("load", [connection])))
             own = {"connection": connection.fileno(), "worker": f"bench-{number}"}
-            _hand_over(clients[-1], spec | shares[number] | own)
+            _hand_over(clients[-1], spec | own)
         return [_report(client) for client in clients]
+
+
+def drive_fleet(connections: list[socket.socket], spec: dict[str, Any]) -> dict[str, Any]:
+    """Run one client for all of the connections; return what it reports."""
+    with _client("fleet", connections) as client:
+        numbers = [connection.fileno() for connection in connections]
+        _hand_over(client, spec | {"connections": numbers})
+        return _report(client)
+
+
+@contextlib.contextmanager
+def _client(program: str, connections: list[socket.socket]) -> Iterator[subprocess.Popen[str]]:
+    client = subprocess.Popen(
+        [sys.executable, "-m", f"tests.benchmarks.{program}"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        pass_fds=[connection.fileno() for connection in connections],
+    )
+    try:
+        yield client
     finally:
-        for client in clients:
-            client.kill()
-            client.wait()
+        client.kill()
+        client.wait()
 
 
 def _hand_over(client: subprocess.Popen[str], spec: dict[str, Any]) -> None:

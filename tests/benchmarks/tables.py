@@ -22,7 +22,7 @@ LOAD = f"""
            CASE WHEN %(state)s = 'active' THEN %(worker)s || (n %% %(workers)s) ELSE '' END,
            CASE WHEN %(state)s = 'active' THEN interval '30 min' END,
            CASE WHEN %(state)s = 'active' THEN now() + interval '30 min' END,
-           '', false, now(), now() + n * interval '1 microsecond',
+           '', false, now() + n * interval '1 microsecond', now() + n * interval '1 microsecond',
            CASE WHEN %(attempt)s > 0 THEN now() END,
            CASE WHEN %(state)s = 'completed' THEN now() END, '[]', '{{}}', false
       FROM generate_series(1, %(count)s) AS n

@@ -169,16 +169,17 @@ def heard(worker_id: str) -> bool:
 
 
 def test_one_that_cannot_be_written_fails_alone():
-    (one, jobs), (bad, _) = worker(), worker()
+    (one, jobs), (bad, _), (other, _) = worker(), worker(), worker()
     impossible = Description(hostname="x" * 300)
 
     answers = beat_together(
-        partial(protocol.beat, bad, description=impossible),
         partial(protocol.beat, one, active_job_ids=jobs),
+        partial(protocol.beat, bad, description=impossible),
+        partial(protocol.beat, other),
     )
 
-    assert isinstance(answers[0], DataError)
-    assert answers[1] == Reply(RUNNING, jobs)
+    assert answers[0::2] == [Reply(RUNNING, jobs), Reply(RUNNING)]
+    assert isinstance(answers[1], DataError)
 
 
 def test_two_of_one_worker_with_one_number_are_both_answered_and_one_came_late():

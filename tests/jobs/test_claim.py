@@ -15,6 +15,7 @@ from jobs.envelope import claimed_envelope, envelope
 from jobs.lifecycle import State
 from jobs.models import Checkpoint, Event, Job, Queue
 from jobs.signals import jobs_claimed
+from jobs.timestamps import format_timestamp
 from tests.factories import JobErrorFactory, JobFactory, QueueFactory, ago, ahead
 
 MINUTE = timedelta(minutes=1)
@@ -221,6 +222,18 @@ def test_what_few_jobs_have_is_told_of_those(db, has):
     assert claimed.is_plain == (not SELDOM[has])
     whole = envelope(claimed, claimed.errors, for_worker=True)
     assert json.loads(dumps(claimed_envelope(claimed))) == json.loads(dumps(whole))
+
+
+@pytest.mark.parametrize("waited", [0, 30])
+def test_each_time_of_the_workers_copy_is_the_jobs_own(db, waited):
+    job = JobFactory(created_at=ago(60), enqueued_at=ago(60 - waited))
+
+    (claimed,) = claim()
+
+    job.refresh_from_db()
+    document = claimed_envelope(claimed)
+    for name in ("created_at", "enqueued_at", "started_at"):
+        assert document[name] == format_timestamp(getattr(job, name)), name
 
 
 def test_a_history_and_a_checkpoint_are_told_too(db):
