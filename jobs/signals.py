@@ -20,7 +20,8 @@ jobs_completed = Signal()
 jobs_failed = Signal()
 """`outcomes`: one for each failed job, saying what became of it."""
 jobs_reclaimed = Signal()
-"""`count`, `error_type`: reservations taken back."""
+"""`count`, `error_type`: reservations taken back; `discarded`: ids of the jobs that had no attempt
+left."""
 jobs_cancelled = Signal()
 """`job_ids`."""
 jobs_promoted = Signal()

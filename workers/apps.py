@@ -16,7 +16,7 @@ class WorkersConfig(AppConfig):
     def ready(self) -> None:
         from jobs.labels import translate_labels
 
-        from . import log  # noqa: F401 (connects itself)
+        from . import finished_tasks, log  # noqa: F401 (they connect themselves)
 
         translate_labels(self)
 

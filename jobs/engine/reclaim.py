@@ -97,6 +97,7 @@ RECLAIM = """
     ){told}
     SELECT (SELECT count(*) FROM lost),
            (SELECT array_agg(id) FROM judged WHERE followed AND NOT again),
+           (SELECT array_agg(id) FROM judged WHERE NOT again),
            (SELECT array_agg(id) FROM returned WHERE had_to_start)
       FROM rung
 """
@@ -139,13 +140,14 @@ def reclaim(jobs: JobQuerySet, cause: Cause) -> int:
     lost = jobs.order_by("pk").select_for_update(skip_locked=skip)
     take_back = _take_back_postgresql if is_postgresql() else _take_back_portable
     with atomic():
-        count = take_back(lost, cause)
+        count, discarded = take_back(lost, cause)
     if count:
-        send_on_commit(jobs_reclaimed, Job, count=count, error_type=cause.type)
+        told = {"count": count, "error_type": cause.type, "discarded": discarded}
+        send_on_commit(jobs_reclaimed, Job, **told)
     return count
 
 
-def _take_back_postgresql(lost: JobQuerySet, cause: Cause) -> int:
+def _take_back_postgresql(lost: JobQuerySet, cause: Cause) -> tuple[int, list[UUID]]:
     select, parameters = lost.values(*COLUMNS)[:BATCH_SIZE].query.sql_with_params()
     parameters = (*parameters, cause.type, cause.type, cause.message)
     told = ""
@@ -154,15 +156,15 @@ def _take_back_postgresql(lost: JobQuerySet, cause: Cause) -> int:
         parameters = (*parameters, cause.type, cause.message, cause == VISIBILITY_TIMEOUT)
     with connection().cursor() as cursor:
         cursor.execute(RECLAIM.format(lost=select, told=told), parameters)
-        count, ended, begun = cursor.fetchone()
+        count, ended, discarded, begun = cursor.fetchone()
     if begun:
         # Their own `expires_at` is text, as their client spelled it: for Python to read.
         forget_enqueue_ttl(Job.objects.filter(pk__in=begun).only("attributes"))
     follow(ended or ())
-    return int(count)
+    return int(count), discarded or []
 
 
-def _take_back_portable(lost: JobQuerySet, cause: Cause) -> int:
+def _take_back_portable(lost: JobQuerySet, cause: Cause) -> tuple[int, list[UUID]]:
     now = timezone.now()
     jobs = list(lost.only(*COLUMNS, "state", "attributes")[:BATCH_SIZE])
     JobError.objects.bulk_create(
@@ -185,7 +187,7 @@ def _take_back_portable(lost: JobQuerySet, cause: Cause) -> int:
     record(event for job in jobs for event in _events(job, cause, now))
     wakeup.notify({job.queue for job in jobs if job.has_attempts_left})
     follow([job.pk for job in spent if job.followed])
-    return len(jobs)
+    return len(jobs), [job.pk for job in spent]
 
 
 def _return(ids: Sequence[UUID]) -> None:

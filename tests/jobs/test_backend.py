@@ -357,3 +357,23 @@ def test_checks_report_a_misconfigured_backend(settings, options, problem):
 def test_checks_are_silent_for_a_good_one():
     assert list(task_backends["default"].check()) == []
     assert run_checks(tags=["ojs"]) == []
+
+
+# A worker that died (task_finished comes from whoever discards its job)
+
+
+def test_the_end_of_a_task_whose_worker_died_is_told(
+    db, shop, heard, django_capture_on_commit_callbacks
+):
+    result = shop.add.enqueue(1, 2)
+    jobs.enqueue("in.go.only", max_attempts=1)
+    Job.objects.update(max_attempts=2)
+
+    for attempt in (1, 2):
+        engine.claim(["default"], worker_id="died", count=2)
+        heard.clear()
+        with django_capture_on_commit_callbacks(execute=True):
+            assert engine.reclaim(Job.objects.held_by("died"), engine.WORKER_DEATH) == 2
+        assert heard == ([("finished", "FAILED")] if attempt == 2 else [])
+
+    assert shop.add.get_backend().get_result(result.id).status == TaskResultStatus.FAILED
