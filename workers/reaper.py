@@ -156,13 +156,6 @@ SWEEPS = (
     Chore("tallies", tallies.count, "outcomes counted", timedelta(seconds=5)),
     Chore("old-directives", fleet.prune_directives, "directives forgotten", timedelta(minutes=1)),
     Chore("old-workers", prune_workers, "workers forgotten", timedelta(minutes=1)),
-    # Reads the whole table of jobs, for what is hardly ever there.
-    Chore(
-        "broken-reservations",
-        engine.complete_reservations,
-        "reservations given a period",
-        timedelta(hours=1),
-    ),
 )
 SLOW = tuple(chore for chore in SWEEPS if chore.every)
 BATCHES = 50

@@ -37,7 +37,7 @@ from .inheritance import results_of_workflow
 from .outcomes import Completion, Failure, Outcome
 from .progress import Standing, progress_of, report_progress, standing
 from .reclaim import VISIBILITY_TIMEOUT, WORKER_DEATH, Cause, expire, reclaim
-from .reservations import complete_reservations, extend, keep_alive, last_reservation, reserve
+from .reservations import extend, keep_alive, last_reservation, reserve
 from .retention import prune_events, prune_jobs, prune_results, prune_workflows
 from .settle import complete
 from .specs import Line, forget_specs, matching_types, register_specs, write_lines
@@ -67,7 +67,6 @@ __all__ = [
     "claim",
     "clear_checkpoint",
     "complete",
-    "complete_reservations",
     "create_workflow",
     "delete_cron",
     "delete_dead",

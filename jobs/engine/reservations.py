@@ -123,16 +123,6 @@ def reserve(periods: Mapping[UUID, timedelta], *, worker_id: str) -> None:
         )
 
 
-def complete_reservations() -> int:
-    """Give active jobs whose reservation has no period one, and return how many there were.
-
-    We leave none so; a hand at the database may. Nothing would ever take them back: what looks for
-    expired reservations and for a worker's jobs reads the index of those that have a period.
-    """
-    without = Job.objects.active().filter(reserved_for__isnull=True)
-    return without.update(reserved_for=ojs_settings.VISIBILITY_TIMEOUT)
-
-
 def last_reservation(worker_id: str) -> datetime | None:
     """When the last of the reservations `worker_id` holds will end; None if it holds none."""
     ends: Any = Job.objects.held_by(worker_id).aggregate(last=Max("reserved_until"))["last"]

@@ -6,7 +6,6 @@ import pytest
 from django.db import IntegrityError, OperationalError, connection
 from django.utils import timezone
 
-from jobs.models import Job
 from tests.factories import JobFactory, WorkerFactory, ago
 from workers import reaper
 from workers.models import Reaper, Sweep, Worker
@@ -113,7 +112,6 @@ def test_every_chore_of_the_documented_list_is_there():
         "tallies",
         "old-directives",
         "old-workers",
-        "broken-reservations",
     ]
 
 
@@ -144,20 +142,6 @@ def test_naming_a_slow_chore_does_it_now():
 
     assert reaper.sweep() == {}
     assert reaper.sweep(["finished-jobs"]) == {"finished-jobs": 1}
-
-
-def test_a_job_made_active_by_hand_is_recovered_too():
-    """With SQL, by somebody who knew of one column only: no index of ours shows such a job."""
-    job = JobFactory()
-    Job.objects.filter(pk=job.pk).update(state="active", reserved_until=ago(60))
-    assert reaper.sweep(["expired-reservations"]) == {}
-
-    assert reaper.sweep(["broken-reservations", "expired-reservations"]) == {
-        "broken-reservations": 1
-    }
-    assert reaper.sweep(["expired-reservations"]) == {"expired-reservations": 1}
-    job.refresh_from_db()
-    assert (job.state, job.reserved_for) == ("available", None)
 
 
 def test_workers_that_are_gone_are_forgotten_after_a_day():
