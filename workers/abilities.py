@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from jobs.versions import Versions
 
@@ -19,6 +18,8 @@ def able(worker_id: str, labels: Sequence[str], capabilities: Sequence[str]) -> 
     return [*(word for word in said if not word.startswith(ITSELF)), f"{ITSELF}{worker_id}"]
 
 
-def takes_version(worker: Any, type: str, number: int | None) -> bool:
-    """Whether it takes jobs of this type and version: any, where it says nothing of the type."""
-    return number in Versions(*(worker.job_versions or {}).get(type, ()))
+def takes_version(
+    declared: Mapping[str, Sequence[int | None]] | None, type: str, number: int | None
+) -> bool:
+    """Whether a worker takes jobs of this type and version: any, if it declared nothing of it."""
+    return number in Versions(*(declared or {}).get(type, ()))

@@ -22,6 +22,7 @@ from tests.processes import eventually, free_port
 from tests.workers.site import Shop, becomes
 from workers import protocol
 from workers.admin.attention import unwanted_versions
+from workers.admin.figures import Figures
 from workers.models import Worker
 from workers.protocol import Description
 from workers.runtime.handlers import forget, handler
@@ -170,29 +171,38 @@ def test_a_job_that_nobody_takes_says_why_it_waits():
 
 
 @pytest.mark.django_db
-def test_versions_that_nobody_takes_want_attention_once_they_have_waited():
+@pytest.mark.parametrize("another", [None, bounds(other="5.0"), bounds(t="2.0")])
+def test_versions_that_nobody_takes_want_attention_once_they_have_waited(another):
     wait = ojs_settings.WAIT_LIMIT.total_seconds() + 60
-    figures: Any = _Figures(_Row(Queue(name="default"), ojs_settings.WAIT_LIMIT * 2))
+    Queue.objects.get_or_create(name="default")
+    WorkerFactory(queues=["default"], job_versions=bounds(t="1.0"))
     for text in ("1.0", "2.0", "2.0"):
         JobFactory(type="t", version_number=read_versions(text).least, enqueued_at=ago(wait))
     JobFactory(type="t", enqueued_at=ago(wait))
-    WorkerFactory(queues=["default"], job_versions=bounds(t="1.0"))
 
-    assert [item.text for item in unwanted_versions(figures)] == [
-        "Version 2.0 of “t” waits in “default”, and no live worker takes it."
-    ]
-
-
-class _Row:
-    url = "/queue/"
-
-    def __init__(self, queue: Queue, wait: Any) -> None:
-        self.queue, self.wait = queue, wait
+    assert told() == ["Version 2.0 of “t” waits in “default”, and no live worker takes it."]
+    # One that says nothing of the type, or takes the version.
+    WorkerFactory(queues=["default"], job_versions=another)
+    assert told() == []
 
 
-class _Figures:
-    def __init__(self, *queues: _Row) -> None:
-        self.queues = queues
+@pytest.mark.django_db
+def test_however_many_queues_wait_the_dashboard_asks_for_two(django_assert_max_num_queries):
+    wait = ojs_settings.WAIT_LIMIT.total_seconds() + 60
+    for number in range(9):
+        Queue.objects.get_or_create(name=f"q{number}")
+        JobFactory(queue=f"q{number}", enqueued_at=ago(wait + number))
+    few = Figures("admin", None)
+    with django_assert_max_num_queries(3):
+        assert list(unwanted_versions(few)) == []
+
+    WorkerFactory(queues=[f"q{number}" for number in range(9)], job_versions=bounds(t="1.0"))
+    with django_assert_max_num_queries(5):
+        assert list(unwanted_versions(Figures("admin", None))) == []
+
+
+def told() -> list[str]:
+    return [str(item.text) for item in unwanted_versions(Figures("admin", None))]
 
 
 # The Python worker

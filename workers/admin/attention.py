@@ -18,7 +18,6 @@ from jobs import maintenance
 from jobs.admin import display
 from jobs.admin.maintenance import in_words
 from jobs.conf import ojs_settings
-from jobs.expressions import JSONArrayHas
 from jobs.lifecycle import State
 from jobs.models import CronJob, DeadJob, Job
 from jobs.models.cron import LATE, Outcome
@@ -27,12 +26,13 @@ from jobs.versions import version_text
 from .. import reaper
 from ..abilities import takes_version
 from ..condition import Condition
-from ..models import Worker
 
 MOST = 1000
 """Counted no further."""
 LOOKED_AT = 100
 """Jobs of one queue."""
+LOOKED_INTO = 2
+"""Queues, of those that wait longest: each costs the dashboard a query."""
 NAMED = 5
 """Cron jobs that are named one by one."""
 
@@ -129,25 +129,33 @@ def unserved_queues(figures: Any) -> Iterator[Item]:
 
 @watch
 def unwanted_versions(figures: Any) -> Iterator[Item]:
-    """Versions that nobody takes, among the jobs that would be next in a queue that waits long."""
-    for row in figures.queues:
-        name = row.queue.name
-        if row.wait is None or row.wait <= ojs_settings.WAIT_LIMIT:
+    """Versions that nobody takes, among the jobs that would be next in a queue that waits long.
+
+    Only where every worker of a queue has declared ranges: any other takes all versions.
+    """
+    waiting = [row for row in figures.queues if row.wait and row.wait > ojs_settings.WAIT_LIMIT]
+    looked_into = 0
+    for row in sorted(waiting, key=lambda row: row.wait, reverse=True):
+        declared = figures.versions_taken_in(row.queue.name)
+        if not declared or not all(declared) or looked_into == LOOKED_INTO:
             continue
-        next_ones = Job.objects.filter(queue=name, state=State.AVAILABLE, rate_key="")
-        next_ones = next_ones.order_by("-priority", "enqueued_at", "id")
-        found = next_ones.values_list("type", "version_number")[:LOOKED_AT]
-        versions = {(kind, number) for kind, number in found if number is not None}
-        serving = list(Worker.objects.live().filter(JSONArrayHas("queues", name)))
-        for kind, number in sorted(versions):
-            if any(takes_version(worker, kind, number) for worker in serving):
-                continue
-            text = _(
-                "Version %(version)s of “%(type)s” waits in “%(queue)s”, and no live worker takes "
-                "it."
-            )
-            about = {"version": version_text(number), "type": kind, "queue": name}
-            yield Item(text % about, row.url, is_error=True)
+        looked_into += 1
+        for kind, number in _next_versions(row.queue.name):
+            if not any(takes_version(ranges, kind, number) for ranges in declared):
+                text = _(
+                    "Version %(version)s of “%(type)s” waits in “%(queue)s”, and no live worker "
+                    "takes it."
+                )
+                about = {"version": version_text(number), "type": kind, "queue": row.queue.name}
+                yield Item(text % about, row.url, is_error=True)
+
+
+def _next_versions(queue: str) -> list[tuple[str, int]]:
+    """Types and versions of the jobs that a fetch would look at first."""
+    jobs = Job.objects.filter(queue=queue, state=State.AVAILABLE, rate_key="")
+    jobs = jobs.order_by("-priority", "enqueued_at", "id")
+    found = jobs.values_list("type", "version_number")[:LOOKED_AT]
+    return sorted({(kind, number) for kind, number in found if number is not None})
 
 
 @watch

@@ -66,7 +66,8 @@ class Figures:
             Q(pk__in=Worker.objects.live().values("pk")) | Q(died_at__gte=died)
         )
         annotated = workers.annotate(in_hand=in_hand()).annotate(condition=condition())
-        return list(annotated.order_by().values("condition", "queues", "concurrency", "in_hand"))
+        read = ("condition", "queues", "concurrency", "job_versions", "in_hand")
+        return list(annotated.order_by().values(*read))
 
     @cached_property
     def workers(self) -> Counter[str]:
@@ -102,6 +103,15 @@ class Figures:
             for queue in queues
         ]
         return sorted(rows, key=lambda row: -row.depth.of(State.AVAILABLE))
+
+    def versions_taken_in(self, queue: str) -> list[dict[str, list[int | None]]]:
+        """What each running worker that fetches from the queue declared; empty where it takes all
+        versions of all types (OJS job versioning §8.1)."""
+        return [
+            row["job_versions"] or {}
+            for row in self._fleet
+            if row["condition"] == Condition.RUNNING and queue in row["queues"]
+        ]
 
     def _url(self, queue: Queue) -> str:
         return display.admin_url(self.site_name, "ojs_jobs_queue", "change", queue.pk)

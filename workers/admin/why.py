@@ -37,7 +37,11 @@ def nobody_serves_it(job: Any) -> Iterator[str]:
         return
     suiting = [worker for worker in running if _can_do(worker, job)]
     about |= {"count": len(running), "type": job.type, "needs": ", ".join(job.needs or ())}
-    takes_it = [worker for worker in suiting if takes_version(worker, job.type, job.version_number)]
+    takes_it = [
+        worker
+        for worker in suiting
+        if takes_version(worker.job_versions, job.type, job.version_number)
+    ]
     if not suiting and job.needs:
         text = _(
             "None of the %(count)d running workers of “%(queue)s” can do what it needs: %(needs)s."
