@@ -98,6 +98,35 @@ def test_what_a_handler_raises_decides_what_follows(either_shop):
     assert f"[shop.fail {made['retry'].id}] Ended by Retry('busy')." in output
 
 
+def test_no_handler_can_end_its_worker_or_leave_its_job_unsettled(either_shop):
+    ways = ("illegible", "mute", "for ever", "cancelled", "just now", "large")
+    made = [
+        jobs.enqueue(type, [how], retry={"max_attempts": 3, "initial_interval": "PT1H"})
+        for type in ("shop.fail", "shop.fail_async")
+        for how in ways
+    ]
+
+    # More of those that are no Exception than there are threads.
+    burst(either_shop, "--concurrency", "1")
+
+    found = [Job.objects.get(pk=job.id) for job in made]
+    told = [
+        (job.state, job.errors.count(), error.type, error.message[:20])
+        for job in found
+        for error in [job.errors.last()]
+    ]
+    expected = [
+        ("retryable", 1, "FileNotFoundError", r"a\x00b \udcffxxxxxxx"),
+        ("retryable", 1, "tests.shop.handlers.Mute", "<exception str() fai"),
+        ("retryable", 1, "ValueError", "11574074 days, 1:46:"),
+        ("retryable", 1, "asyncio.exceptions.CancelledError", ""),
+        ("discarded", 3, "retry", "Retry"),
+        ("discarded", 1, "invalid_result", "The result may have "),
+    ]
+    assert told == expected * 2
+    assert all(job.dead_letter for job in found if job.state == "discarded")
+
+
 def test_an_attempt_goes_on_where_the_last_one_stopped(either_shop):
     made = jobs.enqueue("shop.resume", ["resume"])
     with either_shop.worker():
