@@ -47,8 +47,15 @@ class HttpClient:
     def __init__(
         self, worker_id: str, url: str, api_key: str = "", poll_interval: float = 1.0
     ) -> None:
+        """
+        Raises:
+            ValueError: `url` is no address of a server.
+        """
         self.worker_id = worker_id
         self._url = urlsplit(url if "://" in url else f"http://{url}")
+        if self._url.scheme not in ("http", "https") or not self._url.hostname:
+            raise ValueError(f"{url!r} is no address such as https://jobs.example.com.")
+        _ = self._url.port  # it is read when somebody asks, and may be none
         self._prefix = self._url.path.rstrip("/").removesuffix("/ojs/v1") + "/ojs/v1/"
         self._headers = {
             "Content-Type": MEDIA_TYPE,
