@@ -172,7 +172,7 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
                 f"{place}: unknown option {name!r}; there are {', '.join(OPTIONS)}.", id="ojs.E011"
             )
         for queue in sorted(self.queues):
-            if not QUEUE_PATTERN.fullmatch(queue):
+            if not QUEUE_PATTERN.fullmatch(queue) or len(queue) > QUEUE_LENGTH:
                 yield checks.Error(f"{place}: {queue!r} is not a queue name.", id="ojs.E012")
         types = self.options.get("TYPES", {})
         if not isinstance(types, Mapping):
