@@ -88,12 +88,8 @@ def schedules(body: Document, caller: Any) -> list[NewCronJob]:
         place = f"recurring_schedules[{index}]"
         if type(item) is not dict:
             raise wrong_type(place, "object", item)
-        try:
+        with fields.inside(place, aloud=True):
             found.append(_schedule(item, caller.project))
-        except fields.InvalidRequest as refusal:
-            refusal.message = f"{place}: {refusal.message}"
-            refusal.details["field"] = f"{place}.{refusal.details.get('field', '')}"
-            raise
     return found
 
 
@@ -164,7 +160,7 @@ def outcome(body: Document, sender: str) -> Completion | Failure:
 
 
 def _failure(error: Document, sender: str) -> Failure:
-    try:
+    with fields.inside("error"):
         trace = fields.text(error, "stack_trace", longest=LONGEST_TEXT)
         return Failure(
             UUID(int=0),
@@ -173,9 +169,6 @@ def _failure(error: Document, sender: str) -> Failure:
             message=fields.text(error, "message", longest=LONGEST_TEXT) or "",
             backtrace=trace.splitlines() if trace else None,
         )
-    except fields.InvalidRequest as refusal:
-        refusal.details["field"] = f"error.{refusal.details.get('field', '')}"
-        raise
 
 
 def progress(body: Document) -> float | None:

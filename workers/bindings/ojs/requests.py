@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from jobs import fields, versions
 from jobs.conf import ojs_settings
-from jobs.errors import InvalidRequest, PermissionDenied
+from jobs.errors import PermissionDenied
 from jobs.fields import Document, missing, refuse, wrong_type
 from jobs.identifiers import parse_uuid
 from workers import admission
@@ -96,18 +96,15 @@ def job_versions(body: Document) -> dict[str, list[int | None]] | None:
         place = f"handlers[{index}]"
         if type(handler) is not dict:
             raise wrong_type(place, "object", handler)
-        try:
+        with fields.inside(place):
             kind = fields.required_text(handler, "type")
             text = fields.text(handler, "versions", "*", longest=versions.LONGEST) or "*"
             if kind in seen:
                 raise refuse("type", f"The type {kind!r} is named twice.", validation="unique")
-            read = versions.read_versions(text)
-        except InvalidRequest as refusal:
-            refusal.details["field"] = f"{place}.{refusal.details.get('field', '')}"
-            fields.within(place, refusal)
-            raise
-        except ValueError as problem:
-            raise refuse(f"{place}.versions", str(problem), validation="format") from None
+            try:
+                read = versions.read_versions(text)
+            except ValueError as problem:
+                raise refuse("versions", str(problem), validation="format") from None
         seen.add(kind)
         if read != versions.ALL:
             found[kind] = list(read)
@@ -185,14 +182,10 @@ def _weights(body: Document) -> dict[str, int]:
         return {}
     weights = {}
     for index, item in enumerate(given):
-        place = f"queues[{index}]"
         named = item if type(item) is dict else {"name": item}
-        try:
+        with fields.inside(f"queues[{index}]"):
             name = fields.required_text(named, "name")
             weights[name] = fields.integer(named, "weight", 1, least=1, most=1_000_000) or 1
-        except InvalidRequest as refusal:
-            refusal.details["field"] = f"{place}.{refusal.details.get('field', '')}"
-            raise
     return weights
 
 
@@ -245,8 +238,8 @@ def completions(
     for index, item in enumerate(items):
         plain = _plain_completion(item, sender) if is_named else None
         if plain is None:
-            said = {"worker_id": sender, **item}
-            plain = _at(f"{name}[{index}]", completion, said, caller)
+            with fields.inside(f"{name}[{index}]", aloud=True):
+                plain = completion({"worker_id": sender, **item}, caller)
         found.append(plain)
     return found
 
@@ -262,21 +255,11 @@ def _plain_completion(item: Document, sender: str | None) -> Completion | None:
 
 
 def failures(items: list[Document], name: str, caller: Any, sender: str | None) -> list[Failure]:
-    return [
-        _at(f"{name}[{index}]", failure, {"worker_id": sender, **item}, caller)
-        for index, item in enumerate(items)
-    ]
-
-
-def _at(place: str, read: Any, item: Document, caller: Any) -> Any:
-    """Read one of a list, saying which where it is wrong."""
-    try:
-        return read(item, caller)
-    except InvalidRequest as refusal:
-        refusal.message = f"{place}: {refusal.message}"
-        refusal.details["field"] = f"{place}.{refusal.details.get('field', '')}"
-        fields.within(place, refusal)
-        raise
+    found = []
+    for index, item in enumerate(items):
+        with fields.inside(f"{name}[{index}]", aloud=True):
+            found.append(failure({"worker_id": sender, **item}, caller))
+    return found
 
 
 def completion(body: Document, caller: Any) -> Completion:
@@ -307,12 +290,8 @@ def failure(body: Document, caller: Any) -> Failure:
         return found
     if type(error) is not dict:
         raise wrong_type("error", "object", error)
-    try:
+    with fields.inside("error"):
         _read_error(found, error)
-    except InvalidRequest as refusal:
-        refusal.details["field"] = f"error.{refusal.details.get('field', '')}"
-        fields.within("error", refusal)
-        raise
     return found
 
 
