@@ -159,16 +159,21 @@ def mapping(document: Document, field: str) -> dict[str, Any] | None:
     return value
 
 
-def texts(
-    document: Document, field: str, *, pattern: re.Pattern[str] | None = None, longest: int = 255
-) -> list[str] | None:
-    """Read an array of strings."""
+def array(document: Document, field: str) -> list[Any] | None:
     value = document.get(field)
     if value is None:
         return None
     if type(value) is not list:
         raise wrong_type(field, "array", value)
-    for index, item in enumerate(value):
+    return value
+
+
+def texts(
+    document: Document, field: str, *, pattern: re.Pattern[str] | None = None, longest: int = 255
+) -> list[str] | None:
+    """Read an array of strings."""
+    value = array(document, field)
+    for index, item in enumerate(value or ()):
         place = {f"{field}[{index}]": item}
         if item is None:
             raise wrong_type(f"{field}[{index}]", "string", item)

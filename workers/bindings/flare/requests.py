@@ -76,11 +76,7 @@ def schedules(body: Document, caller: Any) -> list[NewCronJob]:
     """Read `recurring_schedules`: cron jobs named `rjob_{job_type}`, or `rjob_{job_type}@{project}`
     for a project's, whose types are its own affair.
     """
-    items = body.get("recurring_schedules")
-    if items is None:
-        return []
-    if type(items) is not list:
-        raise wrong_type("recurring_schedules", "array", items)
+    items = fields.array(body, "recurring_schedules") or []
     if len(items) > MOST_NAMES:
         raise refuse("recurring_schedules", f"At most {MOST_NAMES} schedules in one request.")
     found = []

@@ -83,11 +83,9 @@ def description(body: Document, caller: Any, version: str) -> Description:
 
 def job_versions(body: Document) -> dict[str, list[int | None]] | None:
     """What `handlers` says of versions: those a worker takes, by job type (OJS versioning §8.1)."""
-    given = body.get("handlers")
+    given = fields.array(body, "handlers")
     if given is None:
         return None
-    if type(given) is not list:
-        raise wrong_type("handlers", "array", given)
     if len(given) > MOST_HANDLERS:
         raise refuse("handlers", f"At most {MOST_HANDLERS} handlers may be named.")
     found: dict[str, list[int | None]] = {}
@@ -217,11 +215,9 @@ def wait(body: Document) -> float:
 
 def several(body: Document, name: str) -> list[Document] | None:
     """The outcomes of a list form, or None if there is no such list."""
-    items = body.get(name)
+    items = fields.array(body, name)
     if items is None:
         return None
-    if type(items) is not list:
-        raise wrong_type(name, "array", items)
     if len(items) > ojs_settings.MAX_BATCH:
         raise refuse(name, f"At most {ojs_settings.MAX_BATCH} outcomes in one request.")
     for index, item in enumerate(items):

@@ -106,11 +106,7 @@ def read(text: str | bytes, worker_id: str, timeout: timedelta) -> Message:
 
 
 def _objects(document: Document, name: str) -> list[Document]:
-    items = document.get(name)
-    if items is None:
-        return []
-    if type(items) is not list:
-        raise wrong_type(name, "array", items)
+    items = fields.array(document, name) or []
     if len(items) > MOST:
         raise refuse(name, f"At most {MOST} of '{name}' in one message.", limit=MOST)
     for index, item in enumerate(items):
