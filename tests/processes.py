@@ -17,6 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -162,7 +163,30 @@ def server(folder: Path, environment: dict[str, str], threads: int = 4) -> Itera
     with running(command, folder / "server.log", environment) as started:
         api = Api(f"http://127.0.0.1:{port}")
         eventually(lambda: api.is_there(started.process), lambda: started.output)
-        yield api
+        with probed(f"{api.url}/ojs/v1/health"):
+            yield api
+
+
+@contextlib.contextmanager
+def probed(url: str) -> Iterator[None]:
+    """Ask for `url` every second, as a load balancer does.
+
+    granian starts another thread when a request comes and none is idle. One that comes within the
+    microsecond in which the last idle thread takes another request is overlooked until the next
+    one comes; and where that thread waits for work, nobody else would send one.
+    """
+    over = threading.Event()
+
+    def probe() -> None:
+        while not over.wait(1):
+            with contextlib.suppress(OSError, HTTPException):
+                urllib.request.urlopen(url, timeout=2).close()
+
+    threading.Thread(target=probe, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 class Api:
