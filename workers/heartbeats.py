@@ -169,7 +169,7 @@ TOLD = """, told AS (
           FROM beat
          WHERE state = 'quiet' AND state_before <> 'quiet'{beats}
     )"""
-BEATS = """
+TOLD_OF_BEATS = """
      UNION ALL
         SELECT 'worker.heartbeat', worker_id, '', '', worker_id, NULL, statement_timestamp(),
                jsonb_build_object('active_jobs', cardinality(%(job_ids)s::uuid[]),
@@ -184,7 +184,7 @@ SIZES = (1, 10, 100, 1_000, 10_000, 100_000)
 
 @lru_cache(maxsize=64)
 def _statement(limit: int, told: bool, beats: bool) -> str:
-    telling = TOLD.format(beats=BEATS if beats else "") if told else ""
+    telling = TOLD.format(beats=TOLD_OF_BEATS if beats else "") if told else ""
     until = engine.EXTENDED_UNTIL.format(
         requested="%(requested)s::interval", terminating="beat.terminating"
     )
