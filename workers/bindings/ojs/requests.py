@@ -245,8 +245,7 @@ def completions(
     for index, item in enumerate(items):
         plain = _plain_completion(item, sender) if is_named else None
         if plain is None:
-            said = {"worker_id": sender, **item}
-            plain = _at(f"{name}[{index}]", completion, said, caller)
+            plain = _at(f"{name}[{index}]", completion, _signed(item, sender), caller)
         found.append(plain)
     return found
 
@@ -263,9 +262,14 @@ def _plain_completion(item: Document, sender: str | None) -> Completion | None:
 
 def failures(items: list[Document], name: str, caller: Any, sender: str | None) -> list[Failure]:
     return [
-        _at(f"{name}[{index}]", failure, {"worker_id": sender, **item}, caller)
+        _at(f"{name}[{index}]", failure, _signed(item, sender), caller)
         for index, item in enumerate(items)
     ]
+
+
+def _signed(item: Document, sender: str | None) -> Document:
+    """One outcome of a list with who sends it: an empty `worker_id` is none, there too."""
+    return item if item.get("worker_id") not in (None, "") else {**item, "worker_id": sender}
 
 
 def _at(place: str, read: Any, item: Document, caller: Any) -> Any:
@@ -319,7 +323,7 @@ def failure(body: Document, caller: Any) -> Failure:
 def _read_error(found: Failure, error: Document) -> None:
     found.code = fields.text(error, "code") or ""
     found.message = fields.text(error, "message", longest=2**20) or ""
-    found.retryable = fields.boolean(error, "retryable") if "retryable" in error else None
+    found.retryable = fields.boolean_or_none(error, "retryable")
     found.details = fields.mapping(error, "details")
     found.rate_limit_until = fields.when(error, "rate_limit_until", timezone.now())
     named = fields.text(error, "type")
