@@ -11,7 +11,8 @@ class JobsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import checks, log  # noqa: F401 (they connect themselves)
+        from . import checks, log  # noqa: F401 (it connects itself)
         from .labels import translate_labels
 
         translate_labels(self)
+        checks.watch_tasks()

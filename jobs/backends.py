@@ -19,21 +19,21 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 import django
 from django.apps import apps
 from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from .identifiers import parse_uuid
 from .lifecycle import State
 from .models import Job
 from .producer import enqueue as enqueue_job
-from .retry import InvalidRetryPolicy, RetryPolicy
-from .task_options import options_of
+from .task_options import checked_policy, options_of
 from .validation import QUEUE_LENGTH, QUEUE_PATTERN, TYPE_PATTERN
 
 FRAMEWORK = "django.tasks" if django.VERSION >= (6, 0) else "django_tasks"
@@ -172,15 +172,24 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
                 f"{place}: unknown option {name!r}; there are {', '.join(OPTIONS)}.", id="ojs.E011"
             )
         for queue in sorted(self.queues):
-            if not QUEUE_PATTERN.fullmatch(queue):
+            if not QUEUE_PATTERN.fullmatch(queue) or len(queue) > QUEUE_LENGTH:
                 yield checks.Error(f"{place}: {queue!r} is not a queue name.", id="ojs.E012")
-        for name, path in self.paths.items():
-            if not TYPE_PATTERN.fullmatch(name) or _load(path) is None:
+        types = self.options.get("TYPES", {})
+        if not isinstance(types, Mapping):
+            message = f"{place}: TYPES must be a dictionary, not {types!r}."
+            yield checks.Error(message, id="ojs.E013")
+            types = {}
+        for name, path in types.items():
+            named = isinstance(name, str) and TYPE_PATTERN.fullmatch(name)
+            if not named:
+                yield checks.Error(f"{place}: TYPES: {name!r} is no job type.", id="ojs.E013")
+            elif not isinstance(path, str) or _load(path) is None:
                 yield checks.Error(f"{place}: {name!r}: {path!r} is no task.", id="ojs.E013")
-        try:
-            RetryPolicy.parse(self.options.get("RETRY"))
-        except InvalidRetryPolicy as problem:
-            yield checks.Error(f"{place}: RETRY: {problem}", id="ojs.E014")
+        if self.options.get("RETRY") is not None:
+            try:
+                checked_policy(place, self.options["RETRY"])
+            except ImproperlyConfigured as problem:
+                yield checks.Error(str(problem), id="ojs.E014")
 
 
 def make_result(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
+import django
 from django.conf import settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
@@ -14,12 +18,14 @@ from . import conf
 from .database import alias
 from .middleware import enqueue_chain, execution_chain
 
+TASKS_BACKEND = "jobs.backends.OJSBackend"
+
 
 @checks.register("ojs")
 def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
     given = getattr(settings, "OJS", {}) or {}
     found: list[checks.CheckMessage] = []
-    for place, known in conf.unknown_options(given):
+    for place, known in conf.unknown_options(given) if isinstance(given, Mapping) else ():
         close = difflib.get_close_matches(place.split("'")[-2], known, n=1)
         hint = f"Did you mean {close[0]!r}?" if close else "See the configuration reference."
         found.append(checks.Error(f"Unknown option OJS{place}.", hint=hint, id="ojs.E001"))
@@ -27,7 +33,13 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
         options = conf.configured()
     except ImproperlyConfigured as problem:
         return [*found, checks.Error(str(problem), id="ojs.E002")]
-    return [*found, *_check_safety(options), *_check_times(options), *_check_middleware()]
+    return [
+        *found,
+        *_check_safety(options),
+        *_check_times(options),
+        *_check_middleware(),
+        *_check_tasks(),
+    ]
 
 
 def _check_safety(options: conf.Settings) -> list[checks.CheckMessage]:
@@ -79,6 +91,33 @@ def _check_middleware() -> list[checks.CheckMessage]:
             except ImproperlyConfigured as problem:
                 found.append(checks.Error(str(problem), id="ojs.E005"))
     return found
+
+
+def has_tasks() -> bool:
+    """Whether the site names our backend for Django Tasks."""
+    given = getattr(settings, "TASKS", None)
+    return isinstance(given, Mapping) and any(
+        isinstance(params, Mapping) and params.get("BACKEND") == TASKS_BACKEND
+        for params in given.values()
+    )
+
+
+def watch_tasks() -> None:
+    """Let the Tasks framework check its backends, which it does only where it is imported."""
+    if has_tasks():
+        framework = "django.tasks" if django.VERSION >= (6, 0) else "django_tasks"
+        # Without the package there is a check of ours.
+        with contextlib.suppress(ImportError):
+            import_module(f"{framework}.checks")
+
+
+def _check_tasks() -> list[checks.CheckMessage]:
+    if has_tasks():
+        try:
+            import_module("jobs.backends")
+        except ImportError as problem:
+            return [checks.Error(f"TASKS: {problem}", id="ojs.E015")]
+    return []
 
 
 @checks.register("ojs", checks.Tags.database)

@@ -248,6 +248,8 @@ def _coerce(place: str, value: Any, wanted: Any) -> Any:
     if wanted is bool and value in (0, 1):
         return bool(value)
     if isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool)):
+        if wanted is int and value < 0:
+            raise ImproperlyConfigured(f"{place} must not be negative, and is {value!r}.")
         return value
     name = getattr(wanted, "__name__", str(wanted))
     raise ImproperlyConfigured(f"{place} must be of type {name}, not {value!r}.")

@@ -116,7 +116,14 @@ class Session:
     def perform(self, job: TestJob, *, raising: bool) -> None:
         job.state = State.ACTIVE
         job.attempt += 1
-        outcome = run_document(envelope(job), raising=raising)
+        try:
+            outcome = run_document(envelope(job), raising=raising)
+        except BaseException as problem:
+            failure = Failure(job.id, WORKER, job.attempt, type(problem).__name__)
+            failure.message = str(problem)
+            job.errors.append(failure)
+            self._follow_failure(job, failure)
+            raise
         if isinstance(outcome, Completion):
             job.state, job.result = State.COMPLETED, outcome.result
         elif outcome.release:

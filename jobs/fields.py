@@ -142,10 +142,14 @@ def integer(
 
 
 def boolean(document: Document, field: str, default: bool = False) -> bool:
+    value = boolean_or_none(document, field)
+    return default if value is None else value
+
+
+def boolean_or_none(document: Document, field: str) -> bool | None:
+    """Read a boolean of which "not said" is a third answer."""
     value = document.get(field)
-    if value is None:
-        return default
-    if type(value) is not bool:
+    if value is not None and type(value) is not bool:
         raise wrong_type(field, "boolean", value)
     return value
 

@@ -101,7 +101,12 @@ class Chain:
                 raise ImproperlyConfigured(
                     f'OJS["{self.option}"]: cannot import {entry!r}: {problem}'
                 ) from problem
-        made: Any = found() if inspect.isclass(found) else found
+        try:
+            made: Any = found() if inspect.isclass(found) else found
+        except TypeError as problem:
+            raise ImproperlyConfigured(
+                f'OJS["{self.option}"]: {entry!r} cannot be made without arguments: {problem}'
+            ) from problem
         if not callable(made):
             raise ImproperlyConfigured(f'OJS["{self.option}"]: {entry!r} is not callable.')
         return made

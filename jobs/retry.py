@@ -85,13 +85,15 @@ class RetryPolicy:
         if not isinstance(document, dict):
             raise InvalidRetryPolicy("retry", "must be an object")
         given: dict[str, Any] = {}
+        spelled: dict[str, str] = {}
         for key, (field, read) in READERS.items():
             value = document.get(key)
             if value is not None:
                 given.setdefault(field, read(key, value))
+                spelled.setdefault(field, key)
         if not given:
             return DEFAULT
-        _settle_max_interval(given)
+        _settle_max_interval(given, spelled)
         return cls(**given, explicit_exhaustion="on_exhaustion" in given)
 
     def delay(self, retry_number: int, random: Callable[[], float] = uniform) -> timedelta:
@@ -131,7 +133,7 @@ def _matches(entry: str, name: str) -> bool:
     return name == entry or (entry.endswith(".*") and name.startswith(entry[:-1]))
 
 
-def _settle_max_interval(given: dict[str, Any]) -> None:
+def _settle_max_interval(given: dict[str, Any], spelled: dict[str, str]) -> None:
     """Hold `max_interval` against the effective `initial_interval`, or supply it (§11.1)."""
     initial = given.get("initial_interval", DEFAULT.initial_interval)
     if "max_interval" not in given:
@@ -139,7 +141,7 @@ def _settle_max_interval(given: dict[str, Any]) -> None:
         given["max_interval"] = max(initial, DEFAULT.max_interval)
     elif given["max_interval"] < initial:
         problem = f"must be at least initial_interval, which is {format_duration(initial)}"
-        raise InvalidRetryPolicy("max_interval", problem)
+        raise InvalidRetryPolicy(spelled["max_interval"], problem)
 
 
 # Readers: each checks one value by its exact type, because `true` is an integer to

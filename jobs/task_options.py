@@ -22,9 +22,10 @@ from typing import Any, TypeVar
 from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import ImproperlyConfigured
 
+from .durations import LONGEST
 from .errors import InvalidRequest
 from .producer import retry_document
-from .retry import InvalidRetryPolicy, RetryPolicy
+from .retry import READERS, InvalidRetryPolicy, RetryPolicy
 from .versions import ALL, Versions, read_versions, version_number
 
 F = TypeVar("F")
@@ -92,6 +93,12 @@ def checked_policy(name: str, policy: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ImproperlyConfigured: it is no retry policy.
     """
+    if not isinstance(policy, Mapping):
+        raise ImproperlyConfigured(f"{name}: retry: must be a dictionary, not {policy!r}.")
+    # A client's policy may be newer than this server; what the site itself writes is misspelt.
+    unknown = sorted(str(key) for key in policy.keys() - READERS.keys())
+    if unknown:
+        raise ImproperlyConfigured(f"{name}: retry: there is no {unknown[0]!r} in a policy.")
     try:
         document = retry_document(policy)
         RetryPolicy.parse(document)
@@ -106,7 +113,7 @@ def checked_versions(name: str, text: str) -> Versions:
         ImproperlyConfigured: it is no range of versions.
     """
     try:
-        return read_versions(text)
+        return read_versions(text if isinstance(text, str) else repr(text))
     except ValueError as problem:
         raise ImproperlyConfigured(f"{name}: versions: {problem}") from None
 
@@ -128,15 +135,34 @@ def checked_limits(
     Raises:
         ImproperlyConfigured: one of them breaks its rule.
     """
-    if concurrency is not None and concurrency < 1:
-        raise ImproperlyConfigured(f"{name}: concurrency must be at least 1.")
-    if timeout is not None and not isinstance(timeout, timedelta):
-        timeout = timedelta(seconds=timeout)
-    if timeout is not None and timeout <= timedelta(0):
-        raise ImproperlyConfigured(f"{name}: timeout must be more than zero.")
+    if not callable(function):
+        raise ImproperlyConfigured(f"{name}: {function!r} is no function.")
+    if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
+        raise ImproperlyConfigured(
+            f"{name}: concurrency must be at least 1, a whole number, not {concurrency!r}."
+        )
+    limit = _read_timeout(name, timeout)
     if atomic_ack and iscoroutinefunction(function):
         raise ImproperlyConfigured(
             f"{name}: atomic_ack needs a synchronous function; Django's transactions do not span "
             "await."
         )
-    return timeout
+    return limit
+
+
+def _read_timeout(name: str, timeout: timedelta | float | None) -> timedelta | None:
+    limit = timeout
+    if type(timeout) in (int, float):
+        try:
+            limit = timedelta(seconds=timeout)  # type: ignore[arg-type]
+        except (OverflowError, ValueError):
+            limit = timedelta.max
+    if limit is None:
+        return None
+    if not isinstance(limit, timedelta) or limit > LONGEST:
+        raise ImproperlyConfigured(
+            f"{name}: timeout must be seconds or a timedelta, 100 years at most, not {timeout!r}."
+        )
+    if limit <= timedelta(0):
+        raise ImproperlyConfigured(f"{name}: timeout must be more than zero.")
+    return limit

@@ -81,14 +81,24 @@ def all_enqueued(
     meta: Mapping[str, Any] | None = None,
 ) -> list[Any]:
     """The jobs enqueued so far, oldest first; `meta` need only be a part of theirs."""
+    wanted = None if args is None else _listed(args)
     return [
         job
         for job in _all()
         if (type is None or job.type == type)
-        and (args is None or job.args == list(args))
+        and (args is None or job.args == wanted)
         and (queue is None or job.queue == queue)
         and (meta is None or meta.items() <= job.meta.items())
     ]
+
+
+def _listed(value: Any) -> Any:
+    """As it is once it has been JSON: tuples are lists."""
+    if isinstance(value, list | tuple):
+        return [_listed(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _listed(item) for name, item in value.items()}
+    return value
 
 
 def assert_enqueued(type: str, *, count: int | None = None, **criteria: Any) -> None:
@@ -241,6 +251,8 @@ def advance_time(by: timedelta | None = None, **parts: float) -> None:
     Nothing else notices: Django and the database keep their clocks.
     """
     by = by if by is not None else timedelta(**parts)
+    if not isinstance(by, timedelta):
+        raise TypeError(f"advance_time() takes a timedelta, or parts such as hours=24; not {by!r}.")
     if _sessions:
         _sessions[-1].advance(by)
         return

@@ -315,14 +315,16 @@ def _take_result_ttl(job: NewJob, options: Document) -> None:
 def _take_retry(job: NewJob, options: Document) -> None:
     retry = fields.mapping(options, "retry")
     limit = options.get("max_attempts")
-    if limit is not None and (retry or {}).get("max_attempts") is None:
+    is_alone = limit is not None and (retry or {}).get("max_attempts") is None
+    if is_alone:
         retry = (retry or {}) | {"max_attempts": limit}
     if retry is None:
         return
     try:
         job.max_attempts = RetryPolicy.parse(retry).max_attempts
     except InvalidRetryPolicy as problem:
-        path = f"retry.{problem.field}"
+        is_option = is_alone and problem.field == "max_attempts"
+        path = problem.field if is_option else f"retry.{problem.field}"
         raise InvalidRetryPolicyRequest(
             str(problem),
             field=path,

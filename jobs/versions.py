@@ -114,7 +114,7 @@ def take_version(job: Any, options: Document, named: str | None) -> None:
     if job.version_number is None:
         raise refuse(
             "version",
-            f"The 'version' field must be a version such as '2.0', not {str(sent)[:64]!r}.",
+            f"The 'version' field must be a version such as '2.0', not {sent!r:.64}.",
             validation="format",
         )
     job.attributes["version"] = sent

@@ -11,6 +11,7 @@ from .. import engine, events, fields, queue_config
 from ..audit import of_caller, record_action
 from ..database import atomic
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope
+from ..errors import Unsupported
 from ..identifiers import parse_uuid
 from ..models import DeadJob, Job, JobError, Queue, Scope
 from ..projects import own
@@ -103,6 +104,11 @@ class DeadLetterViewSet(OJSViewSet):
 
     def retry(self, request: Any, job_id: str) -> Response:
         """Enqueue it again with fresh attempts (OJS HTTP §12.2)."""
+        if fields.mapping(self.read(), "override"):
+            # Else it would run as it was, and whoever asked for another queue would not know.
+            raise Unsupported(
+                "A job is retried as it is: 'override' is not supported.", field="override"
+            )
         with atomic():
             job = engine.retry_one(parse_id(job_id))
             record_action(of_caller(self.caller, request), "retry_job", [job])

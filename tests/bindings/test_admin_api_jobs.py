@@ -6,7 +6,7 @@ An operator at a shell, with nothing but the document and an API key.
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.utils import timezone
@@ -485,6 +485,51 @@ def test_a_purge_takes_what_its_filter_leaves_and_nothing_that_is_not_dead(purge
     (action,) = OperatorAction.objects.all()
     assert (action.verb, action.count, action.reason) == ("discard_job", 1, "Space")
     assert action.selection["filter"]["queue"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("query", "body"),
+    [
+        ("", {"filter": {"queue": "billing"}}),
+        ("", {"filter": {"type": "bill.*", "error_type": None}}),
+        ("", {"filter": {"since": "2026-01-01T00:00:00Z"}}),
+        ("", {"since": "2026-01-01T00:00:00Z"}),
+        ("?queue=billing", {}),
+        ("?type=bill.pay", {}),
+        ("?since=2026-01-01T00:00:00Z", {}),
+        ("?queue=billing", {"filter": {"type": "bill.*"}}),
+    ],
+    ids=str,
+)
+def test_a_filter_of_a_purge_is_never_overlooked(purger, query, body):
+    """Not as the retry's has it, nor as the list's: all would be gone where a part was meant."""
+    long_ago = datetime(2025, 6, 1, tzinfo=UTC)
+    kept = JobFactory(dead=True, finished_at=long_ago)
+    JobFactory(dead=True, queue="billing", type="bill.pay", created_at=long_ago)
+
+    reply = erase(purger, f"admin/dead-letter{query}", body | {"confirm": True})
+
+    assert reply.json()["purged_count"] == 1
+    assert list(Job.objects.all()) == [kept]
+
+
+@pytest.mark.parametrize(
+    ("query", "body", "count"),
+    [
+        ("?queue=billing", {"queue": "default"}, 0),
+        ("", {"filter": {"queues": ["default"]}}, None),
+        ("", {"filter": {}}, None),
+        ("", {"filter": "default"}, None),
+        ("?since=yesterday", {}, None),
+    ],
+)
+def test_a_purge_of_what_cannot_be_deletes_nothing(purger, query, body, count):
+    JobFactory(dead=True)
+
+    reply = erase(purger, f"admin/dead-letter{query}", body | {"confirm": True})
+
+    assert reply.json().get("purged_count") == count
+    assert Job.objects.count() == 1
 
 
 def test_one_request_purges_a_bounded_number_and_says_that_there_is_more(purger, monkeypatch):

@@ -407,6 +407,19 @@ def test_what_failed_with_an_error_is_retried_from_the_dead_letter_alone(everyth
     assert Job.objects.filter(state=State.DISCARDED).count() == 2
 
 
+def test_the_times_of_a_retry_from_the_dead_letter_are_those_of_the_list(api, everything):
+    early = JobFactory(dead=True, created_at=ago(7200), finished_at=ago(3600))
+    JobFactory(dead=True, created_at=ago(7200))
+    wanted = {"until": ago(1800).isoformat()}
+
+    listed = api.see("dead-letter", **wanted).json()["jobs"]
+    report = everything.send("dead-letter/retry", {"filter": wanted, "confirm": True})
+
+    assert [job["id"] for job in listed] == [str(early.pk)]
+    assert report.json()["succeeded"] == 1
+    assert Job.objects.get(state=State.AVAILABLE) == early
+
+
 def test_jobs_of_workflows_stay_with_them(everything, clients):
     steps = [{"type": "a", "args": []}, {"type": "b", "args": []}]
     made = clients.send("workflows", {"type": "chain", "steps": steps}).json()["workflow"]

@@ -101,6 +101,15 @@ def test_what_is_no_json_we_can_keep_is_refused(api, what):
     assert stored() == 0
 
 
+@pytest.mark.parametrize(
+    "digits", [str(2**53), str(2**64), "9" * 300], ids=["54 bits", "65 bits", "far more"]
+)
+def test_where_an_integer_is_too_large_is_said(api, digits):
+    reply = api.send("jobs", job_with(f'0.5, {{"n": [{digits}]}}'))
+
+    assert refusal(reply)["details"]["field"] == "args[1].n[0]"
+
+
 @every_post
 @pytest.mark.parametrize("body", [b"[]", b'"text"', b"1", b"null", b"true", b"[{}]", b"{", b"\xff"])
 def test_every_endpoint_wants_an_object(api, path, body):

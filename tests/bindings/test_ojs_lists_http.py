@@ -139,6 +139,17 @@ def test_a_dead_letter_job_is_retried_with_its_history(api):
     assert [fetched["attempt"] for fetched in api.fetch()] == [1]
 
 
+def test_a_dead_letter_job_is_not_retried_as_it_was_where_it_shall_be_changed(api):
+    """Dead letter §6.3, which one may support."""
+    job = JobFactory(dead=True)
+
+    reply = api.send(f"dead-letter/{job.pk}/retry", {"override": {"queue": "slow"}})
+
+    assert (reply.status_code, refusal(reply)["code"]) == (422, "unsupported")
+    assert api.see(f"dead-letter/{job.pk}").status_code == 200
+    assert api.send(f"dead-letter/{job.pk}/retry", {"override": None}).status_code == 200
+
+
 def test_a_dead_letter_job_is_deleted_for_good(api):
     job = JobFactory(dead=True)
 

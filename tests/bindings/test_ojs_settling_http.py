@@ -292,6 +292,14 @@ def test_a_failure_must_say_what_went_wrong(api, error):
     assert state_of(job) == State.ACTIVE
 
 
+def test_null_says_nothing_about_whether_an_error_is_retryable(api):
+    job = held()
+
+    reply = api.nack(job.pk, retryable=None, details=None, backtrace=None)
+
+    assert reply.json()["state"] == "retryable"
+
+
 # Lists of outcomes: an extension declared in the manifest
 
 
@@ -424,6 +432,19 @@ def test_in_a_list_the_sender_of_the_request_is_enough(api, settings):
     )
     answers = api.send("workers/ack", {"worker_id": "w", "acks": acks}).json()["acks"]
     assert answers[0]["status"] == 200
+
+
+@pytest.mark.parametrize("empty", ["", None])
+@pytest.mark.parametrize("path", ["workers/ack", "workers/nack", "workers/fetch"])
+def test_an_empty_worker_id_in_a_list_is_that_of_the_sender(api, path, empty):
+    foreign = JobFactory(active=True, reserved_by="another")
+    name = "nacks" if path == "workers/nack" else "acks"
+    outcome = {"job_id": str(foreign.pk), "worker_id": empty, "error": ERROR}
+
+    reply = api.send(path, {"worker_id": "w", "queues": ["none"], name: [outcome]})
+
+    assert [answer["status"] for answer in reply.json()[name]] == [409]
+    assert state_of(foreign) == State.ACTIVE
 
 
 @pytest.mark.parametrize("empty", ["", None])

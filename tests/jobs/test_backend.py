@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import uuid
 from datetime import timedelta
@@ -30,6 +31,7 @@ from jobs.backends import (
 from jobs.engine import Completion, Failure
 from jobs.models import Job
 from jobs.task_options import task_options
+from tests.processes import ROOT
 from tests.shop import TASKS
 from workers.runtime import handlers
 
@@ -206,6 +208,13 @@ def test_a_task_may_have_a_retry_policy_of_its_own(shop):
     ("options", "problem"),
     [
         ({"concurrency": 0}, "concurrency must be at least 1"),
+        ({"concurrency": "2"}, "concurrency must be at least 1"),
+        ({"concurrency": 1.5}, "concurrency must be at least 1"),
+        ({"timeout": "30"}, "timeout must be seconds or a timedelta"),
+        ({"timeout": float("inf")}, "100 years at most"),
+        ({"retry": 5}, "must be a dictionary"),
+        ({"retry": {"max_atempts": 5}}, "no 'max_atempts' in a policy"),
+        ({"versions": ["2.0"]}, "no range of versions"),
         ({"timeout": 0}, "timeout must be more than zero"),
         ({"retry": {"max_attempts": -1}}, "max_attempts"),
         ({"retry": {"initial_interval": -timedelta(seconds=1)}}, "must be positive"),
@@ -343,7 +352,12 @@ def test_the_worker_knows_imported_tasks_by_their_types(shop):
     [
         ({"TYPE": {}}, "ojs.E011"),
         ({"TYPES": {"a.b": "tests.shop.tasks.missing"}}, "ojs.E013"),
+        ({"TYPES": ["a.b"]}, "ojs.E013"),
+        ({"TYPES": {"a.b": 5}}, "ojs.E013"),
+        ({"TYPES": {5: "tests.shop.tasks.add"}}, "ojs.E013"),
         ({"RETRY": {"max_attempts": -1}}, "ojs.E014"),
+        ({"RETRY": 5}, "ojs.E014"),
+        ({"RETRY": {"max_atempts": 5}}, "ojs.E014"),
     ],
 )
 def test_checks_report_a_misconfigured_backend(settings, options, problem):
@@ -352,6 +366,34 @@ def test_checks_report_a_misconfigured_backend(settings, options, problem):
     found = list(task_backends["default"].check())
 
     assert [message.id for message in found] == [problem]
+
+
+def test_checks_are_silent_for_intervals_that_are_timedeltas(settings):
+    options = {"RETRY": {"initial_interval": timedelta(seconds=10)}}
+    settings.TASKS = {"default": {"BACKEND": "jobs.backends.OJSBackend", "OPTIONS": options}}
+
+    assert list(task_backends["default"].check()) == []
+
+
+def test_a_site_whose_modules_import_no_task_has_its_backend_checked(tmp_path):
+    """The framework registers its check where it is imported, which may be nowhere."""
+    program = """
+import django
+from django.conf import settings
+from django.core.checks import run_checks
+
+settings.configure(
+    INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "jobs"],
+    TASKS={"default": {"BACKEND": "jobs.backends.OJSBackend", "OPTIONS": {"TYPE": {}}}},
+)
+django.setup()
+print([message.id for message in run_checks() if message.id.startswith("ojs.")])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+
+    assert done.stdout.strip() == "['ojs.E011']", done.stderr
 
 
 def test_checks_are_silent_for_a_good_one():

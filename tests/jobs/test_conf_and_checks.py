@@ -110,6 +110,7 @@ def test_an_unknown_option_is_an_error_that_helps(settings, given, hint):
         ("MAX_FETCH", "1000"),
         ("MAX_FETCH", 1.5),
         ("MAX_FETCH", True),
+        ("MAX_FETCH", -1),
         ("ALLOW_ANONYMOUS", "yes"),
         ("ALLOW_ANONYMOUS", 2),
     ],
@@ -123,6 +124,14 @@ def test_a_value_of_the_wrong_type_is_an_error_and_no_traceback(settings, option
     assert option in message.msg
     with pytest.raises(ImproperlyConfigured):
         configured()
+
+
+def test_options_that_are_no_dictionary_are_an_error_and_no_traceback(settings):
+    settings.OJS = ["HEARTBEAT_TIMEOUT"]
+
+    (message,) = check_settings()
+
+    assert message.id == "ojs.E002"
 
 
 @pytest.mark.django_db  # Django 6 asks SQLite whether it has JSON

@@ -160,6 +160,15 @@ def test_a_middleware_that_cannot_be_imported_is_reported_by_a_check(chain):
     assert "ojs.E005" in [problem.id for problem in run_checks(tags=["ojs"])]
 
 
+def test_one_for_requests_among_those_for_jobs_is_reported_by_a_check(settings):
+    settings.OJS = {"ENQUEUE_MIDDLEWARE": ["jobs.middleware.RequestContext"]}
+
+    (problem,) = run_checks(tags=["ojs"])
+
+    assert problem.id == "ojs.E005"
+    assert "get_response" in problem.msg
+
+
 @pytest.mark.django_db
 def test_the_request_a_job_comes_from_travels_in_its_meta(settings):
     settings.OJS = {"ENQUEUE_MIDDLEWARE": ["jobs.middleware.ContextMiddleware"]}

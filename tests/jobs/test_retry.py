@@ -287,6 +287,7 @@ def test_an_initial_interval_above_the_default_maximum_raises_the_maximum():
         *[("max_interval", value, "must be a string") for value in (300, False, {})],
         ("max_interval", "soon", "is not a valid duration"),
         ("max_interval", "PT0.5S", "must be at least initial_interval, which is PT1S"),
+        ("max_interval_ms", 500, "must be at least initial_interval, which is PT1S"),
         *[("jitter", value, "must be true or false") for value in (1, 0, "true", 0.1, "full")],
         *[
             ("non_retryable_errors", value, "must be an array of non-empty strings")

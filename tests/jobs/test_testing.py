@@ -32,6 +32,8 @@ def mails():
             raise Snooze(60)
         if to == "again":
             raise Retry(60, "busy")
+        if to == "exit":
+            raise SystemExit(3)
         if to == "never":
             raise Discard("gone")
         if to == "two":
@@ -102,6 +104,30 @@ def test_inline_lets_errors_out(inline_jobs, mails):
         jobs.enqueue("tests.mail", ["x"])
     with pytest.raises(HandlerNotFound, match=r"tests\.nobody"):
         jobs.enqueue("tests.nobody")
+    testing.assert_failed("tests.mail", count=1)
+    testing.assert_failed("tests.nobody", count=1)
+
+
+def test_what_fails_a_job_of_a_worker_fails_it_in_a_test(place, mails, settings):
+    settings.OJS = {"MAX_RESULT_SIZE": 100}
+    left = jobs.enqueue("tests.mail", ["exit"])
+    large = jobs.enqueue("tests.mail", ["x" * 100])
+
+    assert testing.run_jobs() == 2
+
+    testing.assert_job_state(left.id, "retryable")
+    testing.assert_job_state(large.id, "discarded")
+
+
+def test_tuples_are_looked_for_as_the_lists_they_have_become(place):
+    jobs.enqueue("tests.mail", [("a", {"b": ("c",)})])
+
+    testing.assert_enqueued("tests.mail", args=[("a", {"b": ("c",)})])
+
+
+def test_time_passes_by_a_timedelta_or_its_parts(fake_jobs):
+    with pytest.raises(TypeError, match="hours=24"):
+        testing.advance_time(3600)
 
 
 def test_run_jobs_runs_what_is_there_and_what_that_enqueues(place, mails):

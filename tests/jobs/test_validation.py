@@ -433,9 +433,21 @@ def test_a_bad_policy_is_refused_by_the_rule_it_breaks(policy, field):
     assert refused.value.details["rule"] == "validation.retry_policy_invalid"
 
 
-def test_a_bad_number_of_attempts_is_refused_wherever_it_stands():
-    with pytest.raises(InvalidRetryPolicyRequest):
-        job(options={"max_attempts": -1})
+@pytest.mark.parametrize(
+    ("document", "path"),
+    [
+        ({"options": {"max_attempts": -1}}, "$.options.max_attempts"),
+        ({"max_attempts": -1, "retry": {"jitter": False}}, "$.max_attempts"),
+        ({"options": {"max_attempts": 1, "retry": {"max_attempts": -1}}}, "$.options.retry.max_a"),
+    ],
+)
+def test_a_bad_number_of_attempts_is_refused_where_it_stands(document, path):
+    with pytest.raises(InvalidRetryPolicyRequest) as refused:
+        job(**document)
+
+    (error,) = refused.value.details["validation_errors"]
+    assert error["path"].startswith(path)
+    assert error["path"].endswith(refused.value.details["field"])
 
 
 # Where options stand

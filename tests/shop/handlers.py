@@ -153,7 +153,24 @@ def fail(context: Any, how: str) -> Any:
         raise SystemExit(3)
     if how == "unjson":
         return object()
+    if how == "large":
+        return "x" * 2**21
+    if how == "illegible":
+        raise FileNotFoundError("a\0b \udcff" + "x" * 2**15)
+    if how == "mute":
+        raise type("Mute", (Exception,), {"__str__": lambda self: 1 / 0})()
+    if how == "for ever":
+        raise Snooze(10**12)
+    if how == "cancelled":
+        raise asyncio.CancelledError
+    if how == "just now":
+        raise Retry(-60)
     raise ConnectionError(f"no route: {how}")
+
+
+@handler("shop.fail_async")
+async def fail_async(context: Any, how: str) -> Any:
+    return fail(context, how)
 
 
 @handler("shop.charge", atomic_ack=True)

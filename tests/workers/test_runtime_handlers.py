@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
@@ -23,6 +24,7 @@ from tests import shop as shop_app
 from tests.processes import eventually, free_port, running
 from tests.workers.site import Shop, becomes, ends_with, state_of, tell, worker_becomes
 from workers.models import Worker
+from workers.runtime import handler
 
 pytestmark = pytest.mark.slow
 
@@ -96,6 +98,35 @@ def test_what_a_handler_raises_decides_what_follows(either_shop):
     assert 'raise ConnectionError(f"no route: {how}")' in output, "and where"
     assert f"[shop.nobody {unknown.id}] This worker has no handler" in output
     assert f"[shop.fail {made['retry'].id}] Ended by Retry('busy')." in output
+
+
+def test_no_handler_can_end_its_worker_or_leave_its_job_unsettled(either_shop):
+    ways = ("illegible", "mute", "for ever", "cancelled", "just now", "large")
+    made = [
+        jobs.enqueue(type, [how], retry={"max_attempts": 3, "initial_interval": "PT1H"})
+        for type in ("shop.fail", "shop.fail_async")
+        for how in ways
+    ]
+
+    # More of those that are no Exception than there are threads.
+    burst(either_shop, "--concurrency", "1")
+
+    found = [Job.objects.get(pk=job.id) for job in made]
+    told = [
+        (job.state, job.errors.count(), error.type, error.message[:20])
+        for job in found
+        for error in [job.errors.last()]
+    ]
+    expected = [
+        ("retryable", 1, "FileNotFoundError", r"a\x00b \udcffxxxxxxx"),
+        ("retryable", 1, "tests.shop.handlers.Mute", "<exception str() fai"),
+        ("retryable", 1, "ValueError", "11574074 days, 1:46:"),
+        ("retryable", 1, "asyncio.exceptions.CancelledError", ""),
+        ("discarded", 3, "retry", "Retry"),
+        ("discarded", 1, "invalid_result", "The result may have "),
+    ]
+    assert told == expected * 2
+    assert all(job.dead_letter for job in found if job.state == "discarded")
 
 
 def test_an_attempt_goes_on_where_the_last_one_stopped(either_shop):
@@ -364,11 +395,35 @@ def test_a_supervisor_replaces_a_process_at_its_memory_limit(shop):
 
 
 @pytest.mark.parametrize(
+    ("register", "problem"),
+    [
+        (lambda: handler(len), "wants the type of its jobs"),
+        (lambda: handler("Not A Type"), "is not a job type"),
+        (lambda: handler("shop.wrong")("text"), "is no function"),
+        (lambda: handler("shop.wrong", timeout="5")(len), "must be seconds or a timedelta"),
+        (lambda: handler("shop.wrong", versions=None)(len), "no range of versions"),
+    ],
+)
+def test_a_handler_that_cannot_be_is_refused_at_once(register, problem):
+    with pytest.raises(ImproperlyConfigured, match=problem):
+        register()
+
+
+@pytest.mark.parametrize(
     ("arguments", "problem"),
     [
         (["--queues", ""], "at least one queue"),
         (["--queues", "Not A Queue"], "not a queue name"),
+        (["--queues", "a" * 129], "not a queue name"),
         (["--concurrency", "-1"], "must be positive"),
+        (["--concurrency", "0"], "must be positive"),
+        (["--max-memory", "-1"], "must be positive"),
+        (["--grace-period", "nan"], "must be positive"),
+        (["--labels", "a" * 256], "255 characters"),
+        (["--url", "ftp://jobs.example.com"], "no address"),
+        (["--url", "http://jobs.example.com:99999"], "Port out of range"),
+        (["--url", "http://[::1"], "IPv6"),
+        (["--alive-file", "/"], "Is a directory"),
         (["--processes", "2", "--worker-id", "w"], "one process's own"),
         (["--alive-file", "/nowhere/alive"], "No such file or directory"),
     ],

@@ -9,7 +9,8 @@ what a site writes:
     def send(context, to, template): ...
 """
 
+from .context import JobContext
 from .handlers import handler
 from .outcomes import Discard, Retry, Snooze
 
-__all__ = ["Discard", "Retry", "Snooze", "handler"]
+__all__ = ["Discard", "JobContext", "Retry", "Snooze", "handler"]

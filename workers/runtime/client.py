@@ -20,7 +20,7 @@ from jobs.conf import ojs_settings
 from jobs.database import atomic, connection
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
 from jobs.envelope import claimed_envelope
-from jobs.errors import Conflict, OJSError
+from jobs.errors import Conflict, OJSError, ResultTooLarge
 from workers import protocol
 from workers.lifecycle import WorkerState
 from workers.protocol import Description
@@ -83,6 +83,8 @@ class Exchange:
     jobs: list[JobContext] = field(default_factory=list)
     refused: list[tuple[UUID, str, str]] = field(default_factory=list)
     """Job, reason, and the state the job is in instead."""
+    too_large: dict[UUID, str] = field(default_factory=dict)
+    """Why the server does not take a job's result; the job is this worker's still."""
 
 
 class Client(Protocol):
@@ -201,12 +203,14 @@ class LocalClient:
                 outcomes += protocol.ack(completions)
             elif request is not None:
                 jobs = protocol.fetch(**self._asked(request))
-        refused = [
-            (outcome.job_id, str(outcome.error), outcome.error.details.get("current_state", ""))
-            for outcome in outcomes
-            if outcome.error is not None
-        ]
-        return Exchange([self._context(job) for job in jobs], refused)
+        done = Exchange([self._context(job) for job in jobs])
+        for outcome in outcomes:
+            if isinstance(outcome.error, ResultTooLarge):
+                done.too_large[outcome.job_id] = str(outcome.error)
+            elif outcome.error is not None:
+                state = outcome.error.details.get("current_state", "")
+                done.refused.append((outcome.job_id, str(outcome.error), state))
+        return done
 
     def _asked(self, request: Request) -> dict[str, Any]:
         return {

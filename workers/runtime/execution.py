@@ -13,7 +13,7 @@ from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 
 from jobs.database import atomic
 from jobs.engine import Completion, Failure
-from jobs.errors import InvalidRequest
+from jobs.errors import InvalidRequest, ResultTooLarge
 from jobs.jsonable import jsonable
 from jobs.middleware import execution_chain
 from workers import protocol
@@ -21,9 +21,6 @@ from workers import protocol
 from .context import JobContext
 from .handlers import Handler
 from .outcomes import Directive, InvalidResult, JobTimeout, failure_of
-
-RAISED = (Exception, SystemExit, KeyboardInterrupt, GeneratorExit)
-"""What fails a job. Code that calls sys.exit() ends its job, not the worker."""
 
 current_job: ContextVar[JobContext | None] = ContextVar("ojs_current_job", default=None)
 """The job this thread or task runs."""
@@ -37,7 +34,11 @@ class Settled:
 
 
 def execute(handler: Handler, context: JobContext) -> Completion | Failure | Settled:
-    """Run a synchronous handler and return what to report. Never raises but for an interrupt."""
+    """Run a synchronous handler and return what to report. Never raises but for an interrupt.
+
+    Code that calls sys.exit() ends its job, not the worker, and so does whatever else is no
+    Exception: a cancelled asyncio task, the timeout of gevent.
+    """
     token = current_job.set(context)
     outcome: Completion | Failure | Settled
     try:
@@ -46,7 +47,7 @@ def execute(handler: Handler, context: JobContext) -> Completion | Failure | Set
         else:
             outcome = completion(context, _call(handler, context))
         handler.tell(context, outcome)
-    except RAISED as problem:
+    except BaseException as problem:
         _log(context, problem)
         outcome = failed(context, problem)
         handler.tell(context, outcome)
@@ -62,12 +63,12 @@ async def execute_async(handler: Handler, context: JobContext) -> Completion | F
     try:
         outcome = completion(context, await _acall(handler, context))
         await handler.atell(context, outcome)
-    except asyncio.CancelledError:
-        outcome = interrupted(context)
-        await handler.atell(context, outcome)
-    except RAISED as problem:
-        _log(context, problem)
-        outcome = failed(context, problem)
+    except BaseException as problem:
+        if isinstance(problem, asyncio.CancelledError) and context.cancelled:
+            outcome = interrupted(context)
+        else:
+            _log(context, problem)
+            outcome = failed(context, problem)
         await handler.atell(context, outcome)
     finally:
         current_job.reset(token)
@@ -88,7 +89,7 @@ def run_inline(handler: Handler, context: JobContext) -> Any:
         done = completion(context, result)
         handler.tell(context, done)
         return done.result
-    except RAISED as problem:
+    except BaseException as problem:
         handler.tell(context, failed(context, problem))
         raise
     finally:
@@ -124,8 +125,7 @@ def _log(context: JobContext, problem: BaseException) -> None:
 
 def interrupted(context: JobContext) -> Failure:
     """What is said of an asynchronous handler that was cancelled."""
-    reason = context.cancelled_because or "cancelled"
-    return failed(context, JobTimeout(f"The job was interrupted: {reason}."))
+    return failed(context, JobTimeout(f"The job was interrupted: {context.cancelled_because}."))
 
 
 def _in_one_transaction(handler: Handler, context: JobContext) -> Settled:
@@ -136,6 +136,8 @@ def _in_one_transaction(handler: Handler, context: JobContext) -> Settled:
     with atomic():
         done = completion(context, _call(handler, context))
         (outcome,) = protocol.ack([done])
+        if isinstance(outcome.error, ResultTooLarge):
+            raise InvalidResult(outcome.error.message)
         if outcome.error is not None:
             context.cancel("lost")
             raise outcome.error

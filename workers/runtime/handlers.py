@@ -85,6 +85,10 @@ def handler(
     Raises:
         ImproperlyConfigured: the type is no job type or has a handler already.
     """
+    if not isinstance(type, str):
+        raise ImproperlyConfigured(
+            f"handler() wants the type of its jobs, @handler('email.send'), not {type!r}."
+        )
     if not TYPE_PATTERN.fullmatch(type):
         raise ImproperlyConfigured(f"{type!r} is not a job type such as 'email.send'.")
 

@@ -36,6 +36,7 @@ PARTING = 1.0
 """Seconds a waiting fetch may take to come back when the worker stops fetching."""
 USUAL = Terms()
 BUSY = (408, 425, 429)
+TOO_LARGE = 413
 
 
 class HttpClient:
@@ -46,8 +47,15 @@ class HttpClient:
     def __init__(
         self, worker_id: str, url: str, api_key: str = "", poll_interval: float = 1.0
     ) -> None:
+        """
+        Raises:
+            ValueError: `url` is no address of a server.
+        """
         self.worker_id = worker_id
         self._url = urlsplit(url if "://" in url else f"http://{url}")
+        if self._url.scheme not in ("http", "https") or not self._url.hostname:
+            raise ValueError(f"{url!r} is no address such as https://jobs.example.com.")
+        _ = self._url.port  # it is read when somebody asks, and may be none
         self._prefix = self._url.path.rstrip("/").removesuffix("/ojs/v1") + "/ojs/v1/"
         self._headers = {
             "Content-Type": MEDIA_TYPE,
@@ -106,7 +114,7 @@ class HttpClient:
                 return done
             self._carries_reports = "acks" in reply and "nacks" in reply
             if self._carries_reports:
-                done.refused = [*wire.refusals(reply["acks"]), *wire.refusals(reply["nacks"])]
+                wire.note_refusals([*reply["acks"], *reply["nacks"]], done)
                 return done
         elif request is not None:
             jobs = self._fetch(request).get("jobs") or ()
@@ -256,10 +264,13 @@ class HttpClient:
                 try:
                     self._post(path, report | {"worker_id": self.worker_id})
                 except Refused as refusal:
-                    if refusal.status not in (404, 409):
-                        raise
                     job_id = UUID(report["job_id"])
-                    done.refused.append((job_id, str(refusal), refusal.state))
+                    if refusal.status in (404, 409):
+                        done.refused.append((job_id, str(refusal), refusal.state))
+                    elif refusal.status == TOO_LARGE and "result" in report:
+                        done.too_large[job_id] = str(refusal)
+                    else:
+                        raise
 
 
 class NotThere(Refused):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from uuid import UUID
 
 import orjson
 
+from jobs.conf import ojs_settings
 from jobs.engine import Completion, Failure
 
 from . import handlers
 from .context import JobContext
 from .execution import failed, run_inline
-from .outcomes import not_found, not_this_version
+from .outcomes import InvalidResult, not_found, not_this_version
 
 
 class HandlerNotFound(LookupError):
@@ -60,8 +62,19 @@ def perform(
             return not_found(context)
         if not handler.takes(context):
             return not_this_version(context)
-        return Completion(context.id, worker_id, attempt, run_inline(handler, context))
-    except Exception as problem:
+        return Completion(context.id, worker_id, attempt, _of_size(run_inline(handler, context)))
+    except (Exception, SystemExit, asyncio.CancelledError) as problem:
         if raising:
             raise
         return failed(context, problem)
+
+
+def _of_size(result: Any) -> Any:
+    """
+    Raises:
+        InvalidResult: no server would take it.
+    """
+    limit = ojs_settings.MAX_RESULT_SIZE
+    if len(orjson.dumps(result)) > limit:
+        raise InvalidResult(f"The result may have at most {limit} bytes of JSON.")
+    return result

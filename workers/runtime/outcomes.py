@@ -7,15 +7,25 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from jobs.durations import LONGEST
 from jobs.engine import Failure
 
 FRAMES = 50
 """Most entries of a backtrace (OJS core §8.1); the last ones, which say what happened."""
 MESSAGE = 10_000
+TYPE = 255
 
 
 def _period(value: timedelta | float) -> timedelta:
-    return value if isinstance(value, timedelta) else timedelta(seconds=value)
+    """What a handler asks for; a moment that has passed meanwhile is now.
+
+    Raises:
+        ValueError: it is longer than a duration may be.
+    """
+    period = value if isinstance(value, timedelta) else timedelta(seconds=value)
+    if period > LONGEST:
+        raise ValueError(f"{period} is longer than the 100 years a duration may last.")
+    return max(period, timedelta(0))
 
 
 class Directive(Exception):
@@ -55,7 +65,8 @@ class JobTimeout(Exception):
 
 
 class InvalidResult(Exception):
-    """A handler returned what JSON cannot carry; the work is done, so it is not repeated."""
+    """A handler returned what JSON, or the server, cannot carry; the work is done, so it is not
+    repeated."""
 
 
 def failure_of(problem: BaseException, job_id: UUID, worker_id: str, attempt: int) -> Failure:
@@ -66,7 +77,7 @@ def failure_of(problem: BaseException, job_id: UUID, worker_id: str, attempt: in
         attempt,
         type=type_name(type(problem)),
         code="handler_error",
-        message=str(problem)[:MESSAGE],
+        message=message_of(problem),
     )
     if isinstance(problem, Snooze):
         failure.release, failure.retry_in = True, problem.delay
@@ -88,7 +99,25 @@ def failure_of(problem: BaseException, job_id: UUID, worker_id: str, attempt: in
 def type_name(kind: type[BaseException]) -> str:
     """`ValueError`, but `shop.errors.CardDeclined`: what a retry policy may name."""
     name = kind.__qualname__
-    return name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
+    full = name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
+    return legible(full)[:TYPE]
+
+
+def message_of(problem: BaseException) -> str:
+    """What an exception says, whatever its class does when asked."""
+    try:
+        text = str(problem)
+    except Exception:
+        text = "<exception str() failed>"
+    return legible(text[:MESSAGE])
+
+
+def legible(text: str) -> str:
+    """`text` as JSON and databases can carry it: a NUL and half a character become escapes.
+
+    The name of a file or the output of a program may have them, and errors quote those.
+    """
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
 
 
 def backtrace(problem: BaseException) -> list[str]:
@@ -96,7 +125,8 @@ def backtrace(problem: BaseException) -> list[str]:
     frames = problem.__traceback__
     while frames is not None and _is_ours(frames):
         frames = frames.tb_next
-    return traceback.format_exception(type(problem), problem, frames)[-FRAMES:]
+    entries = traceback.format_exception(type(problem), problem, frames)[-FRAMES:]
+    return [legible(entry[:MESSAGE]) for entry in entries]
 
 
 def _is_ours(frames: Any) -> bool:
@@ -129,6 +159,13 @@ def not_this_version(context: Any) -> Failure:
         "version_not_supported",
         f"This worker does not run version {context.version} of '{context.type}'.",
     )
+
+
+def invalid_result(context: Any, reason: str) -> Failure:
+    """The server does not take the result."""
+    failure = _own_failure(context, "invalid_result", reason)
+    failure.retryable = False
+    return failure
 
 
 def shutdown(context: Any) -> Failure:

@@ -25,7 +25,7 @@ from .dispatch import Dispatcher
 from .gathering import Gathering
 from .heartbeat import Heart
 from .options import Options
-from .outcomes import shutdown
+from .outcomes import invalid_result, shutdown
 from .progress import Reporter
 from .pulse import STALE, Pulse
 from .state import ProcessState
@@ -215,7 +215,9 @@ class WorkerProcess:
         for job in reports:
             if job.id in refused:
                 self._note_refusal(job, *refused[job.id])
-        self.active.settled(reports)
+            elif job.id in brought.too_large:
+                self._fail_for_its_result(job, brought.too_large[job.id])
+        self.active.settled([job for job in reports if job.id not in brought.too_large])
         return brought.jobs
 
     def _send_singly(self, reports: list[ActiveJob], problem: Refused) -> None:
@@ -227,6 +229,12 @@ class WorkerProcess:
             for job in reports:
                 logger.error("The server does not take the report of job %s: %s", job.id, problem)
             self.active.settled(reports)
+
+    def _fail_for_its_result(self, job: ActiveJob, reason: str) -> None:
+        """The job is active still and would be run again, although its work is done."""
+        job.context.log(reason, level=logging.WARNING)
+        job.report = invalid_result(job.context, reason)
+        self._reports.append(job)
 
     def _note_refusal(self, job: ActiveJob, reason: str, state: str) -> None:
         """A refused report is logged, and the worker goes on (§10.4)."""

@@ -9,10 +9,12 @@ from uuid import UUID
 import orjson
 
 from jobs.envelope import milliseconds
+from jobs.errors import ResultTooLarge
 from jobs.timestamps import format_timestamp
 from jobs.versions import Versions
 from workers.protocol import Description
 
+from .client import Exchange
 from .context import JobContext
 
 
@@ -88,13 +90,15 @@ def nack(report: Any) -> dict[str, Any]:
     return body | {"error": error}
 
 
-def refusals(answers: list[dict[str, Any]]) -> list[tuple[UUID, str, str]]:
-    return [
-        (
-            UUID(answer["job_id"]),
-            answer["error"]["message"],
-            answer["error"].get("details", {}).get("current_state", ""),
-        )
-        for answer in answers
-        if answer.get("error")
-    ]
+def note_refusals(answers: list[dict[str, Any]], done: Exchange) -> None:
+    """Read what became of reports that a fetch carried."""
+    for answer in answers:
+        error = answer.get("error")
+        if not error:
+            continue
+        job_id = UUID(answer["job_id"])
+        if error.get("code") == ResultTooLarge.code:
+            done.too_large[job_id] = error["message"]
+        else:
+            state = error.get("details", {}).get("current_state", "")
+            done.refused.append((job_id, error["message"], state))

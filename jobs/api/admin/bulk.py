@@ -68,8 +68,8 @@ class AdminBulkViewSet(AdminViewSet):
         return self._answer("retry", lambda reason: {"cancelled": True})
 
     def retry_dead(self, request: Any) -> Response:
-        """The same, of what is in the dead letter (dead letter §6.2)."""
-        return self._answer("retry", lambda reason: {}, Job.objects.dead())
+        """The same, of what was put into the dead letter `since` and `until` (dead letter §6.2)."""
+        return self._answer("retry", lambda reason: {}, Job.objects.dead(), time="finished_at")
 
     def cancel(self, request: Any) -> Response:
         """Cancel jobs that have not finished, active ones too (§8.2)."""
@@ -82,7 +82,12 @@ class AdminBulkViewSet(AdminViewSet):
         return self._answer("delete", lambda reason: {})
 
     def _answer(
-        self, name: str, how: Callable[[str], dict[str, Any]], among: Any = None
+        self,
+        name: str,
+        how: Callable[[str], dict[str, Any]],
+        among: Any = None,
+        *,
+        time: str = "created_at",
     ) -> Response:
         verb, body = VERBS[name], self.read(required=True)
         is_dry = fields.boolean(body, "dry_run")
@@ -92,7 +97,10 @@ class AdminBulkViewSet(AdminViewSet):
         if wanted is None:
             raise missing("filter")
         among = Job.objects.all() if among is None else among
-        jobs = _chosen(self.own(among), wanted, verb)
+        parameters = read_filter(wanted)
+        jobs = filtered(self.own(among), parameters, time=time)
+        if "state" not in parameters:
+            jobs = jobs.filter(state__in=sorted(verb.default))
         able, unable = jobs, jobs.exclude(state__in=sorted(verb.states))
         if verb.bound:
             able, unable = able.exclude(verb.bound), unable | jobs.filter(verb.bound)
@@ -114,8 +122,8 @@ class AdminBulkViewSet(AdminViewSet):
         return Response(report)
 
 
-def _chosen(jobs: Any, wanted: Document, verb: Verb) -> Any:
-    """The jobs a filter means (§8.1).
+def read_filter(wanted: Document) -> dict[str, str]:
+    """What a filter asks for, as the parameters of a list would (§8.1).
 
     Raises:
         InvalidRequest: a member breaks its rule, or there is none: nobody means all jobs.
@@ -134,9 +142,7 @@ def _chosen(jobs: Any, wanted: Document, verb: Verb) -> Any:
             parameters[name] = text
     if not parameters:
         raise refuse("filter", "The 'filter' field must say which jobs.", validation="required")
-    if "state" not in parameters:
-        jobs = jobs.filter(state__in=sorted(verb.default))
-    return filtered(jobs, parameters)
+    return parameters
 
 
 def _report(name: str, matched: int, unable: Any, **more: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from django.db.models import Count, Max, Min, OuterRef, Subquery
@@ -11,12 +12,14 @@ from ... import engine, fields
 from ...conf import ojs_settings
 from ...database import atomic
 from ...durations import format_duration
+from ...fields import Document
 from ...models import DeadJob, JobError, Scope
 from ...timestamps import format_timestamp
 from ..base import Response
 from ..jobs import parse_id
 from ..queues import errors_by_job, list_dead
 from .base import AdminViewSet, confirmed, reason_of
+from .bulk import read_filter
 from .documents import COLUMNS, line, moment, reply
 from .paging import page
 from .search import failed_with, filtered, moment_of, of_type, ordered
@@ -26,6 +29,8 @@ NEWEST = 10_000
 TYPES = 100
 MOST = 10_000
 BATCH = 1000
+PURGED = ("queue", "type", "error_type", "since", "until", "older_than")
+"""What may narrow a purge; `older_than` is `until` by another name."""
 
 
 class AdminDeadLetterViewSet(AdminViewSet):
@@ -72,18 +77,16 @@ class AdminDeadLetterViewSet(AdminViewSet):
 
         A bounded number in one request; `has_more` says that there is more to do.
         """
-        body = self.read()
+        body, parameters = self.read(), self.request.query_params
         confirmed(body, "deleting the dead letter is final.")
-        chosen = {
-            name: value
-            for name in ("queue", "type", "error_type")
-            if (value := fields.text(body, name))
-        }
-        dead = filtered(self.own(DeadJob.objects.all()), chosen)
-        before = fields.when(body, "older_than", timezone.now())
-        if before is not None:
-            dead = dead.filter(finished_at__lt=before)
-            chosen["older_than"] = format_timestamp(before)
+        dead, now = self.own(DeadJob.objects.all()), timezone.now()
+        chosen: dict[str, str] = {}
+        for narrowing in purge_filters(body, parameters):
+            dead = filtered(dead, narrowing, time="finished_at")
+            if (before := moment_of(narrowing, "older_than", now)) is not None:
+                dead = dead.filter(finished_at__lt=before)
+                narrowing["older_than"] = format_timestamp(before)
+            chosen |= narrowing
         purged = 0
         while purged < MOST:
             with atomic():
@@ -123,6 +126,22 @@ class AdminDeadLetterViewSet(AdminViewSet):
                 },
             }
         )
+
+
+def purge_filters(body: Document, parameters: Any) -> Iterator[dict[str, str]]:
+    """What narrows a purge, wherever it stands: deleted is what satisfies all of it.
+
+    Its members may stand in the body, in the body's `filter` as for a retry (dead letter §10), or
+    in the query as for a list: overlooked there, all would be deleted where a part was meant.
+
+    Raises:
+        InvalidRequest: one of them breaks its rule.
+    """
+    for source in (parameters, body):
+        yield {name: value for name in PURGED if (value := fields.text(source, name))}
+    wanted = fields.mapping(body, "filter")
+    if wanted is not None:
+        yield read_filter(wanted)
 
 
 class WholeDeadLetterViewSet(AdminDeadLetterViewSet):

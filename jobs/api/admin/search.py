@@ -39,8 +39,11 @@ def choice(parameters: Any, name: str, allowed: Any, default: str) -> str:
     return value
 
 
-def filtered(jobs: Any, parameters: Any) -> Any:
+def filtered(jobs: Any, parameters: Any, *, time: str = "created_at") -> Any:
     """Narrow `jobs` by `queue`, `state`, `type`, `since`, `until`, `worker_id`, `error_type`.
+
+    Args:
+        time: the column that `since` and `until` mean.
 
     Raises:
         InvalidRequest: one of them breaks its rule.
@@ -56,7 +59,7 @@ def filtered(jobs: Any, parameters: Any) -> Any:
     if parameters.get("type"):
         jobs = of_type(jobs, parameters["type"])
     now = timezone.now()
-    for name, lookup in (("since", "created_at__gte"), ("until", "created_at__lt")):
+    for name, lookup in (("since", f"{time}__gte"), ("until", f"{time}__lt")):
         if (moment := moment_of(parameters, name, now)) is not None:
             jobs = jobs.filter(**{lookup: moment})
     if parameters.get("error_type"):

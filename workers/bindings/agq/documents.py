@@ -140,8 +140,7 @@ def failure(job: UUID, worker_id: str, document: Document) -> Failure:
         found.type = fields.text(error, "type") or found.type
         found.code = fields.text(error, "code") or ""
         found.message = fields.text(error, "message", longest=2**20) or ""
-        if "retryable" in error:
-            found.retryable = fields.boolean(error, "retryable")
+        found.retryable = fields.boolean_or_none(error, "retryable")
     else:
         found.message = fields.text(document, "error", longest=2**20) or ""
     if document.get("task_results") is not None:

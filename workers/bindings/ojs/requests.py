@@ -235,7 +235,7 @@ def completions(
         plain = _plain_completion(item, sender) if is_named else None
         if plain is None:
             with fields.inside(f"{name}[{index}]", aloud=True):
-                plain = completion({"worker_id": sender, **item}, caller)
+                plain = completion(_signed(item, sender), caller)
         found.append(plain)
     return found
 
@@ -254,8 +254,13 @@ def failures(items: list[Document], name: str, caller: Any, sender: str | None) 
     found = []
     for index, item in enumerate(items):
         with fields.inside(f"{name}[{index}]", aloud=True):
-            found.append(failure({"worker_id": sender, **item}, caller))
+            found.append(failure(_signed(item, sender), caller))
     return found
+
+
+def _signed(item: Document, sender: str | None) -> Document:
+    """One outcome of a list with who sends it: an empty `worker_id` is none, there too."""
+    return item if item.get("worker_id") not in (None, "") else {**item, "worker_id": sender}
 
 
 def completion(body: Document, caller: Any) -> Completion:
@@ -294,7 +299,7 @@ def failure(body: Document, caller: Any) -> Failure:
 def _read_error(found: Failure, error: Document) -> None:
     found.code = fields.text(error, "code") or ""
     found.message = fields.text(error, "message", longest=2**20) or ""
-    found.retryable = fields.boolean(error, "retryable") if "retryable" in error else None
+    found.retryable = fields.boolean_or_none(error, "retryable")
     found.details = fields.mapping(error, "details")
     found.rate_limit_until = fields.when(error, "rate_limit_until", timezone.now())
     named = fields.text(error, "type")

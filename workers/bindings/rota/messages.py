@@ -218,8 +218,7 @@ def _error(error: Document, failure: Failure) -> None:
     failure.message = fields.text(error, "message", longest=2**20) or ""
     failure.backtrace = fields.texts(error, "backtrace", longest=2**20)
     failure.details = fields.mapping(error, "details")
-    if "retryable" in error:
-        failure.retryable = fields.boolean(error, "retryable")
+    failure.retryable = fields.boolean_or_none(error, "retryable")
 
 
 # What goes out

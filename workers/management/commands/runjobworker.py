@@ -13,7 +13,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from jobs.conf import ojs_settings
-from jobs.validation import QUEUE_PATTERN
+from jobs.validation import QUEUE_LENGTH, QUEUE_PATTERN
 from workers.runtime import handlers, pulse, signals
 from workers.runtime.client import Client, LocalClient, Refused
 from workers.runtime.http import HttpClient
@@ -25,6 +25,7 @@ from workers.runtime.supervisor import Supervisor
 LINE = "{asctime} {levelname:<7} {name}: {message}"
 LEVELS = {0: logging.WARNING, 1: logging.INFO}
 """By `--verbosity`."""
+LONGEST_NAME = 255
 
 
 def words(text: str) -> list[str]:
@@ -85,14 +86,19 @@ class Command(BaseCommand):
             sys.exit(code)
 
     def _options(self, given: dict[str, Any]) -> Options:
-        concurrency = given["concurrency"] or ojs_settings.CONCURRENCY
+        concurrency = given["concurrency"]
+        if concurrency is None:
+            concurrency = ojs_settings.CONCURRENCY
         grace = given["grace_period"]
         if grace is None:
             grace = ojs_settings.GRACE_PERIOD.total_seconds()
-        if concurrency < 1 or given["processes"] < 1 or grace < 0 or given["poll_interval"] <= 0:
+        # Said so that what is not a number at all (NaN) is refused as well.
+        if not (grace >= 0 and given["poll_interval"] > 0 and given["max_memory"] >= 0):
+            raise CommandError("Numbers must be positive.")
+        if concurrency < 1 or given["processes"] < 1:
             raise CommandError("Numbers must be positive.")
         for queue in given["queues"]:
-            if not QUEUE_PATTERN.fullmatch(queue):
+            if not QUEUE_PATTERN.fullmatch(queue) or len(queue) > QUEUE_LENGTH:
                 raise CommandError(f"{queue!r} is not a queue name ({QUEUE_PATTERN.pattern}).")
         if not given["queues"]:
             raise CommandError("--queues must name at least one queue (§6.2).")
@@ -100,9 +106,17 @@ class Command(BaseCommand):
             raise CommandError("--worker-id is one process's own (§3.1).")
         if given["processes"] > 1 and not hasattr(os, "fork"):
             raise CommandError("--processes needs a system that can fork; start several commands.")
+        if any(len(name) > LONGEST_NAME for name in [*given["labels"], given["worker_id"] or ""]):
+            raise CommandError(f"Labels and --worker-id have {LONGEST_NAME} characters at most.")
+        if given["url"]:
+            try:
+                HttpClient("", given["url"])
+            except ValueError as problem:
+                raise CommandError(f"--url: {problem}") from problem
         if given["alive_file"]:
             try:
-                Path(given["alive_file"]).touch()
+                # Opened as it will be: the name of a folder could be touched.
+                Path(given["alive_file"]).open("a").close()
             except OSError as problem:
                 raise CommandError(f"--alive-file: {problem}") from problem
         return Options(

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..operation import NO_JOB, TOO_LARGE, Operation, Query, Reply
 from ..schema import COUNT, TIME, array, boolean, enum, free, integer, nullable, obj, ref, text
-from ..sent import PERIOD, WHEN
+from ..sent import PERIOD, STATE, WHEN
 from .jobs import DONE, JOB
 from .queues import NOT_DEAD
 
@@ -17,6 +17,19 @@ WHY: dict[str, Any] = {
     "example": {"reason": "customer asked"},
     "optional": True,
 }
+STATES = {
+    "description": "One state, or several.",
+    "oneOf": [enum(*STATE), array(enum(*STATE), minItems=1)],
+}
+FILTER = obj(
+    queue=text(minLength=1, maxLength=255),
+    type=text("`email.*` means all that begin so.", minLength=1, maxLength=255),
+    state=STATES,
+    since=WHEN,
+    until=WHEN,
+    error_type=text(minLength=1, maxLength=255),
+    worker_id=text(minLength=1, maxLength=255),
+) | {"additionalProperties": False, "minProperties": 1}
 PAGES = (
     Query("page", integer(minimum=1, maximum=10_000, default=1)),
     Query("per_page", integer(minimum=1, maximum=100, default=20)),
@@ -170,10 +183,21 @@ OPERATIONS = {
             queue=text(maxLength=255),
             type=text(maxLength=255),
             error_type=text(maxLength=255),
+            since=WHEN,
+            until=WHEN,
             older_than=WHEN,
+            filter=FILTER,
             **REASON,
         ),
         example={"confirm": True, "queue": "email", "reason": "the address list was wrong"},
+        query=(
+            Query("queue", text()),
+            Query("type", text(), "`email.*` means all that begin so."),
+            Query("error_type", text(), "Of the last error."),
+            Query("since", text(), "Discarded then or later."),
+            Query("until", text(), "Discarded before."),
+            Query("older_than", text(), "The same as `until`."),
+        ),
         refusals=TOO_LARGE,
     ),
     ("GET", f"{BASE}/dead-letter/stats"): Operation(

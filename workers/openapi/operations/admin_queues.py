@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..operation import TOO_LARGE, Operation, Query, Reply
 from ..schema import COUNT, TIME, Schema, array, boolean, enum, free, nullable, obj, text
 from ..sent import RATE, RATE_LIMITS, STATE, WHEN
-from .admin import BASE, FIRST, PAGES, PAGINATION, REASON
+from .admin import BASE, FILTER, FIRST, PAGES, PAGINATION, REASON
 from .jobs import JOB
 from .queue_operations import ABOUT, CONFIGURED, DOCUMENT, FULL, NO_QUEUE
 from .queue_operations import OPERATIONS as QUEUES
@@ -18,19 +18,6 @@ PAUSE = {
     "reason": text(),
     "paused_until": nullable(TIME),
 }
-STATES = {
-    "description": "One state, or several.",
-    "oneOf": [enum(*STATE), array(enum(*STATE), minItems=1)],
-}
-FILTER = obj(
-    queue=text(minLength=1, maxLength=255),
-    type=text("`email.*` means all that begin so.", minLength=1, maxLength=255),
-    state=STATES,
-    since=WHEN,
-    until=WHEN,
-    error_type=text(minLength=1, maxLength=255),
-    worker_id=text(minLength=1, maxLength=255),
-) | {"additionalProperties": False, "minProperties": 1}
 REPORT = {
     "action": "retry",
     "matched": 3,

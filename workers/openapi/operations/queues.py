@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..operation import CURSOR, OFFSET, PAGE, Operation, Query, Reply
+from ..operation import CURSOR, OFFSET, PAGE, TOO_LARGE, Operation, Query, Reply
 from ..schema import (
     COUNT,
     TIME,
@@ -154,7 +154,7 @@ OPERATIONS = {
         "Dead letter",
         "Enqueue it again with fresh attempts",
         {200: Reply("The job, available again.", ref("ChangedJobReply"), {"job": JOB})},
-        refusals=NOT_DEAD,
+        refusals=NOT_DEAD | {422: "It shall be changed: `override` is not supported."} | TOO_LARGE,
     ),
     ("GET", "/ojs/v1/events"): Operation(
         "Events",
