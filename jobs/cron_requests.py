@@ -6,14 +6,14 @@ command line client `expression` with a `job_template`, Ruby's client `queue` be
 
 from __future__ import annotations
 
+import contextlib
 import re
 from datetime import datetime
 from typing import Any
 
 from . import fields
 from .engine import NewCronJob
-from .errors import InvalidRequest
-from .fields import Document, missing, refuse
+from .fields import Document, inside, missing, refuse
 from .models import OverlapPolicy
 from .schedules import InvalidSchedule, read_schedule, read_zone
 from .validation import new_job
@@ -87,10 +87,6 @@ def _template(document: Document, now: datetime) -> dict[str, Any]:
     options = fields.mapping(source, "options")
     if options and "queue" in template and options.get("queue") is not None:
         template.pop("queue")
-    try:
+    with contextlib.nullcontext() if nested is None else inside("job_template"):
         new_job(template, now)
-    except InvalidRequest as refusal:
-        if nested is not None:
-            refusal.details["field"] = f"job_template.{refusal.details.get('field', '')}"
-        raise
     return template

@@ -6,8 +6,9 @@ counts as absent everywhere (§14.2).
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -43,6 +44,23 @@ def within(place: str, refusal: OJSError) -> None:
     """Say that what was refused stands inside `place`: `path` leads from the top (§12.4)."""
     for error in refusal.details.get("validation_errors", ()):
         error["path"] = f"$.{place}{error['path'].removeprefix('$')}"
+
+
+@contextlib.contextmanager
+def inside(place: str, *, aloud: bool = False) -> Iterator[None]:
+    """Where what is read is a part of a document: a refusal says so in `field` and `path` (§12.4).
+
+    Args:
+        aloud: in its message, too.
+    """
+    try:
+        yield
+    except InvalidRequest as refusal:
+        if aloud:
+            refusal.message = f"{place}: {refusal.message}"
+        refusal.details["field"] = f"{place}.{refusal.details.get('field', '')}"
+        within(place, refusal)
+        raise
 
 
 def wrong_type(field: str, expected: str, value: object) -> InvalidRequest:
@@ -145,16 +163,21 @@ def mapping(document: Document, field: str) -> dict[str, Any] | None:
     return value
 
 
-def texts(
-    document: Document, field: str, *, pattern: re.Pattern[str] | None = None, longest: int = 255
-) -> list[str] | None:
-    """Read an array of strings."""
+def array(document: Document, field: str) -> list[Any] | None:
     value = document.get(field)
     if value is None:
         return None
     if type(value) is not list:
         raise wrong_type(field, "array", value)
-    for index, item in enumerate(value):
+    return value
+
+
+def texts(
+    document: Document, field: str, *, pattern: re.Pattern[str] | None = None, longest: int = 255
+) -> list[str] | None:
+    """Read an array of strings."""
+    value = array(document, field)
+    for index, item in enumerate(value or ()):
         place = {f"{field}[{index}]": item}
         if item is None:
             raise wrong_type(f"{field}[{index}]", "string", item)

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db.models import Func, IntegerField
 
-BUCKETS = 64
+LAST = 63
 """Bucket n holds what took from √2ⁿ to √2ⁿ⁺¹ milliseconds: one millisecond to a month."""
 
 
@@ -22,14 +22,14 @@ class Bucket(Func):
 
     def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
         template = (
-            "least(63, floor(2 / ln(2.0) * ln("
+            f"least({LAST}, floor(2 / ln(2.0) * ln("
             "greatest(1000 * extract(epoch from (%(expressions)s)), 1)))::int)"
         )
         return super().as_sql(compiler, connection, template=template, arg_joiner=" - ", **extra)
 
     def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
         template = (
-            "min(63, CAST(2 / LN(2.0) * LN("
+            f"min({LAST}, CAST(2 / LN(2.0) * LN("
             "max(86400000.0 * (julianday(%(expressions)s)), 1.0)) AS INTEGER))"
         )
         return super().as_sql(

@@ -13,6 +13,11 @@ from uuid import UUID, SafeUUID
 UUID7_PATTERN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 UUID_PATTERN = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
+# An id is two words of 64 bits: milliseconds, version and 12 bits of their fraction (RFC 9562
+# §6.2, method 3); variant and 62 random bits.
+VERSION = 7 << 12
+VARIANT = 0b10 << 62
+
 _lock = threading.Lock()
 _last = 0
 
@@ -21,12 +26,11 @@ def uuid7() -> UUID:
     """Return a UUIDv7 greater than every one this process made before.
 
     Strictly increasing, because ids break the tie between jobs enqueued in one batch (first in,
-    first out). The 12 bits after the version hold the fraction of the millisecond (RFC 9562
-    §6.2, method 3).
+    first out).
     """
     tick = _ticks(1)
-    random = int.from_bytes(os.urandom(8), "big") >> 2
-    return UUID(int=(tick >> 12) << 80 | 7 << 76 | (tick & 0xFFF) << 64 | 0b10 << 62 | random)
+    first = (tick >> 12) << 16 | VERSION | tick & 0xFFF
+    return UUID(int=first << 64 | VARIANT | int.from_bytes(os.urandom(8), "big") >> 2)
 
 
 def draw(count: int) -> bytes:
@@ -37,10 +41,10 @@ def draw(count: int) -> bytes:
     first = _ticks(count)
     words = [0] * (2 * count)
     words[0::2] = [
-        (tick >> 12) << 16 | 7 << 12 | tick & 0xFFF for tick in range(first, first + count)
+        (tick >> 12) << 16 | VERSION | tick & 0xFFF for tick in range(first, first + count)
     ]
     drawn = struct.unpack(f">{count}Q", os.urandom(8 * count))
-    words[1::2] = [0b10 << 62 | number >> 2 for number in drawn]
+    words[1::2] = [VARIANT | number >> 2 for number in drawn]
     return struct.pack(f">{2 * count}Q", *words)
 
 
@@ -56,8 +60,7 @@ def _ticks(count: int) -> int:
 
 def first_id(moment: datetime) -> UUID:
     """The lowest id that a job made at `moment` can have."""
-    milliseconds = max(0, int(moment.timestamp() * 1000))
-    return UUID(int=milliseconds << 80 | 7 << 76 | 0b10 << 62)
+    return first_uuid7(max(0, int(moment.timestamp() * 1000)))
 
 
 def moment_of(job_id: UUID) -> datetime:
@@ -67,7 +70,7 @@ def moment_of(job_id: UUID) -> datetime:
 
 def first_uuid7(milliseconds: int) -> UUID:
     """The lowest UUIDv7 of a moment, in milliseconds since 1970: ids are in the order of time."""
-    return UUID(int=milliseconds << 80 | 7 << 76 | 0b10 << 62)
+    return UUID(int=(milliseconds << 16 | VERSION) << 64 | VARIANT)
 
 
 def parse_uuid(text: object) -> UUID | None:

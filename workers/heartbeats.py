@@ -154,10 +154,7 @@ BEAT = """
     ), extended AS (
         UPDATE ojs_jobs_job AS job
            SET reserved_by = beat.worker_id,
-               reserved_until = statement_timestamp() + greatest(
-                   CASE WHEN %(requested)s::interval IS NULL THEN job.reserved_for
-                        ELSE greatest(job.visibility_timeout, %(requested)s::interval) END,
-                   CASE WHEN beat.terminating THEN %(grace)s::interval END)
+               reserved_until = {until}
           FROM held, beat
          WHERE job.id = held.id
      RETURNING job.id, job.type, job.queue, job.attempt, job.reserved_by, job.reserved_until
@@ -172,7 +169,7 @@ TOLD = """, told AS (
           FROM beat
          WHERE state = 'quiet' AND state_before <> 'quiet'{beats}
     )"""
-BEATS = """
+TOLD_OF_BEATS = """
      UNION ALL
         SELECT 'worker.heartbeat', worker_id, '', '', worker_id, NULL, statement_timestamp(),
                jsonb_build_object('active_jobs', cardinality(%(job_ids)s::uuid[]),
@@ -187,8 +184,11 @@ SIZES = (1, 10, 100, 1_000, 10_000, 100_000)
 
 @lru_cache(maxsize=64)
 def _statement(limit: int, told: bool, beats: bool) -> str:
-    telling = TOLD.format(beats=BEATS if beats else "") if told else ""
-    return BEAT.format(limit=limit, told=telling)
+    telling = TOLD.format(beats=TOLD_OF_BEATS if beats else "") if told else ""
+    until = engine.EXTENDED_UNTIL.format(
+        requested="%(requested)s::interval", terminating="beat.terminating"
+    )
+    return BEAT.format(limit=limit, told=telling, until=until)
 
 
 def write(heartbeat: Heartbeat) -> Written | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from django.db import Error, connections
 
+from jobs import engine
 from jobs.combining import Combiner
 from jobs.conf import ojs_settings
 from jobs.database import alias, is_postgresql, run
@@ -96,10 +97,7 @@ BEATS = """
          WHERE worker.worker_id = whole.worker_id
     ), extended AS (
         UPDATE ojs_jobs_job AS job
-           SET reserved_until = statement_timestamp() + greatest(
-                   CASE WHEN whole.requested IS NULL THEN job.reserved_for
-                        ELSE greatest(job.visibility_timeout, whole.requested) END,
-                   CASE WHEN whole.terminating THEN %(grace)s::interval END)
+           SET reserved_until = {until}
           FROM held
           JOIN whole USING (worker_id)
          WHERE job.id = held.id
@@ -112,6 +110,9 @@ STATEMENTS = {
         most=MOST,
         columns=", ".join(f"{name} {kind}" for name, kind in REPEATED.items()),
         repeated=", ".join(f"{name} = coalesce(whole.{name}, worker.{name})" for name in REPEATED),
+        until=engine.EXTENDED_UNTIL.format(
+            requested="whole.requested", terminating="whole.terminating"
+        ),
     )
     for limit in (100, 1_000, MOST * MOST_JOBS)
 }

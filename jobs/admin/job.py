@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 from django.contrib import admin
@@ -176,8 +177,14 @@ MOST_JOBS = 50_000
 """Jobs that one confirmation covers: their keys travel with the page, so that what is done is done
 to exactly what was shown."""
 
-
-CANCEL = Question(
+about_jobs = partial(
+    Question,
+    template="admin/ojs/confirm_jobs.html",
+    details=summary,
+    most=MOST_JOBS,
+    columns=SUMMARY,
+)
+CANCEL = about_jobs(
     action="cancel",
     title=_("Cancel jobs"),
     consequence=_(
@@ -187,13 +194,9 @@ CANCEL = Question(
     ),
     button=_("Cancel these jobs"),
     is_destructive=True,
-    template="admin/ojs/confirm_jobs.html",
-    details=summary,
-    most=MOST_JOBS,
-    columns=SUMMARY,
     states=STATES["cancel"],
 )
-RETRY = Question(
+RETRY = about_jobs(
     action="retry",
     title=_("Retry jobs"),
     consequence=_(
@@ -201,13 +204,9 @@ RETRY = Question(
         "their history. Jobs that are not discarded are left alone."
     ),
     button=_("Retry these jobs"),
-    template="admin/ojs/confirm_jobs.html",
-    details=summary,
-    most=MOST_JOBS,
-    columns=SUMMARY,
     states=STATES["retry"],
 )
-RUN_NOW = Question(
+RUN_NOW = about_jobs(
     action="run_now",
     title=_("Run jobs now"),
     consequence=_(
@@ -215,21 +214,13 @@ RUN_NOW = Question(
         "at once. Attempts are counted as usual."
     ),
     button=_("Run these jobs now"),
-    template="admin/ojs/confirm_jobs.html",
-    details=summary,
-    most=MOST_JOBS,
-    columns=SUMMARY,
     states=STATES["run_now"],
 )
-DISCARD = Question(
+DISCARD = about_jobs(
     action="discard",
     title=_("Discard dead letter jobs"),
     consequence=_("These jobs and their errors are deleted. There is no way back."),
     button=_("Delete these jobs"),
     is_destructive=True,
-    template="admin/ojs/confirm_jobs.html",
-    details=summary,
-    most=MOST_JOBS,
-    columns=SUMMARY,
     states=STATES["discard"],
 )

@@ -15,7 +15,6 @@ from ..models import Event
 from . import display
 
 MOST = 200
-SHOWN_MESSAGE = 200
 
 
 @dataclass(frozen=True)

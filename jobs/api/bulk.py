@@ -26,7 +26,7 @@ from ..errors import (
     QueueFull,
 )
 from ..events import bulk_event, record
-from ..fields import boolean, missing, refuse, text, wrong_type
+from ..fields import array, boolean, missing, refuse, text
 from ..models import BulkRequest, Scope
 from ..projects import give
 from ..validation import NewJob, new_job
@@ -53,11 +53,9 @@ class BulkViewSet(OJSViewSet):
     def enqueue(self, request: Any) -> Response:
         """Enqueue many: `atomic`, or each by itself and all that can be (§5)."""
         body = self.read(required=True)
-        documents = body.get("jobs")
+        documents = array(body, "jobs")
         if documents is None:
             raise missing("jobs")
-        if type(documents) is not list:
-            raise wrong_type("jobs", "array", documents)
         if not documents:
             raise refuse("jobs", "A bulk request must hold at least one job.", validation="size")
         if len(documents) > ojs_settings.MAX_BULK:

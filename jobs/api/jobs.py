@@ -15,7 +15,7 @@ from ..batches import Memory, checked_once, new_jobs
 from ..conf import ojs_settings
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope, is_pruned, result_expires_at
 from ..errors import JobNotFound, QueueFull
-from ..fields import integer, missing, refuse, wrong_type
+from ..fields import array, integer, missing, refuse
 from ..identifiers import parse_uuid
 from ..lifecycle import TERMINAL, State
 from ..models import Job, ProgressReport, Scope
@@ -181,11 +181,9 @@ class JobViewSet(OJSViewSet):
     def batch(self, request: Any) -> Response:
         """PUSH many: all or none (OJS HTTP §9.2)."""
         body = self.read(required=True)
-        documents = body.get("jobs")
+        documents = array(body, "jobs")
         if documents is None:
             raise missing("jobs")
-        if type(documents) is not list:
-            raise wrong_type("jobs", "array", documents)
         if not 1 <= len(documents) <= ojs_settings.MAX_BATCH:
             raise refuse(
                 "jobs",

@@ -37,7 +37,7 @@ from .inheritance import results_of_workflow
 from .outcomes import Completion, Failure, Outcome
 from .progress import Standing, progress_of, report_progress, standing
 from .reclaim import VISIBILITY_TIMEOUT, WORKER_DEATH, Cause, expire, reclaim
-from .reservations import extend, keep_alive, last_reservation, reserve
+from .reservations import EXTENDED_UNTIL, extend, keep_alive, last_reservation, reserve
 from .retention import prune_events, prune_jobs, prune_results, prune_workflows
 from .settle import complete
 from .specs import Line, forget_specs, matching_types, register_specs, write_lines
@@ -45,6 +45,7 @@ from .timers import discard_expired, discard_overdrawn, promote_due, time_out
 from .workflows import cancel_workflow, create_workflow
 
 __all__ = [
+    "EXTENDED_UNTIL",
     "VISIBILITY_TIMEOUT",
     "WORKER_DEATH",
     "Cause",

@@ -18,11 +18,12 @@ from django.utils import timezone
 from .. import queue_config
 from ..database import atomic, connection
 from ..errors import JobTypeNotAllowed, QueueClosed, QueueFull
-from ..events import job_event, queue_event, record
-from ..lifecycle import Event, State
-from ..models import Job, JobError, Queue
+from ..events import queue_event, record
+from ..lifecycle import State
+from ..models import Job, Queue
 from ..retry import RetryPolicy
 from ..validation import NewJob
+from .discarding import discard_waiting
 
 
 class Guarded(Exception):
@@ -190,32 +191,17 @@ def _drop(queue: str, count: int, *, patient: bool) -> int:
         .select_for_update(skip_locked=skip)
         .only("type", "queue", "attempt", "followed")[:count]
     )
-    dropped = Job.objects.filter(pk__in=[job.pk for job in oldest]).transition(
-        Event.EXPIRE, State.DISCARDED
-    )
-    follow([job.pk for job in oldest if job.followed])
     message = "Discarded to make room in a full queue."
-    JobError.objects.bulk_create(
-        JobError(job=job, attempt=job.attempt, type="overflow", message=message, occurred_at=now)
+    discarded = discard_waiting(oldest, code="overflow", message=message, now=now)
+    follow([job.pk for job in oldest if job.followed])
+    dropped = [
+        queue_event("backpressure.dropped", queue, job_id=str(job.pk), job_type=job.type)
         for job in oldest
-    )
-    error = {"code": "overflow", "message": message}
-    record(
-        event
-        for job in oldest
-        for event in (
-            job_event(
-                "job.discarded",
-                job,
-                time=now,
-                data={"last_error": error, "total_attempts": job.attempt},
-            ),
-            queue_event("backpressure.dropped", queue, job_id=str(job.pk), job_type=job.type),
-        )
-    )
-    if dropped:
-        record([queue_event("queue.overflow", queue, dropped=dropped)])
-    return dropped
+    ]
+    record(event for pair in zip(discarded, dropped, strict=True) for event in pair)
+    if oldest:
+        record([queue_event("queue.overflow", queue, dropped=len(oldest))])
+    return len(oldest)
 
 
 def relieve() -> int:

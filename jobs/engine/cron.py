@@ -8,7 +8,7 @@ No leader is elected. Whoever locks a schedule's row decides its occurrence, and
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,7 +19,7 @@ from django.utils import timezone
 from ..database import atomic, connection
 from ..errors import DuplicateJob, NotFound, OJSError, PermissionDenied
 from ..events import cron_event, record
-from ..models import CronJob, CronRun, Job, Maintenance, OverlapPolicy
+from ..models import CronJob, CronRun, Maintenance, OverlapPolicy
 from ..models.cron import Outcome
 from ..projects import give
 from ..schedules import InvalidSchedule, Occurrence, read_schedule
@@ -58,7 +58,6 @@ class Decision:
     outcome: Outcome
     reason: str = ""
     job: NewJob | None = None
-    in_the_way: list[Job] = field(default_factory=list)
 
 
 def upsert_cron(new: NewCronJob) -> tuple[CronJob, bool]:
@@ -233,10 +232,10 @@ def _tell_of_lost_times(row: CronJob, occurrence: Occurrence | None) -> None:
 def _decide(row: CronJob, at: datetime, *, manual: bool = False) -> CronRun:
     """Apply the overlap policy, then enqueue (OJS extension interactions §13)."""
     unfinished = unfinished_runs(row.pk)
-    decision = Decision(Outcome.TRIGGERED, "manual" if manual else "", in_the_way=unfinished)
+    decision = Decision(Outcome.TRIGGERED, "manual" if manual else "")
     held = bool(unfinished) and row.overlap_policy == OverlapPolicy.ENQUEUE
     if unfinished and row.overlap_policy == OverlapPolicy.SKIP:
-        decision = Decision(Outcome.SKIPPED, "overlap_skip", in_the_way=unfinished)
+        decision = Decision(Outcome.SKIPPED, "overlap_skip")
         _skipped(row, at, "overlap_skip", active_job_id=str(unfinished[0].pk))
         return _write_run(row, at, decision)
     try:

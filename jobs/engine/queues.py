@@ -11,10 +11,11 @@ from django.utils import timezone
 from .. import queue_config, wakeup
 from ..database import atomic
 from ..errors import Conflict, NotFound
-from ..events import job_event, queue_event, record
-from ..lifecycle import WAITING, Event, State
-from ..models import Job, JobError, Queue, RateLimit
+from ..events import queue_event, record
+from ..lifecycle import WAITING, State
+from ..models import Job, Queue, RateLimit
 from . import bulk, queue_policy
+from .discarding import discard_waiting
 from .following import follow
 from .limits import QUEUE_KEY
 
@@ -156,25 +157,9 @@ def _discard(name: str) -> int:
 
     def discard(batch: list[Job]) -> int:
         now = timezone.now()
-        JobError.objects.bulk_create(
-            JobError(
-                job=job,
-                attempt=job.attempt,
-                type="queue_deleted",
-                message=message,
-                occurred_at=now,
-            )
-            for job in batch
-        )
-        error = {"last_error": {"code": "queue_deleted", "message": message}}
-        record(
-            job_event("job.discarded", job, time=now, data=error | {"total_attempts": job.attempt})
-            for job in batch
-        )
-        these = Job.objects.filter(pk__in=[job.pk for job in batch])
-        moved = these.transition(Event.EXPIRE, State.DISCARDED)
+        record(discard_waiting(batch, code="queue_deleted", message=message, now=now))
         follow([job.pk for job in batch if job.followed])
-        return moved
+        return len(batch)
 
     return _each_batch(name, discard)
 

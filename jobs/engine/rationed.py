@@ -14,7 +14,8 @@ from ..database import atomic, connection, run
 from ..errors import InvalidRequest
 from ..events import job_event, partition_event, record
 from ..lifecycle import Event, State
-from ..models import Job, JobError, RateLimit
+from ..models import Job, RateLimit
+from .discarding import discard_waiting
 
 BATCH = 100
 MOST_KEYS = 5_000
@@ -117,29 +118,14 @@ def drop(queue: str, key: str, now: datetime) -> list[Any]:
     from .following import follow
 
     jobs = _oldest(queue, key)
-    _batch(jobs).transition(Event.EXPIRE, State.DISCARDED)
-    follow([job.pk for job in jobs if job.followed])
     message = f"Dropped: the rate limit '{key}' was reached."
-    JobError.objects.bulk_create(
-        JobError(
-            job=job, attempt=job.attempt, type="rate_limited", message=message, occurred_at=now
-        )
+    discarded = discard_waiting(jobs, code="rate_limited", message=message, now=now)
+    follow([job.pk for job in jobs if job.followed])
+    dropped = [
+        partition_event("rate_limit.dropped", key, job_id=str(job.pk), job_type=job.type)
         for job in jobs
-    )
-    error = {"code": "rate_limited", "message": message}
-    return [
-        event
-        for job in jobs
-        for event in (
-            job_event(
-                "job.discarded",
-                job,
-                time=now,
-                data={"last_error": error, "total_attempts": job.attempt},
-            ),
-            partition_event("rate_limit.dropped", key, job_id=str(job.pk), job_type=job.type),
-        )
     ]
+    return [event for pair in zip(discarded, dropped, strict=True) for event in pair]
 
 
 def reschedule(queue: str, key: str, until: datetime) -> list[Any]:

@@ -20,7 +20,11 @@ from ..models import Job
 from ..projects import own
 from .progress import note_progress
 
-BATCH_SIZE = 1000
+# What `extend` decides, for the statements that write heartbeats; `greatest` passes over NULL.
+EXTENDED_UNTIL = """statement_timestamp() + greatest(
+                   CASE WHEN {requested} IS NULL THEN job.reserved_for
+                        ELSE greatest(job.visibility_timeout, {requested}) END,
+                   CASE WHEN {terminating} THEN %(grace)s::interval END)"""
 
 
 def extend(

@@ -98,10 +98,6 @@ class Workflow(models.Model):
     def is_terminal(self) -> bool:
         return self.finished_at is not None
 
-    @property
-    def settled_well(self) -> bool:
-        return self.state == WorkflowState.COMPLETED
-
 
 class Dependency(models.Model):
     """One job waits for another (OJS HTTP §14.1, `depends_on`)."""

@@ -23,7 +23,7 @@ HANGING = 'print("Hello,", job["payload"]["name"], flush=True)'
 @pytest.fixture
 def site(database_url, tmp_path):
     environment = processes.environment(database_url, ALLOW_ANONYMOUS=1, FLARE_ENABLED=1)
-    environment |= {"OJS_REAPER_INTERVAL": "0.1", "OJS_HEARTBEAT_TIMEOUT": "3"}
+    environment["OJS_REAPER_INTERVAL"] = "0.1"
     with (
         processes.server(tmp_path, environment) as api,
         processes.manage(tmp_path, environment, "runreaper"),

@@ -62,4 +62,6 @@ def test_what_cannot_be_weighed_is_refused(api, body, field):
     reply = api.send("workers/fetch", body)
 
     assert reply.status_code == 400
-    assert reply.json()["error"]["details"]["field"] == field
+    details = reply.json()["error"]["details"]
+    assert details["field"] == field
+    assert [problem["path"] for problem in details["validation_errors"]] == [f"$.{field}"]

@@ -113,6 +113,16 @@ def test_a_bad_registration_is_refused_and_the_field_is_named(api, change, field
     assert not CronJob.objects.exists()
 
 
+def test_what_is_wrong_with_the_job_of_a_registration_stands_in_its_template(api):
+    template = {"type": "a.b", "options": {"queue": "A B"}}
+
+    reply = api.send("cron", {"name": "x", "cron": "@hourly", "job_template": template})
+
+    details = refusal(reply)["details"]
+    assert details["field"] == "job_template.queue"
+    assert details["validation_errors"][0]["path"] == "$.job_template.options.queue"
+
+
 def test_registering_again_updates_and_keeps_the_next_run_of_what_has_not_changed(api):
     first = register(api, cron="@every 24h")
     again = register(api, cron="@every 24h", args=[2])

@@ -83,9 +83,7 @@ class DashboardAdmin(admin.ModelAdmin):
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name
-        return TemplateResponse(
-            request, "admin/ojs/dashboard.html", context | (extra_context or {})
-        )
+        return TemplateResponse(request, "admin/ojs/dashboard.html", context)
 
     def _may_pause(self, request: HttpRequest) -> bool:
         queues = self.admin_site._registry.get(Queue)
@@ -130,49 +128,41 @@ def pace(a_second: float) -> str:
 
 
 def charts(points: Points, fleet: Points) -> list[Chart]:
-    """Throughput, latency, depth and the fleet over time."""
-    moments = points.moments
-    return [
-        Chart(
-            "throughput",
-            _("Throughput, jobs a second"),
-            moments,
-            [
-                Line(_("completed"), "main", points.rate("completed")),
-                Line(_("failed attempts"), "bad", points.rate("failed")),
-            ],
-        ),
-        Chart(
-            "latency",
-            _("Latency of completed jobs"),
-            moments,
-            [
-                Line(_("wait p50"), "main", points.percentile("waits", 0.5)),
-                Line(_("wait p95"), "main-dashed", points.percentile("waits", 0.95)),
-                Line(_("run p50"), "other", points.percentile("runs", 0.5)),
-                Line(_("run p95"), "other-dashed", points.percentile("runs", 0.95)),
-            ],
-            seconds,
-        ),
-        Chart(
-            "depth",
-            _("Queue depth, jobs"),
-            moments,
-            [
-                Line(_("available"), "main", points.highest("available")),
-                Line(pgettext("state", "active"), "other", points.highest("active")),
-                Line(_("scheduled or retryable"), "quiet-dashed", points.highest("delayed")),
-            ],
-        ),
-        Chart(
-            "fleet",
-            _("Fleet by state, workers"),
-            moments,
-            [
-                Line(_("running"), "main", fleet.highest("running")),
-                Line(_("quiet"), "quiet", fleet.highest("quiet")),
-                Line(_("terminating"), "other-dashed", fleet.highest("terminate")),
-                Line(_("silent"), "bad", fleet.highest("silent")),
-            ],
-        ),
+    return [throughput(points), latency(points), depth(points), states(fleet)]
+
+
+def throughput(points: Points) -> Chart:
+    lines = [
+        Line(_("completed"), "main", points.rate("completed")),
+        Line(_("failed attempts"), "bad", points.rate("failed")),
     ]
+    return Chart("throughput", _("Throughput, jobs a second"), points.moments, lines)
+
+
+def latency(points: Points) -> Chart:
+    lines = [
+        Line(_("wait p50"), "main", points.percentile("waits", 0.5)),
+        Line(_("wait p95"), "main-dashed", points.percentile("waits", 0.95)),
+        Line(_("run p50"), "other", points.percentile("runs", 0.5)),
+        Line(_("run p95"), "other-dashed", points.percentile("runs", 0.95)),
+    ]
+    return Chart("latency", _("Latency of completed jobs"), points.moments, lines, seconds)
+
+
+def depth(points: Points) -> Chart:
+    lines = [
+        Line(_("available"), "main", points.highest("available")),
+        Line(pgettext("state", "active"), "other", points.highest("active")),
+        Line(_("scheduled or retryable"), "quiet-dashed", points.highest("delayed")),
+    ]
+    return Chart("depth", _("Queue depth, jobs"), points.moments, lines)
+
+
+def states(fleet: Points) -> Chart:
+    lines = [
+        Line(_("running"), "main", fleet.highest("running")),
+        Line(_("quiet"), "quiet", fleet.highest("quiet")),
+        Line(_("terminating"), "other-dashed", fleet.highest("terminate")),
+        Line(_("silent"), "bad", fleet.highest("silent")),
+    ]
+    return Chart("fleet", _("Fleet by state, workers"), fleet.moments, lines)

@@ -19,7 +19,6 @@ from ..models import Directive, Worker
 STALE = "stale"
 STATES = (WorkerState.RUNNING, WorkerState.QUIET, WorkerState.TERMINATE, STALE)
 """What a listed worker may be: what it says it is, unless it is silent or was declared dead."""
-DETAILS = 16 * 1024
 
 
 def known() -> Any:

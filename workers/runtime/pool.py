@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -19,8 +18,6 @@ from .active import ActiveJob
 from .execution import Settled, execute, execute_async, failed, interrupted
 from .leftovers import Leftovers
 from .outcomes import JobTimeout
-
-logger = logging.getLogger("workers.runtime")
 
 Done = Callable[[ActiveJob, Any], None]
 """Told of each job that ended: what to report, or None if nothing is left to report."""

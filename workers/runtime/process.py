@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Collection
 from typing import Any
 
-from . import memory
+from . import handlers, memory
 from .active import ActiveJob, ActiveJobs
 from .backoff import Backoff
 from .bell import Bell
@@ -80,6 +80,7 @@ class WorkerProcess:
         Raises:
             Refused: the server does not want this worker.
         """
+        handlers.autodiscover()
         try:
             if self._register():
                 self._work()

@@ -76,11 +76,7 @@ def schedules(body: Document, caller: Any) -> list[NewCronJob]:
     """Read `recurring_schedules`: cron jobs named `rjob_{job_type}`, or `rjob_{job_type}@{project}`
     for a project's, whose types are its own affair.
     """
-    items = body.get("recurring_schedules")
-    if items is None:
-        return []
-    if type(items) is not list:
-        raise wrong_type("recurring_schedules", "array", items)
+    items = fields.array(body, "recurring_schedules") or []
     if len(items) > MOST_NAMES:
         raise refuse("recurring_schedules", f"At most {MOST_NAMES} schedules in one request.")
     found = []
@@ -88,12 +84,8 @@ def schedules(body: Document, caller: Any) -> list[NewCronJob]:
         place = f"recurring_schedules[{index}]"
         if type(item) is not dict:
             raise wrong_type(place, "object", item)
-        try:
+        with fields.inside(place, aloud=True):
             found.append(_schedule(item, caller.project))
-        except fields.InvalidRequest as refusal:
-            refusal.message = f"{place}: {refusal.message}"
-            refusal.details["field"] = f"{place}.{refusal.details.get('field', '')}"
-            raise
     return found
 
 
@@ -164,7 +156,7 @@ def outcome(body: Document, sender: str) -> Completion | Failure:
 
 
 def _failure(error: Document, sender: str) -> Failure:
-    try:
+    with fields.inside("error"):
         trace = fields.text(error, "stack_trace", longest=LONGEST_TEXT)
         return Failure(
             UUID(int=0),
@@ -173,9 +165,6 @@ def _failure(error: Document, sender: str) -> Failure:
             message=fields.text(error, "message", longest=LONGEST_TEXT) or "",
             backtrace=trace.splitlines() if trace else None,
         )
-    except fields.InvalidRequest as refusal:
-        refusal.details["field"] = f"error.{refusal.details.get('field', '')}"
-        raise
 
 
 def progress(body: Document) -> float | None:

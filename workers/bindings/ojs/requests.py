@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from jobs import fields, versions
 from jobs.conf import ojs_settings
-from jobs.errors import InvalidRequest, PermissionDenied
+from jobs.errors import PermissionDenied
 from jobs.fields import Document, missing, refuse, wrong_type
 from jobs.identifiers import parse_uuid
 from workers import admission
@@ -83,11 +83,9 @@ def description(body: Document, caller: Any, version: str) -> Description:
 
 def job_versions(body: Document) -> dict[str, list[int | None]] | None:
     """What `handlers` says of versions: those a worker takes, by job type (OJS versioning §8.1)."""
-    given = body.get("handlers")
+    given = fields.array(body, "handlers")
     if given is None:
         return None
-    if type(given) is not list:
-        raise wrong_type("handlers", "array", given)
     if len(given) > MOST_HANDLERS:
         raise refuse("handlers", f"At most {MOST_HANDLERS} handlers may be named.")
     found: dict[str, list[int | None]] = {}
@@ -96,18 +94,15 @@ def job_versions(body: Document) -> dict[str, list[int | None]] | None:
         place = f"handlers[{index}]"
         if type(handler) is not dict:
             raise wrong_type(place, "object", handler)
-        try:
+        with fields.inside(place):
             kind = fields.required_text(handler, "type")
             text = fields.text(handler, "versions", "*", longest=versions.LONGEST) or "*"
             if kind in seen:
                 raise refuse("type", f"The type {kind!r} is named twice.", validation="unique")
-            read = versions.read_versions(text)
-        except InvalidRequest as refusal:
-            refusal.details["field"] = f"{place}.{refusal.details.get('field', '')}"
-            fields.within(place, refusal)
-            raise
-        except ValueError as problem:
-            raise refuse(f"{place}.versions", str(problem), validation="format") from None
+            try:
+                read = versions.read_versions(text)
+            except ValueError as problem:
+                raise refuse("versions", str(problem), validation="format") from None
         seen.add(kind)
         if read != versions.ALL:
             found[kind] = list(read)
@@ -185,14 +180,10 @@ def _weights(body: Document) -> dict[str, int]:
         return {}
     weights = {}
     for index, item in enumerate(given):
-        place = f"queues[{index}]"
         named = item if type(item) is dict else {"name": item}
-        try:
+        with fields.inside(f"queues[{index}]"):
             name = fields.required_text(named, "name")
             weights[name] = fields.integer(named, "weight", 1, least=1, most=1_000_000) or 1
-        except InvalidRequest as refusal:
-            refusal.details["field"] = f"{place}.{refusal.details.get('field', '')}"
-            raise
     return weights
 
 
@@ -224,11 +215,9 @@ def wait(body: Document) -> float:
 
 def several(body: Document, name: str) -> list[Document] | None:
     """The outcomes of a list form, or None if there is no such list."""
-    items = body.get(name)
+    items = fields.array(body, name)
     if items is None:
         return None
-    if type(items) is not list:
-        raise wrong_type(name, "array", items)
     if len(items) > ojs_settings.MAX_BATCH:
         raise refuse(name, f"At most {ojs_settings.MAX_BATCH} outcomes in one request.")
     for index, item in enumerate(items):
@@ -245,7 +234,8 @@ def completions(
     for index, item in enumerate(items):
         plain = _plain_completion(item, sender) if is_named else None
         if plain is None:
-            plain = _at(f"{name}[{index}]", completion, _signed(item, sender), caller)
+            with fields.inside(f"{name}[{index}]", aloud=True):
+                plain = completion(_signed(item, sender), caller)
         found.append(plain)
     return found
 
@@ -261,26 +251,16 @@ def _plain_completion(item: Document, sender: str | None) -> Completion | None:
 
 
 def failures(items: list[Document], name: str, caller: Any, sender: str | None) -> list[Failure]:
-    return [
-        _at(f"{name}[{index}]", failure, _signed(item, sender), caller)
-        for index, item in enumerate(items)
-    ]
+    found = []
+    for index, item in enumerate(items):
+        with fields.inside(f"{name}[{index}]", aloud=True):
+            found.append(failure(_signed(item, sender), caller))
+    return found
 
 
 def _signed(item: Document, sender: str | None) -> Document:
     """One outcome of a list with who sends it: an empty `worker_id` is none, there too."""
     return item if item.get("worker_id") not in (None, "") else {**item, "worker_id": sender}
-
-
-def _at(place: str, read: Any, item: Document, caller: Any) -> Any:
-    """Read one of a list, saying which where it is wrong."""
-    try:
-        return read(item, caller)
-    except InvalidRequest as refusal:
-        refusal.message = f"{place}: {refusal.message}"
-        refusal.details["field"] = f"{place}.{refusal.details.get('field', '')}"
-        fields.within(place, refusal)
-        raise
 
 
 def completion(body: Document, caller: Any) -> Completion:
@@ -311,12 +291,8 @@ def failure(body: Document, caller: Any) -> Failure:
         return found
     if type(error) is not dict:
         raise wrong_type("error", "object", error)
-    try:
+    with fields.inside("error"):
         _read_error(found, error)
-    except InvalidRequest as refusal:
-        refusal.details["field"] = f"error.{refusal.details.get('field', '')}"
-        fields.within("error", refusal)
-        raise
     return found
 
 

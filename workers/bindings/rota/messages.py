@@ -13,7 +13,7 @@ from jobs.api.base import dumps
 from jobs.api.body import parse_json
 from jobs.engine import Line, Outcome
 from jobs.envelope import claimed_envelope
-from jobs.errors import InvalidPayload, InvalidRequest, OJSError
+from jobs.errors import InvalidPayload, OJSError
 from jobs.fields import Document, missing, refuse, wrong_type
 from jobs.timestamps import format_timestamp
 from workers.lifecycle import WorkerState
@@ -92,32 +92,21 @@ def read(text: str | bytes, worker_id: str, timeout: timedelta) -> Message:
     )
     said = fields.mapping(body, "registration")
     if said is not None:
-        message.registration = _inside("registration", _registration, said, timeout)
+        with fields.inside("registration", aloud=True):
+            message.registration = _registration(said, timeout)
         worker_id = message.registration.worker_id
     status = fields.mapping(body, "status")
     if status is not None:
-        _inside("status", _status, status, message)
+        with fields.inside("status", aloud=True):
+            _status(status, message)
     for index, result in enumerate(_objects(body, "results")):
-        _inside(f"results[{index}]", _result, result, worker_id, message)
+        with fields.inside(f"results[{index}]", aloud=True):
+            _result(result, worker_id, message)
     return message
 
 
-def _inside(place: str, reader: Any, document: Document, *more: Any) -> Any:
-    """Read a part, saying where in the message it is wrong."""
-    try:
-        return reader(document, *more)
-    except InvalidRequest as refusal:
-        refusal.message = f"{place}: {refusal.message}"
-        refusal.details["field"] = f"{place}.{refusal.details.get('field', '')}"
-        raise
-
-
 def _objects(document: Document, name: str) -> list[Document]:
-    items = document.get(name)
-    if items is None:
-        return []
-    if type(items) is not list:
-        raise wrong_type(name, "array", items)
+    items = fields.array(document, name) or []
     if len(items) > MOST:
         raise refuse(name, f"At most {MOST} of '{name}' in one message.", limit=MOST)
     for index, item in enumerate(items):
@@ -136,7 +125,8 @@ def _registration(said: Document, timeout: timedelta) -> Registration:
         raise refuse("queues", "The 'queues' field must name at least one queue.")
     specs: dict[str, str] = {}
     for index, spec in enumerate(_objects(said, "specs")):
-        name, checksum = _inside(f"specs[{index}]", _spec, spec)
+        with fields.inside(f"specs[{index}]", aloud=True):
+            name, checksum = _spec(spec)
         specs[name] = checksum
     system = fields.text(said, "os")
     description = Description(
@@ -168,16 +158,17 @@ def _status(status: Document, message: Message) -> None:
     usage = {name: _share(status, name) for name in ("cpu", "ram")}
     usage = {name: share for name, share in usage.items() if share is not None}
     message.stats = usage or None
-    jobs = [
-        _inside(f"jobs[{index}]", _job_status, job)
-        for index, job in enumerate(_objects(status, "jobs"))
-    ]
+    jobs = []
+    for index, job in enumerate(_objects(status, "jobs")):
+        with fields.inside(f"jobs[{index}]", aloud=True):
+            jobs.append(_job_status(job))
     if status.get("jobs") is not None:
         message.job_ids = [job_id for job_id, _ in jobs]
     message.progress = {job_id: said for job_id, said in jobs if said != NO_PROGRESS}
     for name, is_alert in (("logs", False), ("alerts", True)):
         for index, line in enumerate(_objects(status, name)):
-            message.lines.append(_inside(f"{name}[{index}]", _line, line, is_alert))
+            with fields.inside(f"{name}[{index}]", aloud=True):
+                message.lines.append(_line(line, is_alert))
 
 
 def _share(document: Document, name: str) -> float | None:
@@ -214,7 +205,8 @@ def _result(result: Document, worker_id: str, message: Message) -> None:
     elif outcome == "failed":
         error = fields.mapping(result, "error") or {}
         failure = Failure(job_id, worker_id, attempt)
-        _inside("error", _error, error, failure)
+        with fields.inside("error", aloud=True):
+            _error(error, failure)
         message.results.append(failure)
     else:
         raise refuse("outcome", "The 'outcome' must be 'succeeded' or 'failed'.")

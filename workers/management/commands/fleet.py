@@ -142,23 +142,7 @@ class Command(BaseCommand):
             self._fail(f"Not yet heard: {', '.join(progress['waiting'][:10])}", TIMED_OUT)
 
     def _drain(self, selector: fleet.Selector) -> None:
-        options = self.options
-        try:
-            operation = drain.start(
-                list(selector.workers().values_list("pk", flat=True)),
-                actor=of_shell(),
-                max_unavailable=options["max_unavailable"],
-                floor=options["floor"],
-                idle_limit=None
-                if options["limit"] is None
-                else timedelta(seconds=options["limit"]),
-                terminates=options["then"] == "terminate",
-                replacement_label=options["replacement_label"],
-                reason=options["reason"],
-                selection=selector.document() or {"all": True},
-            )
-        except OJSError as problem:
-            self._fail(problem.message, REFUSED)
+        operation = self._started(selector)
         state: dict[str, Any] = {}
 
         def look() -> bool:
@@ -177,13 +161,33 @@ class Command(BaseCommand):
             self._show(finished, len(steps))
             return fresh.is_finished
 
-        is_over = self._wait(look) if options["wait"] else look()
+        waits = self.options["wait"]
+        is_over = self._wait(look) if waits else look()
         words = f"Operation {state['operation']}: {state['state']}, {state['finished']} finished."
         self._tell({"verb": "drain"} | state, words)
-        if options["wait"] and not is_over:
+        if waits and not is_over:
             self._fail(f"Not finished in time. {state['waits_for']}".strip(), TIMED_OUT)
         if state["state"] == OperationState.ABORTED:
             self._fail("The operation was aborted.", REFUSED)
+
+    def _started(self, selector: fleet.Selector) -> FleetOperation:
+        options = self.options
+        try:
+            return drain.start(
+                list(selector.workers().values_list("pk", flat=True)),
+                actor=of_shell(),
+                max_unavailable=options["max_unavailable"],
+                floor=options["floor"],
+                idle_limit=None
+                if options["limit"] is None
+                else timedelta(seconds=options["limit"]),
+                terminates=options["then"] == "terminate",
+                replacement_label=options["replacement_label"],
+                reason=options["reason"],
+                selection=selector.document() or {"all": True},
+            )
+        except OJSError as problem:
+            self._fail(problem.message, REFUSED)
 
     # Waiting and telling
 

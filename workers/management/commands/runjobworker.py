@@ -115,8 +115,7 @@ class Command(BaseCommand):
                 raise CommandError(f"--url: {problem}") from problem
         if given["alive_file"]:
             try:
-                # Opened as it will be: the name of a folder could be touched.
-                Path(given["alive_file"]).open("a").close()
+                Path(given["alive_file"]).touch()
             except OSError as problem:
                 raise CommandError(f"--alive-file: {problem}") from problem
         return Options(

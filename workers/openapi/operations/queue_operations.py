@@ -90,7 +90,6 @@ STATISTICS = obj(
     queue=QUEUE,
 )
 COUNTS = obj(**dict.fromkeys(STATE, COUNT), depth=COUNT, max_depth=COUNT)
-QUEUE_NAME = {"name": QUEUE}
 
 
 def stopped(summary: str, word: str, *, body: Schema | None = None) -> Operation:
