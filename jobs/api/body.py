@@ -112,6 +112,8 @@ def _unpacked(body: bytes, encoding: str, limit: int) -> bytes:
         )
     if not unpacking.eof:
         raise InvalidPayload("The request body is no whole gzip file.")
+    if unpacking.unused_data:
+        raise InvalidPayload("Something follows the gzip data; send it as one member.")
     return found
 
 

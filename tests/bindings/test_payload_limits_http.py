@@ -37,10 +37,13 @@ def test_the_limit_is_that_of_what_is_unpacked(api, settings):
     assert refusal(reply)["code"] == "envelope_too_large"
 
 
+PACKED = gzip.compress(json.dumps(JOB).encode())
+
+
 @pytest.mark.parametrize(
     "body",
-    [b"{}", gzip.compress(json.dumps(JOB).encode())[:-10], zlib.compress(b"{}")],
-    ids=["plain", "cut short", "zlib"],
+    [b"{}", PACKED[:-10], zlib.compress(b"{}"), PACKED + b"x", PACKED + PACKED],
+    ids=["plain", "cut short", "zlib", "something after it", "two"],
 )
 def test_what_is_not_gzip_is_refused(api, body):
     reply = send(api, body, "gzip")

@@ -94,3 +94,13 @@ def test_a_mistake_is_a_sentence_and_no_key(arguments, says):
         create(*arguments)
 
     assert not ApiKey.objects.exists()
+
+
+@pytest.mark.parametrize("option", ["--worker-id", "--label", "--project"])
+@pytest.mark.parametrize("empty", ["", " "])
+def test_a_binding_to_nothing_is_refused_rather_than_no_binding(option, empty):
+    """What a script says whose variable is not set."""
+    with pytest.raises(CommandError, match=f"{option} is empty"):
+        create(option, empty)
+
+    assert not ApiKey.objects.exists()

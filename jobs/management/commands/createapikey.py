@@ -30,15 +30,13 @@ class Command(BaseCommand):
             help=f"what it may do, separated by commas, of {', '.join(Scope)} "
             "(default: %(default)s)",
         )
-        parser.add_argument("--worker-id", default="", help="the only worker it may speak for")
-        parser.add_argument("--label", default="", help="a label that workers using it must carry")
-        parser.add_argument(
-            "--project", default="", help="the only project whose jobs it sees (default: all)"
-        )
+        parser.add_argument("--worker-id", help="the only worker it may speak for")
+        parser.add_argument("--label", help="a label that workers using it must carry")
+        parser.add_argument("--project", help="the only project whose jobs it sees (default: all)")
 
     def handle(self, *args: Any, **options: Any) -> None:
         scopes = self._scopes(options["scopes"])
-        fields = {name: options[name].strip() for name in ("name", "worker_id", "label", "project")}
+        fields = {"name": options["name"].strip()} | _bindings(options)
         if (fields["worker_id"] or fields["label"]) and Scope.WORK not in scopes:
             raise CommandError(
                 f"--worker-id and --label bind a key of workers: add the scope {Scope.WORK}."
@@ -66,6 +64,21 @@ class Command(BaseCommand):
                 + (f", and not {', '.join(unknown)}." if unknown else ".")
             )
         return [str(scope) for scope in Scope if scope in named]
+
+
+def _bindings(options: dict[str, Any]) -> dict[str, str]:
+    """To whom the key is bound; empty where nothing is said.
+
+    Raises:
+        CommandError: something is said, and it is nothing. A script whose variable is not set
+            would get a key for all.
+    """
+    said = {name: options[name] for name in ("worker_id", "label", "project")}
+    for name, value in said.items():
+        if value is not None and not value.strip():
+            option = name.replace("_", "-")
+            raise CommandError(f"--{option} is empty: name one, or leave it out.")
+    return {name: (value or "").strip() for name, value in said.items()}
 
 
 def _one_line(problem: ValidationError) -> str:
