@@ -205,7 +205,7 @@ def tick(context: Any) -> None:
 def advance(context: Any, name: str) -> None:
     """Say a hundred times at once how far it has come."""
     for page in range(1, 101):
-        context.progress(page / 100, f"page {page}", {"pages": 100})
+        context.progress(page / 100, f"page {page} of a\udcff", {"pages": 100})
     mark(f"{name}.told")
     wait_for(f"{name}.go")
 

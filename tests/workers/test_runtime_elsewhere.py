@@ -297,7 +297,7 @@ def test_progress_is_told_the_latest_of_it_and_not_in_the_handlers_time(shop, el
         eventually(lambda: elsewhere.was_told_of(job))
     told = elsewhere.heard("progress")
     assert len(told) <= 2, "not each of a hundred"
-    assert told[-1]["data"] == {"message": "page 100", "pages": 100}
+    assert told[-1]["data"] == {"message": r"page 100 of a\udcff", "pages": 100}
     assert told[-1]["attempt"] == 1 and told[-1]["worker_id"]
 
 

@@ -140,6 +140,7 @@ def test_progress_is_there_to_be_seen_while_the_job_runs(either_shop):
     made = jobs.enqueue("shop.advance", ["advance"])
     with either_shop.worker():
         eventually(lambda: engine.progress_of(made.id).value == 1.0)
+        assert engine.progress_of(made.id).data["message"] == r"page 100 of a\udcff"
         assert state_of(made) == "active"
         either_shop.go("advance")
         becomes(made, "completed")

@@ -14,6 +14,8 @@ from asgiref.sync import sync_to_async
 
 from jobs.jsonable import jsonable
 
+from .outcomes import legible
+
 logger = logging.getLogger("workers.job")
 
 
@@ -171,7 +173,7 @@ class JobContext:
         Raises:
             InvalidRequest: the data is not JSON.
         """
-        said = dict(data or {}) | ({"message": message} if message else {})
+        said = dict(data or {}) | ({"message": legible(str(message))} if message else {})
         number = None if value is None else min(1.0, max(0.0, float(value)))
         self.line.tell(self, number, jsonable(said, "data") or None)
 
