@@ -143,6 +143,21 @@ def test_a_failure_has_four_paths(api, path):
     assert state_of(job) == State.RETRYABLE
 
 
+@pytest.mark.parametrize("path", ["jobs/{}/ack", "jobs/{}/nack", "jobs/{}/fail"])
+@pytest.mark.parametrize(
+    ("field", "other"),
+    [("job_id", NOBODY), ("acks", [{"job_id": NOBODY}]), ("nacks", [{"job_id": NOBODY}])],
+)
+def test_a_path_that_names_a_job_is_about_no_other(api, path, field, other):
+    job = held()
+
+    reply = api.send(path.format(job.pk), {"error": ERROR, field: other})
+
+    assert reply.status_code == 400
+    assert refusal(reply)["details"]["field"] == field
+    assert state_of(job) == State.ACTIVE
+
+
 def test_every_path_of_the_two_families_is_one_of_the_same_actions():
     families = [
         ("workers/fetch", "jobs/fetch"),

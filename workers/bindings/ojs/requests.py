@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from django.utils import timezone
 
@@ -261,6 +262,20 @@ def failures(items: list[Document], name: str, caller: Any, sender: str | None) 
 def _signed(item: Document, sender: str | None) -> Document:
     """One outcome of a list with who sends it: an empty `worker_id` is none, there too."""
     return item if item.get("worker_id") not in (None, "") else {**item, "worker_id": sender}
+
+
+def about(job: UUID, body: dict[str, Any]) -> dict[str, Any]:
+    """What a request says of the job that its address names.
+
+    Raises:
+        InvalidRequest: it speaks of another one, or of several.
+    """
+    if body.get("job_id") is not None and fields.job_id(body) != job:
+        raise refuse("job_id", f"The address of the request names the job '{job}'.")
+    for name in ("acks", "nacks"):
+        if body.get(name) is not None:
+            raise refuse(name, "The address of the request names a job; send a list without one.")
+    return body | {"job_id": str(job)}
 
 
 def completion(body: Document, caller: Any) -> Completion:

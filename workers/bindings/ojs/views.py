@@ -144,7 +144,7 @@ class WorkerViewSet(OJSViewSet):
 
     def _settling(self, job_id: str | None) -> dict[str, Any]:
         body = self.read()
-        return body if job_id is None else body | {"job_id": str(parse_id(job_id))}
+        return body if job_id is None else requests.about(parse_id(job_id), body)
 
     def _several(self, body: dict[str, Any], sender: str | None) -> Response:
         return Response(self._settle(self._outcomes(body, sender)))
