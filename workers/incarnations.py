@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .heartbeats import Description
+from .lifecycle import WorkerState
 from .models import Worker
 
 
@@ -16,7 +17,9 @@ def same_process(known: Worker, description: Description, *, must_say: bool) -> 
     """
     if known.left_at is not None:
         return False
-    if must_say and known.registered_at and None in (description.started_at, known.started_at):
+    # One that ends does not begin to register, either: its heartbeats were all there was of it.
+    is_late = known.registered_at is None and known.state != WorkerState.TERMINATE
+    if must_say and not is_late and None in (description.started_at, known.started_at):
         return False
     said = description.given()
     return all(

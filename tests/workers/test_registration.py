@@ -114,6 +114,17 @@ def test_a_worker_known_by_its_heartbeats_may_register_late():
     assert recovered(job) == (State.ACTIVE, 1, [])
 
 
+def test_one_that_was_known_by_its_heartbeats_and_ended_is_followed_by_another():
+    protocol.beat("w", state=WorkerState.TERMINATE)
+    JobFactory()
+
+    protocol.register("w", description(), starts=True)
+
+    worker = Worker.objects.get(pk="w")
+    assert (worker.state, worker.incarnation) == (WorkerState.RUNNING, 2)
+    assert len(protocol.fetch(["default"], worker_id="w")) == 1
+
+
 @pytest.mark.parametrize("name", ["hostname", "pid", "started_at"])
 def test_what_a_process_does_not_say_does_not_make_it_another(name):
     protocol.register("w", description())
