@@ -39,7 +39,7 @@ from .progress import Standing, progress_of, report_progress, standing
 from .reclaim import VISIBILITY_TIMEOUT, WORKER_DEATH, Cause, expire, reclaim
 from .reservations import EXTENDED_UNTIL, extend, keep_alive, last_reservation, reserve
 from .retention import prune_events, prune_jobs, prune_results, prune_workflows
-from .settle import complete
+from .settle import complete, is_too_large, too_large
 from .specs import Line, forget_specs, matching_types, register_specs, write_lines
 from .timers import discard_expired, discard_overdrawn, promote_due, time_out
 from .workflows import cancel_workflow, create_workflow
@@ -86,6 +86,7 @@ __all__ = [
     "forget_specs",
     "freed_by",
     "is_final",
+    "is_too_large",
     "keep_alive",
     "last_reservation",
     "let_time_pass",
@@ -119,6 +120,7 @@ __all__ = [
     "set_cron_enabled",
     "standing",
     "time_out",
+    "too_large",
     "upsert_cron",
     "write_lines",
 ]

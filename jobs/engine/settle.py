@@ -105,7 +105,7 @@ def complete(
     A refused one carries its error: `JobNotFound`, `ReservationLost` (another worker or attempt
     holds the job) or `InvalidTransition` (it is not active).
     """
-    large = [index for index, item in enumerate(completions) if _is_too_large(item.result)]
+    large = [index for index, item in enumerate(completions) if is_too_large(item.result)]
     if large:
         return _all_but(large, completions, execute)
     # The same job several times in one request: only one of them can win.
@@ -146,11 +146,16 @@ def _each(
     return outcomes
 
 
-def _is_too_large(result: Any) -> bool:
+def is_too_large(result: Any) -> bool:
     return (
         isinstance(result, dict | list | str)
         and len(orjson.dumps(result)) > ojs_settings.MAX_RESULT_SIZE
     )
+
+
+def too_large() -> ResultTooLarge:
+    limit = ojs_settings.MAX_RESULT_SIZE
+    return ResultTooLarge(f"The result may have at most {limit} bytes of JSON.", max_size=limit)
 
 
 def _all_but(
@@ -159,12 +164,8 @@ def _all_but(
     """Complete the others; those with too large a result stay active (OJS results §7.2)."""
     others = [item for n, item in enumerate(completions) if n not in set(large)]
     rest = iter(complete(others, execute=execute))
-    limit = ojs_settings.MAX_RESULT_SIZE
-    refusal = f"The result may have at most {limit} bytes of JSON."
     return [
-        Outcome(item.job_id, error=ResultTooLarge(refusal, max_size=limit))
-        if n in set(large)
-        else next(rest)
+        Outcome(item.job_id, error=too_large()) if n in set(large) else next(rest)
         for n, item in enumerate(completions)
     ]
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import orjson
 
-from jobs.conf import ojs_settings
+from jobs import engine
 from jobs.engine import Completion, Failure
 
 from . import handlers
@@ -74,7 +74,6 @@ def _of_size(result: Any) -> Any:
     Raises:
         InvalidResult: no server would take it.
     """
-    limit = ojs_settings.MAX_RESULT_SIZE
-    if len(orjson.dumps(result)) > limit:
-        raise InvalidResult(f"The result may have at most {limit} bytes of JSON.")
+    if engine.is_too_large(result):
+        raise InvalidResult(engine.too_large().message)
     return result

@@ -43,6 +43,39 @@ def speak(verbosity: int) -> None:
             logger.setLevel(LEVELS.get(verbosity, logging.DEBUG))
 
 
+def _refuse_nonsense(given: dict[str, Any], concurrency: int, grace: float) -> None:
+    """
+    Raises:
+        CommandError: options that no worker can be run with, each or together.
+    """
+    # Said so that what is not a number at all (NaN) is refused as well.
+    if not (grace >= 0 and given["poll_interval"] > 0 and given["max_memory"] >= 0):
+        raise CommandError("Numbers must be positive.")
+    if concurrency < 1 or given["processes"] < 1:
+        raise CommandError("Numbers must be positive.")
+    for queue in given["queues"]:
+        if not QUEUE_PATTERN.fullmatch(queue) or len(queue) > QUEUE_LENGTH:
+            raise CommandError(f"{queue!r} is not a queue name ({QUEUE_PATTERN.pattern}).")
+    if not given["queues"]:
+        raise CommandError("--queues must name at least one queue (§6.2).")
+    if given["processes"] > 1 and given["worker_id"]:
+        raise CommandError("--worker-id is one process's own (§3.1).")
+    if given["processes"] > 1 and not hasattr(os, "fork"):
+        raise CommandError("--processes needs a system that can fork; start several commands.")
+    if any(len(name) > LONGEST_NAME for name in [*given["labels"], given["worker_id"] or ""]):
+        raise CommandError(f"Labels and --worker-id have {LONGEST_NAME} characters at most.")
+    if given["url"]:
+        try:
+            HttpClient("", given["url"])
+        except ValueError as problem:
+            raise CommandError(f"--url: {problem}") from problem
+    if given["alive_file"]:
+        try:
+            Path(given["alive_file"]).touch()
+        except OSError as problem:
+            raise CommandError(f"--alive-file: {problem}") from problem
+
+
 class Command(BaseCommand):
     help = __doc__ or ""
 
@@ -92,32 +125,7 @@ class Command(BaseCommand):
         grace = given["grace_period"]
         if grace is None:
             grace = ojs_settings.GRACE_PERIOD.total_seconds()
-        # Said so that what is not a number at all (NaN) is refused as well.
-        if not (grace >= 0 and given["poll_interval"] > 0 and given["max_memory"] >= 0):
-            raise CommandError("Numbers must be positive.")
-        if concurrency < 1 or given["processes"] < 1:
-            raise CommandError("Numbers must be positive.")
-        for queue in given["queues"]:
-            if not QUEUE_PATTERN.fullmatch(queue) or len(queue) > QUEUE_LENGTH:
-                raise CommandError(f"{queue!r} is not a queue name ({QUEUE_PATTERN.pattern}).")
-        if not given["queues"]:
-            raise CommandError("--queues must name at least one queue (§6.2).")
-        if given["processes"] > 1 and given["worker_id"]:
-            raise CommandError("--worker-id is one process's own (§3.1).")
-        if given["processes"] > 1 and not hasattr(os, "fork"):
-            raise CommandError("--processes needs a system that can fork; start several commands.")
-        if any(len(name) > LONGEST_NAME for name in [*given["labels"], given["worker_id"] or ""]):
-            raise CommandError(f"Labels and --worker-id have {LONGEST_NAME} characters at most.")
-        if given["url"]:
-            try:
-                HttpClient("", given["url"])
-            except ValueError as problem:
-                raise CommandError(f"--url: {problem}") from problem
-        if given["alive_file"]:
-            try:
-                Path(given["alive_file"]).touch()
-            except OSError as problem:
-                raise CommandError(f"--alive-file: {problem}") from problem
+        _refuse_nonsense(given, concurrency, grace)
         return Options(
             queues=given["queues"],
             concurrency=concurrency,
