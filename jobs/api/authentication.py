@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 import secrets
 import time
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -89,31 +89,68 @@ def caller_of(key: str) -> Caller:
     A checked key is remembered for `API_KEY_CACHE`, so a revocation takes that long at most.
 
     Raises:
-        NotAuthenticated: nobody's, or a revoked one.
+        NotAuthenticated: it is unknown, or revoked.
     """
-    fingerprint = digest(key)
+    return current_caller(digest(key))
+
+
+def current_caller(fingerprint: str) -> Caller:
+    """Return who the key with this digest speaks for now.
+
+    A connection that stays open keeps the digest of its key and asks again with each command, which
+    costs no query while the answer is remembered.
+
+    Raises:
+        NotAuthenticated: the key is unknown, or revoked.
+    """
     remembered = _cache.get(fingerprint)
     if remembered is not None and remembered[0] > time.monotonic():
         return remembered[1]
-    record = ApiKey.objects.filter(digest=fingerprint, revoked_at__isnull=True).first()
-    # Found by its hash already; compared once more in a time that tells nothing.
-    if record is None or not hmac.compare_digest(record.digest, fingerprint):
+    for record in _usable([fingerprint]):
+        now = timezone.now()
+        if record.last_used_at is None or now - record.last_used_at >= USED_EVERY:
+            ApiKey.objects.filter(pk=record.pk).update(last_used_at=now)
+        return _remember([record])[fingerprint]
+    _cache.pop(fingerprint, None)
+    raise NotAuthenticated("This API key is unknown or revoked.")
+
+
+def current_callers(fingerprints: Collection[str]) -> dict[str, Caller]:
+    """Ask the database about many keys at once, by their digests, whatever is remembered of them.
+
+    For the keys of connections on which nothing is said: it is no use of them. Those that are
+    missing in what is returned are unknown, or revoked.
+    """
+    found = _remember(_usable(fingerprints))
+    for fingerprint in set(fingerprints).difference(found):
         _cache.pop(fingerprint, None)
-        raise NotAuthenticated("This API key is unknown or revoked.")
-    now = timezone.now()
-    if record.last_used_at is None or now - record.last_used_at >= USED_EVERY:
-        ApiKey.objects.filter(pk=record.pk).update(last_used_at=now)
-    caller = Caller(
+    return found
+
+
+def _usable(fingerprints: Collection[str]) -> Any:
+    """The keys with these digests that open anything. A digest tells nothing of its key: there is
+    nothing to be learnt from how long a search for it takes.
+    """
+    return ApiKey.objects.filter(digest__in=fingerprints, revoked_at__isnull=True)
+
+
+def _remember(records: Iterable[ApiKey]) -> dict[str, Caller]:
+    found = {record.digest: _caller(record) for record in records}
+    if len(_cache) + len(found) > CACHE_SIZE:
+        _cache.clear()
+    until = time.monotonic() + ojs_settings.API_KEY_CACHE.total_seconds()
+    _cache.update({fingerprint: (until, caller) for fingerprint, caller in found.items()})
+    return found
+
+
+def _caller(record: ApiKey) -> Caller:
+    return Caller(
         name=record.name,
         scopes=frozenset(record.scopes),
         worker_id=record.worker_id,
         label=record.label,
         project=record.project,
     )
-    if len(_cache) >= CACHE_SIZE:
-        _cache.clear()
-    _cache[fingerprint] = (time.monotonic() + ojs_settings.API_KEY_CACHE.total_seconds(), caller)
-    return caller
 
 
 class ApiKeyAuthentication(BaseAuthentication):
