@@ -14,7 +14,7 @@ from django.utils import timezone
 from rest_framework.authentication import BaseAuthentication
 
 from ..conf import ojs_settings
-from ..errors import NotAuthenticated, PermissionDenied
+from ..errors import NotAuthenticated
 from ..models import ApiKey, Scope
 
 PREFIX = "ojs_"
@@ -34,29 +34,13 @@ class Caller:
     """The only project it sees; empty means all of them."""
     is_authenticated: bool = True
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether it speaks for one worker, or for those with a label, and for no others."""
+        return bool(self.worker_id or self.label)
+
     def may(self, scope: str, *, reads: bool = False) -> bool:
         return scope in self.scopes or Scope(scope).is_opened_by(self.scopes, reads=reads)
-
-    def require(self, scope: str, *, reads: bool = False) -> None:
-        """
-        Raises:
-            PermissionDenied: the key was not made for this.
-        """
-        if not self.may(scope, reads=reads):
-            raise PermissionDenied(
-                f"This API key may not do that: it needs the scope '{scope}'.", scope=scope
-            )
-
-    def require_no_project(self) -> None:
-        """
-        Raises:
-            PermissionDenied: the key belongs to a project, and this concerns all of them.
-        """
-        if self.project:
-            raise PermissionDenied(
-                "This API key belongs to a project, and this concerns all of them.",
-                project=self.project,
-            )
 
 
 ANYBODY = Caller(scopes=frozenset(str(scope) for scope in Scope))
