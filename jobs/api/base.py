@@ -42,6 +42,7 @@ from ..errors import (
     WaitTimeout,
 )
 from ..identifiers import parse_uuid, uuid7
+from ..models import Protocol
 from . import dialects
 from .authentication import ApiKeyAuthentication, Caller
 from .body import read_object
@@ -97,6 +98,8 @@ class OJSViewSet(ViewSet):
     # No OPTIONS: DRF would describe its classes to anybody.
     http_method_names: Any = ["get", "head", "post", "put", "patch", "delete"]
 
+    protocol: ClassVar[str] = Protocol.OJS
+    """What its clients speak, for the record of a key's last use."""
     scopes: ClassVar[dict[str, str]] = {}
     """Action → scope; an action that is not named here is open to everybody."""
     about_everybody: ClassVar[frozenset[str]] = frozenset()
@@ -166,7 +169,7 @@ class OJSViewSet(ViewSet):
 
     @cached_property
     def caller(self) -> Caller:
-        return AUTHENTICATION.authenticate(self.request)[0]
+        return AUTHENTICATION.authenticate(self.request, self.protocol)[0]
 
     def get_exception_handler(self) -> Callable[..., Response]:
         return answer_error
