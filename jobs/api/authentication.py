@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 import secrets
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -149,66 +149,99 @@ def caller_of(key: str, *, protocol: str = "", address: str = "") -> Caller:
         protocol: what the client speaks, and `address` where it is: kept as the key's last use.
 
     Raises:
-        NotAuthenticated: no key of ours, or a revoked one.
+        NotAuthenticated: the key is unknown, or revoked.
         KeyExpired: its date has come, or that of this secret.
     """
     return current_caller(digest(key), protocol=protocol, address=address)
 
 
 def current_caller(fingerprint: str, *, protocol: str = "", address: str = "") -> Caller:
-    """Return whose key this is, as it is now: what an open connection asks again and again.
+    """Return who the key with this digest speaks for now.
 
-    A key that was found is remembered for `API_KEY_CACHE`, and never beyond its date. So a
-    revocation, and a change of scopes or bindings, takes that long at most. What was not found is
-    not remembered: a key that another process has just made works at once, and an unknown one
-    costs one look into an index.
+    A connection that stays open keeps the digest of its key and asks again with each command, which
+    costs no query while the answer is remembered: for `API_KEY_CACHE`, and never beyond the date of
+    the key. A revocation, and a change of scopes or bindings, takes that long at most. What was
+    not found is not remembered: a key that another process has just made works at once, and an
+    unknown one costs one look into an index.
 
     Args:
-        fingerprint: the `digest()` of the key.
+        protocol: what the client speaks, and `address` where it is: kept as the key's last use.
 
     Raises:
-        NotAuthenticated: no key of ours, or a revoked one.
+        NotAuthenticated: the key is unknown, or revoked.
         KeyExpired: its date has come, or that of this secret.
     """
     remembered = _cache.get(fingerprint)
-    # Taken before the database looks at its own clock, so that nothing is remembered for too long.
-    now = time.monotonic()
-    if remembered is not None and remembered[0] > now:
+    if remembered is not None and remembered[0] > time.monotonic():
         return remembered[1]
-    _cache.pop(fingerprint, None)
-    # Where it was written: a replica may not have heard of a new key, or of a revocation.
-    keys = ApiKey.objects.using(alias()).with_secret(fingerprint).annotate(asked_at=Now())
-    record = keys.order_by("pk").first()
-    # Found by its hash already; compared once more in a time that tells nothing.
-    if record is None or not any(hmac.compare_digest(fingerprint, known) for known in _of(record)):
-        raise NotAuthenticated("This API key is unknown or revoked.", reason="unknown_key")
-    is_previous = record.digest != fingerprint
-    lasts = _lasts(record, is_previous=is_previous)
-    _note_use(record, is_previous=is_previous, protocol=protocol, address=address)
-    caller = Caller(
-        name=record.name,
-        scopes=frozenset(record.scopes),
-        worker_id=record.worker_id,
-        label=record.label,
-        project=record.project,
-        digests=_of(record),
+    found, records = _look([fingerprint])
+    caller = found[fingerprint]
+    if isinstance(caller, NotAuthenticated):
+        raise caller
+    _note_use(
+        records[fingerprint],
+        is_previous=fingerprint != caller.digests[0],
+        protocol=protocol,
+        address=address,
     )
-    if len(_cache) >= CACHE_SIZE:
-        _cache.clear()
-    _cache[fingerprint] = (now + min(lasts, ojs_settings.API_KEY_CACHE).total_seconds(), caller)
     return caller
 
 
-def _of(record: ApiKey) -> tuple[str, ...]:
+def current_callers(fingerprints: Collection[str]) -> dict[str, Caller]:
+    """Ask the database about many keys at once, by their digests, whatever is remembered of them.
+
+    For the keys of connections on which nothing is said: it is no use of them. Those that are
+    missing in what is returned are unknown, revoked or expired.
+    """
+    found, _ = _look(fingerprints)
+    return {
+        fingerprint: caller for fingerprint, caller in found.items() if isinstance(caller, Caller)
+    }
+
+
+def _look(
+    fingerprints: Collection[str],
+) -> tuple[dict[str, Caller | NotAuthenticated], dict[str, Any]]:
+    """Look keys up by the digests of their secrets, and remember those that are good.
+
+    A digest tells nothing of its key: there is nothing to be learnt from how long a search takes.
+
+    Returns:
+        Who they speak for, or why they open nothing; and the rows of those that are known.
+    """
+    # Taken before the database looks at its own clock, so that nothing is remembered for too long.
+    now = time.monotonic()
+    # Where it was written: a replica may not have heard of a new key, or of a revocation.
+    keys = ApiKey.objects.using(alias()).with_secrets(fingerprints).annotate(asked_at=Now())
+    records = {known: record for record in keys.order_by("pk") for known in _digests(record)}
+    found: dict[str, Caller | NotAuthenticated] = {}
+    if len(_cache) + len(fingerprints) > CACHE_SIZE:
+        _cache.clear()
+    for fingerprint in fingerprints:
+        try:
+            lasts = _lasts(records.get(fingerprint), fingerprint)
+        except NotAuthenticated as refusal:
+            _cache.pop(fingerprint, None)
+            found[fingerprint] = refusal
+        else:
+            caller = found[fingerprint] = _caller(records[fingerprint])
+            until = now + min(lasts, ojs_settings.API_KEY_CACHE).total_seconds()
+            _cache[fingerprint] = (until, caller)
+    return found, records
+
+
+def _digests(record: ApiKey) -> tuple[str, ...]:
     return tuple(known for known in (record.digest, record.previous_digest) if known)
 
 
-def _lasts(record: Any, *, is_previous: bool) -> timedelta:
-    """How long the key stays good, from the database's time `asked_at` on.
+def _lasts(record: Any, fingerprint: str) -> timedelta:
+    """How long the secret stays good, from the database's time `asked_at` on.
 
     Raises:
         NotAuthenticated: not even now.
     """
+    if record is None:
+        raise NotAuthenticated("This API key is unknown or revoked.", reason="unknown_key")
     if record.revoked_at is not None:
         # In the words for a key that never was: who guesses shall learn nothing.
         raise NotAuthenticated(
@@ -221,6 +254,7 @@ def _lasts(record: Any, *, is_previous: bool) -> timedelta:
             reason="expired_key",
             key=record.name,
         )
+    is_previous = fingerprint != record.digest
     if is_previous and record.previous_until <= now:
         raise KeyExpired(
             "This API key was replaced by a new one, and stopped working at "
@@ -230,6 +264,17 @@ def _lasts(record: Any, *, is_previous: bool) -> timedelta:
         )
     ends = [record.expires_at, record.previous_until if is_previous else None]
     return min((end - now for end in ends if end is not None), default=timedelta.max)
+
+
+def _caller(record: ApiKey) -> Caller:
+    return Caller(
+        name=record.name,
+        scopes=frozenset(record.scopes),
+        worker_id=record.worker_id,
+        label=record.label,
+        project=record.project,
+        digests=_digests(record),
+    )
 
 
 def _note_use(record: Any, *, is_previous: bool, protocol: str, address: str) -> None:

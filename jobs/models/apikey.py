@@ -58,9 +58,9 @@ class Protocol(models.TextChoices):
 class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
     """Names for the conditions of a key. The database's clock decides."""
 
-    def with_secret(self, digest: str) -> ApiKeyQuerySet:
-        """The key that has or had a secret with this hash."""
-        return self.filter(Q(digest=digest) | Q(previous_digest=digest))
+    def with_secrets(self, digests: Collection[str]) -> ApiKeyQuerySet:
+        """The keys that have or had secrets with these hashes."""
+        return self.filter(Q(digest__in=digests) | Q(previous_digest__in=digests))
 
     def usable(self) -> ApiKeyQuerySet:
         """Neither revoked nor expired."""
