@@ -15,8 +15,9 @@ from .models import Worker
 class SessionClaim:
     """Why somebody may register under an id that may be in use."""
 
-    session: str
-    """Hash of the key used; empty without one."""
+    sessions: tuple[str, ...]
+    """Hashes of the secrets of the key used, the newest first; one empty text without a key. The
+    worker is known by any of them, so that it may come back with the key's new secret."""
     may_resume: bool
     """Whether it may be the same worker that comes back, if the keys are the same."""
 
@@ -32,14 +33,14 @@ def claimed(worker_id: str, known: Worker | None, claim: SessionClaim) -> Worker
         # Two that come at once: one of them makes the row, and the other finds it made.
         known, created = Worker.objects.get_or_create(
             pk=worker_id,
-            defaults={"last_heartbeat_at": timezone.now(), "session": claim.session},
+            defaults={"last_heartbeat_at": timezone.now(), "session": claim.sessions[0]},
         )
     active = Worker.objects.live().exclude(pk__in=Worker.objects.silent().values("pk"))
     if (
         not created
-        and not (claim.may_resume and known.session == claim.session)
+        and not (claim.may_resume and known.session in claim.sessions)
         and active.filter(pk=worker_id).exists()
     ):
         raise WorkerExists("Worker ID already registered", worker_id=worker_id)
-    Worker.objects.filter(pk=worker_id).update(session=claim.session)
+    Worker.objects.filter(pk=worker_id).update(session=claim.sessions[0])
     return known

@@ -43,6 +43,7 @@ from ..errors import (
     WaitTimeout,
 )
 from ..identifiers import parse_uuid, uuid7
+from ..models import Protocol
 from . import dialects
 from .authentication import ApiKeyAuthentication, Caller
 from .body import read_object
@@ -97,6 +98,8 @@ class OJSViewSet(ViewSet):
     # No OPTIONS: DRF would describe its classes to anybody.
     http_method_names: Any = ["get", "head", "post", "put", "patch", "delete"]
 
+    protocol: ClassVar[str] = Protocol.OJS
+    """What its clients speak, for the record of a key's last use."""
     binding: ClassVar[Binding] = Binding.OJS
     resource: ClassVar[str] = ""
     """What its actions are about; `resource.action` is the name of a command in the table."""
@@ -180,7 +183,7 @@ class OJSViewSet(ViewSet):
 
     @cached_property
     def caller(self) -> Caller:
-        return AUTHENTICATION.authenticate(self.request)[0]
+        return AUTHENTICATION.authenticate(self.request, self.protocol)[0]
 
     @property
     def is_redacted(self) -> bool:

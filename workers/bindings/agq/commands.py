@@ -69,7 +69,8 @@ def register(session: Session, document: bytes, *, resume: bool = True) -> Statu
     known = directory.find(worker_id)
     description.project = caller.project or None
     description.queues = (known.queues if known else None) or ["ready"]
-    protocol.register(worker_id, description, claim=SessionClaim(session.key, may_resume))
+    claim = SessionClaim(caller.digests or ("",), may_resume)
+    protocol.register(worker_id, description, claim=claim)
     session.worker_id = worker_id
     seconds = ojs_settings.AGQ.HEARTBEAT_INTERVAL.total_seconds()
     return Status(f"OK worker_id={worker_id} heartbeat_interval={seconds:g}")

@@ -66,6 +66,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
+        self.session.address = str((transport.get_extra_info("peername") or ("",))[0])
         if len(self.server.connections) >= ojs_settings.AGQ.MAX_CONNECTIONS:
             transport.write(encode(Failed("ERR max number of clients reached")))
             transport.close()

@@ -35,6 +35,8 @@ class Session:
     """What a connection has told us so far."""
 
     number: int
+    address: str = ""
+    """Where the client is."""
     caller: Caller | None = None
     worker_id: str = ""
     """The worker it speaks for: that of its session key, or the one it registered."""
@@ -61,7 +63,7 @@ class Session:
             Failed: it is neither a session key nor an API key.
         """
         try:
-            self.caller = caller_of(key)
+            self.caller = caller_of(key, protocol="agq", address=self.address)
         except NotAuthenticated:
             self.caller = None
             self.failures += 1

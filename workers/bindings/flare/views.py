@@ -75,6 +75,7 @@ class FlareViewSet(base.OJSViewSet):
 
     binding = Binding.FLARE
     http_method_names: Any = ["get", "head", "post"]
+    protocol = "flare"
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         # The version of OJS that a client speaks is no matter here.

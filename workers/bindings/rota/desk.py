@@ -22,7 +22,7 @@ from .messages import Message, Registration
 WORK = "work"
 
 
-def admit(authorization: str) -> Any:
+def admit(authorization: str, address: str = "") -> Any:
     """Return who opens a connection, from its Authorization header.
 
     Raises:
@@ -31,7 +31,7 @@ def admit(authorization: str) -> Any:
     """
     scheme, _, key = authorization.partition(" ")
     if key.strip() and scheme.lower() == "bearer":
-        caller = caller_of(key.strip())
+        caller = caller_of(key.strip(), protocol="rota", address=address)
     elif not authorization and ojs_settings.ALLOW_ANONYMOUS:
         caller = ANYBODY
     else:

@@ -93,7 +93,9 @@ class RotaServer:
             text = "This server has as many workers as it takes.\n"
             return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, text)
         try:
-            connection.caller = await self.in_thread(desk.admit, _login(request))  # type: ignore[attr-defined]
+            connection.caller = await self.in_thread(  # type: ignore[attr-defined]
+                desk.admit, _login(request), _address(connection)
+            )
         except NotAuthenticated as refusal:
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, f"{refusal.message}\n")
         except OJSError as refusal:
@@ -142,6 +144,10 @@ def _login(request: Any) -> str:
         if not header and name.startswith(BEARER):
             header = f"Bearer {name.removeprefix(BEARER)}"
     return header
+
+
+def _address(connection: ServerConnection) -> str:
+    return str((connection.remote_address or ("",))[0])
 
 
 def _offered(header: str) -> list[str]:
