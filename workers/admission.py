@@ -7,11 +7,10 @@ bound to nothing, nearly all, cost no query here.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from jobs import projects
-from jobs.api.authentication import Caller
 from jobs.engine import Outcome
 from jobs.errors import JobNotFound, PermissionDenied, ReservationLost
 from jobs.expressions import JSONArrayHas
@@ -20,6 +19,9 @@ from jobs.lifecycle import State
 from jobs.models import Job
 
 from .models import Worker
+
+if TYPE_CHECKING:
+    from jobs.api.authentication import Caller
 
 
 class OtherWorker(PermissionDenied):
@@ -108,8 +110,10 @@ def holder_of(caller: Caller, job_id: UUID) -> str | None:
     return str(holder)
 
 
-def own_workers(workers: Any, caller: Caller) -> Any:
-    """Narrow the queryset `workers` to those a caller may see."""
+def own_workers(workers: Any, caller: Caller | None) -> Any:
+    """Narrow the queryset `workers` to those a caller may see; None sees them all."""
+    if caller is None:
+        return workers
     workers = projects.own(workers, caller.project)
     if caller.worker_id:
         workers = workers.filter(pk=caller.worker_id)
@@ -118,8 +122,10 @@ def own_workers(workers: Any, caller: Caller) -> Any:
     return workers
 
 
-def own_reservations(jobs: Any, caller: Caller) -> Any:
-    """Narrow the queryset `jobs` to those whose holders a caller may see."""
+def own_reservations(jobs: Any, caller: Caller | None) -> Any:
+    """Narrow the queryset `jobs` to those whose holders a caller may see; None sees them all."""
+    if caller is None:
+        return jobs
     jobs = projects.own(jobs, caller.project)
     if caller.worker_id:
         jobs = jobs.filter(reserved_by=caller.worker_id)

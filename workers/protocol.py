@@ -249,16 +249,20 @@ def fetch(
     types: Sequence[str] | None = None,
     visibility_timeout: timedelta | None = None,
     project: str = "",
+    registered: bool = False,
 ) -> list[ClaimedJob]:
     """Claim jobs for a worker (§6); see `engine.claim`.
 
     Nothing for a worker that is, or was told to be, quiet or terminating (§6.6), that was
     declared dead and has not been heard since, or that already runs all it can (§8.2).
 
+    Args:
+        registered: nothing for a worker that never registered either (AGQ §6).
+
     Raises:
         InvalidRequest: no queue is named.
     """
-    asked = _asked(queues, project, worker_id, count, types, visibility_timeout)
+    asked = _asked(queues, project, worker_id, count, types, visibility_timeout, registered)
     return engine.claim(queues, **asked)
 
 
@@ -269,6 +273,7 @@ def _asked(
     count: int = 1,
     types: Sequence[str] | None = None,
     visibility_timeout: timedelta | None = None,
+    registered: bool = False,
 ) -> dict[str, Any]:
     """What the engine is asked for by a worker as it stands."""
     if not queues:
@@ -285,8 +290,8 @@ def _asked(
         "count": count,
     }
     if is_postgresql():
-        return asked | {"gate": standing.GATE}
-    found = standing.look(worker_id)
+        return asked | {"gate": standing.REGISTERED if registered else standing.GATE}
+    found = standing.look(worker_id, registered=registered)
     room = count if found.room is None else min(count, found.room)
     return asked | {"count": room, "able": found.able, "versions": found.versions}
 
