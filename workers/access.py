@@ -94,7 +94,7 @@ declare(
     agq("WORKER.VERIFY", OPERATE, OWN, SELF),
 )
 declare(
-    rota("handshake", WORK, OWN),
+    rota("handshake", WORK, SHARED),
     rota("registration", WORK, OWN, SELF),
     rota("status", WORK, OWN, HELD, note="A job that another worker holds is reported as lost."),
     rota("results", WORK, OWN, HELD),

@@ -15,7 +15,7 @@ from jobs.models import ApiKey, Scope
 from tests.factories import ago
 
 ALL = [str(scope) for scope in Scope]
-PROJECT, WORKER, LABEL = "acme", "mine", "gpu"
+PROJECT, WORKER, LABEL = "acme", "mine", "gpu:true"
 """Whose the keys are that are bound to something."""
 
 
@@ -42,16 +42,29 @@ class Kind:
     is_good: bool = True
     record: Any = None
 
-    def key(self) -> str:
+    def key(self, mark: str = "") -> str:
+        """Make such a key.
+
+        Args:
+            mark: tells the worker it may be bound to from those of other scenes.
+        """
         if self.scopes is None:
             return ""
-        self.record, key = make_key(self.name, scopes=self.scopes, **self.bound)
+        bound = dict(self.bound)
+        if "worker_id" in bound:
+            bound["worker_id"] += mark
+        self.record, key = make_key(self.name, scopes=self.scopes, **bound)
         return key
 
     def turn(self) -> None:
         """Let happen to the key what is to happen to it once it has been used."""
         if self.became is not None:
             self.became(ApiKey.objects.filter(pk=self.record.pk))
+            forget_keys()
+
+    def turn_back(self) -> None:
+        if self.became is not None:
+            self.record.save()
             forget_keys()
 
     def promised(self, command: Command) -> Promise:

@@ -84,6 +84,7 @@ def scene(kind: Kind, mark: str = "") -> Scene:
         details={"worker_id": worker},
         stats={"cpu": 0.5},
         stats_at=timezone.now(),
+        session=kind.record.digest if kind.record else "",
     )
     about = {"project": project, "queue": queue, "args": ARGS}
     jobs = {

@@ -14,7 +14,7 @@ from jobs.access import Binding, Command, commands, find
 from tests.ojs_client import OJSClient
 from workers.bindings.flare import ids
 
-from .kinds import KINDS, Kind, Promise
+from .kinds import KINDS, LABEL, Kind, Promise
 from .scenes import SECRET, Scene, is_untouched, rows, scene
 
 pytestmark = pytest.mark.django_db
@@ -37,7 +37,7 @@ class Said(NamedTuple):
 
 JOB = {"type": "a.b", "args": []}
 STEPS = {"type": "chain", "steps": [JOB]}
-BOX = {"hostname": "box", "pid": 1, "queues": ["default"], "concurrency": 1, "labels": ["gpu"]}
+BOX = {"hostname": "box", "pid": 1, "queues": ["default"], "concurrency": 1, "labels": [LABEL]}
 CONFIRMED = {"confirm": True}
 ERROR = {"code": "broken", "message": "It broke."}
 

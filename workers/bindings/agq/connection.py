@@ -207,12 +207,15 @@ class Connection(asyncio.Protocol):
             if not self.session.is_known:
                 raise Failed(NO_AUTH)
             raise Failed(f"ERR unknown command '{name[:64]}'")
-        self.session.entitle(commands.rule(name))
+        declared = commands.rule(name)
+        self.session.entitle(declared)
         if name == "QUIT":
             self._ends = True
             self._commands.clear()
             return Status("OK")
         if name in small_talk.WORDS:
+            if self.session.key and not declared.is_open:
+                await self.server.in_thread(self.session.look_again)
             return small_talk.WORDS[name](self.session, arguments)
         if name == "HELLO":
             return await self._hello(arguments)
