@@ -3,77 +3,19 @@
 from __future__ import annotations
 
 import json
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from jobs.access import Binding, Command, commands
-from tests import processes
-from tests.conftest import url_of_test_database
 from workers.bindings.agq.commands import known, rule
 
 from .kinds import KINDS, Kind, Promise
+from .lines import AGQLine
 from .scenes import SECRET, Scene, is_untouched, rows, scene
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
-
-
-class Line:
-    """A connection, and what is answered on it."""
-
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=processes.PATIENCE)
-        self.file = self.socket.makefile("rb")
-
-    def __call__(self, *words: str) -> Any:
-        parts = [word.encode() for word in words]
-        said = b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
-        try:
-            self.socket.sendall(b"*%d\r\n%b" % (len(parts), said))
-            return self.hear()
-        except ConnectionError:
-            return ""
-
-    def hear(self) -> Any:
-        """One reply: an error as its line, nothing as None; the end of the connection as ''."""
-        line = self.file.readline().decode().rstrip("\r\n")
-        kind, rest = line[:1], line[1:]
-        if kind == "$":
-            return None if rest == "-1" else self.file.read(int(rest) + 2)[:-2].decode()
-        if kind in ("*", "%", "~"):
-            return None if rest == "-1" else [self.hear() for _ in range(int(rest))]
-        return int(rest) if kind == ":" else line if kind == "-" else rest
-
-    def close(self) -> None:
-        self.file.close()
-        self.socket.close()
-
-
-@pytest.fixture(scope="module")
-def server(django_db_setup, tmp_path_factory) -> Iterator[Callable[..., Any]]:
-    """Start `runagq`, which looks at keys with each command: `with server() as port:`."""
-    folder = tmp_path_factory.mktemp("agq")
-    port = processes.free_port()
-    environment = processes.environment(url_of_test_database(), AGQ_PORT=port, API_KEY_CACHE=0)
-    with processes.manage(folder, environment, "runagq", name="walk") as process:
-        process.wait_for("AGQ workers are served on")
-        yield port
-        assert "Traceback" not in process.output, process.output
-
-
-@pytest.fixture
-def connect(server) -> Iterator[Callable[[], Line]]:
-    lines: list[Line] = []
-
-    def open_one() -> Line:
-        lines.append(Line(server))
-        return lines[-1]
-
-    yield open_one
-    for line in lines:
-        line.close()
 
 
 def registered(s: Scene) -> str:
@@ -145,11 +87,11 @@ def kept_its(promise: Promise, command: Command, answers: list[Any], s: Scene) -
     return not any(refused) and (not command.reads or None not in answers)
 
 
-def walk(kind: Kind, connect: Callable[[], Line], mark: str) -> list[str]:
+def walk(kind: Kind, connect: Callable[[], AGQLine], mark: str) -> list[str]:
     key = kind.key(mark)
     s = scene(kind, mark)
 
-    def begin() -> Line:
+    def begin() -> AGQLine:
         line = connect()
         if key:
             assert line("AUTH", key) == "OK"
@@ -180,10 +122,8 @@ def walk(kind: Kind, connect: Callable[[], Line], mark: str) -> list[str]:
     return [f"{kind.name}: {each}" for each in wrong]
 
 
-def test_every_word_keeps_what_the_table_promises(connect):
-    wrong = [
-        each for number, kind in enumerate(KINDS) for each in walk(kind, connect, f"-{number}")
-    ]
+def test_every_word_keeps_what_the_table_promises(agq):
+    wrong = [each for number, kind in enumerate(KINDS) for each in walk(kind, agq, f"-{number}")]
 
     assert not wrong, "\n".join(wrong)
 

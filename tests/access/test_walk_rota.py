@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.sync.client import connect
+from websockets.exceptions import InvalidStatus
 
 from jobs import engine
 from jobs.access import Binding, Command, commands
-from tests import processes
-from tests.conftest import url_of_test_database
 from workers.bindings.rota.desk import PARTS, rule
 from workers.bindings.rota.messages import Message
-from workers.bindings.rota.session import REVOKED
 
 from .kinds import KINDS, LABEL, Kind, Promise
+from .lines import RotaLine
 from .scenes import SECRET, Scene, is_untouched, rows, scene
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def server(django_db_setup, tmp_path_factory) -> Iterator[int]:
-    """The port of a `runrota` that looks at keys with each message."""
-    folder = tmp_path_factory.mktemp("rota")
-    port = processes.free_port()
-    environment = processes.environment(url_of_test_database(), ROTA_PORT=port, API_KEY_CACHE=0)
-    with processes.manage(folder, environment, "runrota", name="walk") as process:
-        process.wait_for("Rota workers are served at")
-        yield port
-        assert "Traceback" not in process.output, process.output
 
 
 def registration(s: Scene) -> dict[str, Any]:
@@ -61,41 +45,6 @@ def said(part: str, s: Scene) -> dict[str, Any]:
 OUTSIDE = ("unauthenticated", "token_expired")
 
 
-class Line:
-    """A worker's connection; `closed` is the code it was closed with."""
-
-    def __init__(self, port: int, key: str) -> None:
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self.closed = 0
-        url = f"ws://127.0.0.1:{port}/work"
-        self._open = contextlib.ExitStack()
-        self.socket = self._open.enter_context(
-            connect(url, additional_headers=headers, open_timeout=processes.PATIENCE, proxy=None)
-        )
-
-    def __call__(self, **message: Any) -> list[dict[str, Any]]:
-        """What is answered, up to the answer of a heartbeat sent behind it."""
-        heard: list[dict[str, Any]] = []
-        try:
-            self.socket.send(json.dumps({"type": "heartbeat"} | message))
-            while not heard or heard[-1]["type"] == "assignment":
-                heard.append(json.loads(self.socket.recv(processes.PATIENCE)))
-        except ConnectionClosed as end:
-            self.closed = end.rcvd.code if end.rcvd else 0
-        return heard
-
-    def close(self) -> None:
-        self._open.close()
-
-    def is_closed(self) -> bool:
-        """Wait for the end of the connection."""
-        with contextlib.suppress(ConnectionClosed):
-            while True:
-                self.socket.recv(processes.PATIENCE)
-        code: int | None = self.socket.protocol.close_code
-        return code == REVOKED
-
-
 def kept_its(promise: Promise, command: Command, answers: list[dict[str, Any]]) -> bool:
     shown = json.dumps(answers)
     match promise:
@@ -108,7 +57,7 @@ def kept_its(promise: Promise, command: Command, answers: list[dict[str, Any]]) 
     return all(answer["type"] != "error" for answer in answers)
 
 
-def walk(kind: Kind, port: int, mark: str) -> list[str]:
+def walk(kind: Kind, connect: Callable[[str], RotaLine], mark: str) -> list[str]:
     key = kind.key(mark)
     s = scene(kind, mark)
     engine.register_specs({"email.send": "v1"})
@@ -118,7 +67,7 @@ def walk(kind: Kind, port: int, mark: str) -> list[str]:
     # What the key may when it comes; afterwards something may happen to it.
     at_first = dataclasses.replace(kind, became=None, is_good=True).promised(handshake)
     try:
-        line = Line(port, key)
+        line = connect(key)
     except InvalidStatus as refusal:
         status = {Promise.STRANGER: 401, Promise.SCOPE: 403}.get(at_first)
         if refusal.response.status_code != status:
@@ -143,12 +92,11 @@ def walk(kind: Kind, port: int, mark: str) -> list[str]:
             wrong.append(f"{part} changes what it must not")
     if kind.became and kind.promised(handshake) is Promise.STRANGER and not line.is_closed():
         wrong.append("the connection is not closed")
-    line.close()
     return [f"{kind.name}: {each}" for each in wrong]
 
 
-def test_every_part_keeps_what_the_table_promises(server):
-    wrong = [each for number, kind in enumerate(KINDS) for each in walk(kind, server, f"-{number}")]
+def test_every_part_keeps_what_the_table_promises(rota):
+    wrong = [each for number, kind in enumerate(KINDS) for each in walk(kind, rota, f"-{number}")]
 
     assert not wrong, "\n".join(wrong)
 
