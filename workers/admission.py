@@ -18,6 +18,7 @@ from jobs.identifiers import parse_uuid
 from jobs.lifecycle import State
 from jobs.models import Job
 
+from .claims import ForeignWorker
 from .models import Worker
 
 if TYPE_CHECKING:
@@ -56,16 +57,17 @@ def admit(
             so must those of one that is known.
 
     Raises:
-        PermissionDenied: one of them does not carry the label, or is live and another project's.
+        PermissionDenied: one of them does not carry the label, or is another project's.
     """
     if not (caller.label or caller.project):
         return
     named = {worker_id or "" for worker_id in worker_ids}
     if caller.project:
-        others = Worker.objects.live().filter(pk__in=named).exclude(project=caller.project)
+        # Dead ones too: they may come back, and their id is theirs for as long as they are known.
+        others = Worker.objects.filter(pk__in=named).exclude(project=caller.project)
         taken = others.values_list("pk", flat=True).first()
         if taken is not None:
-            raise PermissionDenied(f"Worker '{taken}' is not of this project.", worker_id=taken)
+            raise ForeignWorker(taken)
     if caller.label:
         if said is not None:
             _check_label(caller, said)
