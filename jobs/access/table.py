@@ -88,7 +88,7 @@ def declare(*rows: Command) -> None:
 
 
 def find(binding: Binding, name: str) -> Command | None:
-    """The declaration of a command; None if it has none, and then nobody may use it."""
+    """The declaration of a command; None if it has none, and then no key may use it."""
     return _table.get((binding, name))
 
 

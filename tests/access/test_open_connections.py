@@ -104,7 +104,7 @@ def test_over_agq_reading_takes_a_scope(agq, plain):
 
 @pytest.mark.parametrize("known", [False, True])
 def test_a_worker_that_never_registered_is_given_no_job(agq, known):
-    """A death of one that nobody knows would be found after the job's whole hour."""
+    """The death of an unknown worker would be found after the job's whole hour."""
     if known:
         WorkerFactory(worker_id="ghost", registered_at=None)
     job = JobFactory(queue="ready")

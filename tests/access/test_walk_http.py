@@ -24,7 +24,7 @@ FUNCTIONS = {"openapi_json": "documentation.openapi_json", "docs": "documentatio
 
 
 REFUSED_ANYWAY = {"reset.reset": 404, "workers.destroy": 409}
-"""What is refused whoever asks: outside `CONFORMANCE_MODE`, and of a worker that is alive."""
+"""What is refused to everyone: outside `CONFORMANCE_MODE`, and of a worker that is alive."""
 
 
 class Said(NamedTuple):
