@@ -78,8 +78,10 @@ INSTALLED_APPS = [
     "ojs_project",
 ]
 
-# What the admin and safety need, and no more. API requests see the first two only.
+# What the admin and safety need, and no more. API requests see the first four only.
 MIDDLEWARE = [
+    "ojs_project.middleware.PolicyMiddleware",
+    "ojs_project.middleware.HostMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "ojs_project.middleware.ProtocolMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",

@@ -15,6 +15,7 @@ from rest_framework.authentication import BaseAuthentication
 
 from ..conf import ojs_settings
 from ..errors import NotAuthenticated, PermissionDenied
+from ..http.origins import check_page
 from ..models import ApiKey, Scope
 
 PREFIX = "ojs_"
@@ -127,6 +128,7 @@ class ApiKeyAuthentication(BaseAuthentication):
                 raise NotAuthenticated("The Authorization header must be 'Bearer <API key>'.")
             return caller_of(key.strip()), None
         if ojs_settings.ALLOW_ANONYMOUS:
+            check_page(request)
             return ANYBODY, None
         raise NotAuthenticated("An API key is required.")
 

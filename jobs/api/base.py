@@ -41,6 +41,7 @@ from ..errors import (
     UnsupportedCompression,
     WaitTimeout,
 )
+from ..http.hosts import check_host
 from ..identifiers import parse_uuid, uuid7
 from . import dialects
 from .authentication import ApiKeyAuthentication, Caller
@@ -140,6 +141,7 @@ class OJSViewSet(ViewSet):
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         """Hold the request to what every endpoint asks; there is nothing to negotiate."""
+        check_host(request)
         check_version(request.META)
         check_url(request)
         scope = self.scope
