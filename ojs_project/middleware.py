@@ -21,6 +21,8 @@ OUR_POLICY = (
     "object-src 'none'"
 )
 """Scripts, styles and pictures come from this site's own files, and nothing stands inline."""
+DEBUG_PAGES = (400, 403, 404, 500)
+"""What Django explains in DEBUG, on pages that carry their styles and scripts in them."""
 
 Handler = Callable[[HttpRequest], HttpResponseBase]
 
@@ -40,8 +42,7 @@ class PolicyMiddleware:
 
 
 def with_policy(response: HttpResponseBase) -> HttpResponseBase:
-    # Django's own pages about an error, in DEBUG, carry their styles and scripts in them.
-    if not (settings.DEBUG and response.status_code >= 400):
+    if not (settings.DEBUG and response.status_code in DEBUG_PAGES):
         response.headers.setdefault(POLICY, OUR_POLICY)
     return response
 
