@@ -16,6 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from jobs import wakeup
+from jobs.api.authentication import Caller
 from jobs.conf import ojs_settings
 from jobs.errors import OJSError
 from workers.waiting import Look, Waiter
@@ -23,7 +24,7 @@ from workers.waiting import Look, Waiter
 from . import commands, documents, small_talk, verify
 from .commands import COMMANDS
 from .resp import NO_ITEMS, Encoded, Failed, HTTPSpoken, Parser, ProtocolError, Status, encode
-from .session import NO_AUTH, Session
+from .session import NO_AUTH, Revoked, Session
 
 if TYPE_CHECKING:
     from .server import Server
@@ -43,6 +44,7 @@ SLOWEST_READER = 30.0
 """Seconds a client may leave a reply unread before its connection is closed."""
 LONGEST_BLOCK = 24 * 3600.0
 READ = 64 * 1024
+WORDS = frozenset(commands.known())
 
 
 class Connection(asyncio.Protocol):
@@ -74,6 +76,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
+        self.session.address = str((transport.get_extra_info("peername") or ("",))[0])
         if len(self.server.connections) >= ojs_settings.AGQ.MAX_CONNECTIONS:
             transport.write(encode(Failed("ERR max number of clients reached")))
             transport.close()
@@ -128,6 +131,25 @@ class Connection(asyncio.Protocol):
         return False
 
     is_blocked = False
+
+    @property
+    def key(self) -> str:
+        return self.session.key
+
+    def renew(self, caller: Caller | None) -> None:
+        """Its key was looked at again: go on as what it is now."""
+        is_idle = self.working is None or self.working.done()
+        if caller is not None and caller != self.session.caller:
+            self.session.caller = caller
+            if self.is_blocked:
+                # The look that follows says whether it may still wait for this.
+                self.server.keep(self.server.hub.ring_for(self.session.worker_id))
+        elif caller is None and (is_idle or self.is_blocked) and not self.transport.is_closing():
+            # Otherwise the command in hand, or the next one, is refused.
+            self._ends = True
+            self._commands.clear()
+            self.transport.write(encode(Revoked(), self.session.resp))
+            self.transport.close()
 
     def pause_writing(self) -> None:
         self._may_write.clear()
@@ -218,6 +240,10 @@ class Connection(asyncio.Protocol):
             return encode(Failed(f"ERR Protocol error: {command[1].decode()}"))
         try:
             reply = await self._reply(name, command[1:])
+        except Revoked as refusal:
+            reply = refusal
+            self._ends = True
+            self._commands.clear()
         except Failed as refusal:
             reply = refusal
             if self.session.failures >= STRANGERS_FAILURES:
@@ -232,40 +258,39 @@ class Connection(asyncio.Protocol):
         return reply if isinstance(reply, Encoded) else encode(reply, self.session.resp)
 
     async def _reply(self, name: str, arguments: list[bytes]) -> Any:
+        if name not in WORDS:
+            if not self.session.is_known:
+                raise Failed(NO_AUTH)
+            raise Failed(f"ERR unknown command '{name[:64]}'")
+        declared = commands.rule(name)
+        self.session.entitle(declared)
         if name == "QUIT":
             self._ends = True
             self._commands.clear()
             return Status("OK")
         if name in small_talk.WORDS:
-            needed, answer = small_talk.WORDS[name]
-            if needed and not self.session.is_known:
-                raise Failed(NO_AUTH)
-            return answer(self.session, arguments)
+            if self.session.key and not declared.is_open:
+                await self.server.in_thread(self.session.look_again)
+            return small_talk.WORDS[name](self.session, arguments)
         if name == "HELLO":
             return await self._hello(arguments)
         if name == "BRPOP":
             return await self._pop(arguments)
         if name == "WORKER.VERIFY":
             return await self._verify(arguments)
-        if name not in COMMANDS:
-            if not self.session.is_known:
-                raise Failed(NO_AUTH)
-            raise Failed(f"ERR unknown command '{name[:64]}'")
-        function, fewest, most = COMMANDS[name]
+        _, fewest, most = COMMANDS[name]
         if not fewest <= len(arguments) <= most:
             raise Failed(f"ERR wrong number of arguments for '{name.lower()}' command")
         if name == "WORKER.REGISTER":
             return await self._register(arguments[0])
-        return await self.server.in_thread(function, self.session, *arguments)
+        return await self.server.in_thread(commands.carry_out, self.session, name, *arguments)
 
     async def _register(self, document: bytes) -> Any:
-        if not self.session.is_known:
-            raise Failed(NO_AUTH)
         worker_id = documents.read(document, "worker").get("worker_id")
         first = self.server.registered.get(worker_id) if isinstance(worker_id, str) else None
         resume = first is None or first is self or first.transport.is_closing()
         reply = await self.server.in_thread(
-            lambda: commands.register(self.session, document, resume=resume)
+            lambda: commands.carry_out(self.session, "WORKER.REGISTER", document, resume=resume)
         )
         if not self.transport.is_closing():
             self.server.registered[self.session.worker_id] = self
@@ -275,7 +300,7 @@ class Connection(asyncio.Protocol):
         """HELLO [2|3 [AUTH <user> <key>] [SETNAME <name>]]"""
         version, login, name = small_talk.hello(arguments)
         if login is not None:
-            await self.server.in_thread(commands.auth, self.session, *login)
+            await self.server.in_thread(commands.carry_out, self.session, "AUTH", *login)
         if not self.session.is_known:
             raise Failed(NO_AUTH)
         if name is not None:
