@@ -269,7 +269,7 @@ class Connection(asyncio.Protocol):
             self._commands.clear()
             return Status("OK")
         if name in small_talk.WORDS:
-            if self.session.key and not declared.is_open:
+            if self.session.key and not (declared and declared.is_open):
                 await self.server.in_thread(self.session.look_again)
             return small_talk.WORDS[name](self.session, arguments)
         if name == "HELLO":
