@@ -66,10 +66,12 @@ def url_of_test_database() -> str:
 @pytest.fixture(autouse=True)
 def forgetful_process() -> Iterator[None]:
     """Forget what a server process remembers of rows: they go when the test ends."""
+    from jobs.access import refusals
     from jobs.api.authentication import forget_keys
     from jobs.engine import forget_queues
 
     yield
+    refusals.forget()
     forget_queues()
     forget_keys()
 

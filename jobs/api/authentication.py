@@ -83,6 +83,10 @@ class NotRotated(Conflict):
     """The key cannot be given a new secret."""
 
 
+class StillOverlapping(NotRotated):
+    """The secret before the present one still works."""
+
+
 def rotate_key(record: ApiKey, *, overlap: timedelta, end_earlier: bool = False) -> str:
     """Give a key a new secret and return it: it is not stored, and shown only now.
 
@@ -92,8 +96,8 @@ def rotate_key(record: ApiKey, *, overlap: timedelta, end_earlier: bool = False)
         end_earlier: what still works from the rotation before stops now. A key has two secrets.
 
     Raises:
-        NotRotated: the key is revoked or expired, it was rotated meanwhile, or the secret before
-            the present one still works.
+        NotRotated: the key is revoked or expired, or was rotated meanwhile.
+        StillOverlapping: the secret before the present one still works.
     """
     key = new_secret()
     rotatable = ApiKey.objects.usable().filter(pk=record.pk, digest=record.digest)
@@ -123,7 +127,7 @@ def _why_not_rotated(record: ApiKey) -> NotRotated:
         return NotRotated(f"The key “{record.name}” has expired.")
     if until is None or known.digest != record.digest:
         return NotRotated(f"The key “{record.name}” has been rotated meanwhile.")
-    return NotRotated(
+    return StillOverlapping(
         f"The key “{record.name}” is being rotated already: its secret {known.previous_prefix}… "
         f"works until {format_timestamp(until)}."
     )

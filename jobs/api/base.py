@@ -18,6 +18,7 @@ from rest_framework import exceptions
 from rest_framework.viewsets import ViewSet
 
 from .. import projects
+from ..access import refusals
 from ..errors import (
     BatchTooLarge,
     BodyTooLarge,
@@ -134,6 +135,7 @@ class OJSViewSet(ViewSet):
                 raise exceptions.MethodNotAllowed(request.method)
             response = getattr(self, self.action)(request, *args, **kwargs)
         except Exception as problem:
+            self._note_refusal(problem)
             response = self.get_exception_handler()(problem, {"view": self, "request": request})
         return self.finalize_response(request, response, *args, **kwargs)
 
@@ -170,6 +172,18 @@ class OJSViewSet(ViewSet):
     @cached_property
     def caller(self) -> Caller:
         return AUTHENTICATION.authenticate(self.request, self.protocol)[0]
+
+    def _note_refusal(self, problem: Exception) -> None:
+        if isinstance(problem, refusals.AUDITED):
+            # Asking for it again would only be refused again.
+            caller = self.__dict__.get("caller")
+            refusals.note(
+                problem,
+                protocol=self.protocol,
+                address=self.request.META.get("REMOTE_ADDR") or "",
+                key=caller.name if caller else "",
+                call=refusals.call_of(self.request.method, self.request.path),
+            )
 
     def get_exception_handler(self) -> Callable[..., Response]:
         return answer_error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from jobs.access import refusals
 from jobs.api.authentication import ANYBODY, Caller, caller_of, digest
 from jobs.conf import ojs_settings
 from jobs.errors import NotAuthenticated
@@ -64,7 +65,8 @@ class Session:
         """
         try:
             self.caller = caller_of(key, protocol="agq", address=self.address)
-        except NotAuthenticated:
+        except NotAuthenticated as problem:
+            refusals.note(problem, protocol="agq", address=self.address, call="AUTH")
             self.caller = None
             self.failures += 1
             raise Failed(WRONG_KEY) from None

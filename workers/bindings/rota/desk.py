@@ -9,10 +9,11 @@ from typing import Any
 from uuid import UUID
 
 from jobs import engine
+from jobs.access import refusals
 from jobs.api.authentication import ANYBODY, caller_of
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
-from jobs.errors import JobNotFound, NotAuthenticated, PermissionDenied
+from jobs.errors import JobNotFound, NotAuthenticated, OJSError, PermissionDenied
 from workers import admission, directory, protocol
 from workers.protocol import Reply
 from workers.waiting import Look
@@ -29,15 +30,29 @@ def admit(authorization: str, address: str = "") -> Any:
         NotAuthenticated: nobody we know, and anonymous callers are not welcome.
         PermissionDenied: the key was not made for workers.
     """
+    caller = None
+    try:
+        caller = _who(authorization, address)
+        caller.require(WORK)
+    except OJSError as refusal:
+        note_refusal(refusal, address, "handshake", caller)
+        raise
+    return caller
+
+
+def _who(authorization: str, address: str) -> Any:
     scheme, _, key = authorization.partition(" ")
     if key.strip() and scheme.lower() == "bearer":
-        caller = caller_of(key.strip(), protocol="rota", address=address)
-    elif not authorization and ojs_settings.ALLOW_ANONYMOUS:
-        caller = ANYBODY
-    else:
-        raise NotAuthenticated("Send 'Authorization: Bearer <API key>' with the handshake.")
-    caller.require(WORK)
-    return caller
+        return caller_of(key.strip(), protocol="rota", address=address)
+    if not authorization and ojs_settings.ALLOW_ANONYMOUS:
+        return ANYBODY
+    raise NotAuthenticated("Send 'Authorization: Bearer <API key>' with the handshake.")
+
+
+def note_refusal(problem: OJSError, address: str, call: str, caller: Any = None) -> None:
+    """Put a refusal into the audit; any other problem is none of its business."""
+    name = caller.name if caller else ""
+    refusals.note(problem, protocol="rota", address=address, call=call, key=name)
 
 
 def register(caller: Any, registration: Registration, named: Collection[str] | None = None) -> None:

@@ -12,7 +12,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from jobs.conf import ojs_settings
-from jobs.errors import InvalidRequest, OJSError
+from jobs.errors import InvalidRequest, OJSError, PermissionDenied
 from workers.waiting import Look, Waiter
 
 from . import desk, messages
@@ -35,6 +35,7 @@ class Session:
         self._server = server
         self._connection = connection
         self._caller: Any = connection.caller  # type: ignore[attr-defined]
+        self._address = str((connection.remote_address or ("",))[0])
         self._registration: messages.Registration | None = None
         self._pusher: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -60,6 +61,10 @@ class Session:
             try:
                 await self._hear(text)
             except OJSError as refusal:
+                if isinstance(refusal, PermissionDenied):
+                    await self._server.in_thread(
+                        desk.note_refusal, refusal, self._address, "message", self._caller
+                    )
                 await self._send(messages.refusal(refusal))
                 if self._registration is None:
                     await self._connection.close(REFUSED, "registration was refused")
