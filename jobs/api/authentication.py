@@ -35,8 +35,8 @@ class Caller:
     label: str = ""
     project: str = ""
     """The only project it sees; empty means all of them."""
-    digests: tuple[str, ...] = ()
-    """Hashes of the key's secrets, the newest first: what two secrets of one key have in common."""
+    key_id: int | None = None
+    """Primary key of the API key: what both its secrets have in common."""
     is_authenticated: bool = True
 
     def may(self, scope: str, *, reads: bool = False) -> bool:
@@ -182,12 +182,9 @@ def current_caller(fingerprint: str, *, protocol: str = "", address: str = "") -
     caller = found[fingerprint]
     if isinstance(caller, NotAuthenticated):
         raise caller
-    _note_use(
-        records[fingerprint],
-        is_previous=fingerprint != caller.digests[0],
-        protocol=protocol,
-        address=address,
-    )
+    record = records[fingerprint]
+    is_previous = fingerprint != record.digest
+    _note_use(record, is_previous=is_previous, protocol=protocol, address=address)
     return caller
 
 
@@ -205,7 +202,7 @@ def current_callers(fingerprints: Collection[str]) -> dict[str, Caller]:
 
 def _look(
     fingerprints: Collection[str],
-) -> tuple[dict[str, Caller | NotAuthenticated], dict[str, Any]]:
+) -> tuple[dict[str, Caller | NotAuthenticated], dict[str | None, Any]]:
     """Look keys up by the digests of their secrets, and remember those that are good.
 
     A digest tells nothing of its key: there is nothing to be learnt from how long a search takes.
@@ -217,7 +214,9 @@ def _look(
     now = time.monotonic()
     # Where it was written: a replica may not have heard of a new key, or of a revocation.
     keys = ApiKey.objects.using(alias()).with_secrets(fingerprints).annotate(asked_at=Now())
-    records = {known: record for record in keys.order_by("pk") for known in _digests(record)}
+    records: dict[str | None, Any] = {}
+    for record in keys.order_by("pk"):
+        records |= {record.digest: record, record.previous_digest: record}
     found: dict[str, Caller | NotAuthenticated] = {}
     if len(_cache) + len(fingerprints) > CACHE_SIZE:
         _cache.clear()
@@ -232,10 +231,6 @@ def _look(
             until = now + min(lasts, ojs_settings.API_KEY_CACHE).total_seconds()
             _cache[fingerprint] = (until, caller)
     return found, records
-
-
-def _digests(record: ApiKey) -> tuple[str, ...]:
-    return tuple(known for known in (record.digest, record.previous_digest) if known)
 
 
 def _lasts(record: Any, fingerprint: str) -> timedelta:
@@ -277,7 +272,7 @@ def _caller(record: ApiKey) -> Caller:
         worker_id=record.worker_id,
         label=record.label,
         project=record.project,
-        digests=_digests(record),
+        key_id=record.pk,
     )
 
 

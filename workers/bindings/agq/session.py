@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from jobs.access import refusals
 from jobs.api.authentication import ANYBODY, Caller, caller_of, digest
 from jobs.conf import ojs_settings
-from jobs.errors import NotAuthenticated
+from jobs.errors import KeyExpired, NotAuthenticated
 from workers import admission
 
 from .resp import Failed
@@ -69,6 +69,8 @@ class Session:
             refusals.note(problem, protocol="agq", address=self.address, call="AUTH")
             self.caller = None
             self.failures += 1
+            if isinstance(problem, KeyExpired):
+                raise Failed(f"WRONGPASS {problem.message}") from None
             raise Failed(WRONG_KEY) from None
         self.key = digest(key)
         self.worker_id = self.caller.worker_id
