@@ -20,6 +20,7 @@ from django.urls.resolvers import RoutePattern
 from jobs.api.authentication import make_key
 from jobs.audit import of_shell
 from jobs.models import ApiKey, DeadJob, Job, OperatorAction, Queue, RateLimit, Workflow
+from jobs.models.audit import REFUSED
 from tests.browser.walk import prepare
 from tests.ojs_client import MEDIA_TYPE
 from tests.operators import APPS, choose, forms
@@ -63,8 +64,10 @@ def snapshot() -> dict[str, Any]:
     """Every row of ours, and of the admin's history and its users."""
     models = [model for app in (*APPS, "auth") for model in apps.get_app_config(app).get_models()]
     rows = {model: list(model.objects.order_by("pk").values()) for model in (*models, LogEntry)}
+    # Of these, the server takes note by itself.
     for key in rows[ApiKey]:
-        key["last_used_at"] = None  # of that, the server takes note by itself
+        key |= {"last_used_at": None, "last_used_address": "", "last_used_protocol": ""}
+    rows[OperatorAction] = [row for row in rows[OperatorAction] if row["verb"] != REFUSED]
     return {str(model): found for model, found in rows.items()}
 
 
@@ -135,7 +138,9 @@ def test_a_viewer_changes_nothing_at_any_address_by_any_method(viewer):
 ACTIONS = [
     (model, action) for model in OURS for action in admin.site._registry[model].actions or ()
 ]
-TYPED = {"max_unavailable": "1", "terminates": "terminate"}
+TYPED = {"max_unavailable": "1", "terminates": "terminate", "overlap": "24"}
+SHOWS = ("rotate",)
+"""Actions that answer with a page: what it shows is nowhere else."""
 
 
 def targets(model: Any, action: str) -> list[Any]:
@@ -162,7 +167,8 @@ def test_what_an_administrator_confirms_a_viewer_cannot(viewer, admin_client):
         assert snapshot() == before, (name, action)
 
         with transaction.atomic():
-            assert admin_client.post(url, form).status_code == 302, (name, action)
+            done = 200 if action in SHOWS else 302
+            assert admin_client.post(url, form).status_code == done, (name, action)
             assert snapshot() != before, f"{name}.{action} does nothing: then this proves nothing"
             transaction.set_rollback(True)
 
