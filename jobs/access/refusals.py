@@ -84,12 +84,19 @@ class Throttle:
                 return None
             self._rows[is_stranger] += 1
             self._kinds.pop(kind, None)
+            self._forget(now)
             self._kinds[kind] = [now + MINUTE, 0]
-            while len(self._kinds) > REMEMBERED:
-                _, (_, forgotten) = self._kinds.popitem(last=False)
-                self._others += int(forgotten)
             others, self._others = self._others, 0
             return Refusal(kind, 1 + int(known[1] if known else 0), call, scope, others)
+
+    def _forget(self, now: float) -> None:
+        """Forget kinds whose minute is over, and the oldest of too many; keep their counts."""
+        while self._kinds:
+            until, count = next(iter(self._kinds.values()))
+            if now < until and len(self._kinds) < REMEMBERED:
+                return
+            self._kinds.popitem(last=False)
+            self._others += int(count)
 
     def put_back(self, refusal: Refusal) -> None:
         """It could not be written: it counts as one of the others."""

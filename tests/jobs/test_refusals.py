@@ -151,6 +151,15 @@ def test_a_row_counts_those_before_it_that_were_left_out():
     assert throttle.take(KIND, 120.0).count == 1
 
 
+def test_those_that_do_not_come_again_are_counted_in_the_next_row_of_others():
+    throttle = Throttle()
+    for second in range(10):
+        throttle.take(KIND, float(second))
+
+    assert throttle.take(kind(1), 30.0).others == 0, "it may have a row of its own yet"
+    assert throttle.take(kind(2), 60.0).others == 9
+
+
 def test_those_left_out_for_being_too_many_are_counted_in_the_next_row():
     throttle = Throttle()
     taken = [throttle.take(kind(number), 0.0) for number in range(ROWS + 7)]
