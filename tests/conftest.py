@@ -69,11 +69,14 @@ def forgetful_process() -> Iterator[None]:
     from jobs.access import refusals
     from jobs.api.authentication import forget_keys
     from jobs.engine import forget_queues
+    from ojs_project import middleware
 
     yield
     refusals.forget()
     forget_queues()
     forget_keys()
+    # Where a path leads depends on options, which no server changes.
+    middleware._matches.clear()
 
 
 @pytest.fixture

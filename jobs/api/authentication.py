@@ -16,7 +16,8 @@ from rest_framework.authentication import BaseAuthentication
 
 from ..conf import ojs_settings
 from ..database import alias, atomic, connection
-from ..errors import Conflict, KeyExpired, NotAuthenticated, PermissionDenied
+from ..errors import Conflict, KeyExpired, NotAuthenticated
+from ..http.origins import check_page
 from ..models import ApiKey, Protocol, Scope
 from ..timestamps import format_timestamp
 
@@ -39,29 +40,13 @@ class Caller:
     """Primary key of the API key: what both its secrets have in common."""
     is_authenticated: bool = True
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether it speaks for one worker, or for those with a label, and for no others."""
+        return bool(self.worker_id or self.label)
+
     def may(self, scope: str, *, reads: bool = False) -> bool:
         return scope in self.scopes or Scope(scope).is_opened_by(self.scopes, reads=reads)
-
-    def require(self, scope: str, *, reads: bool = False) -> None:
-        """
-        Raises:
-            PermissionDenied: the key was not made for this.
-        """
-        if not self.may(scope, reads=reads):
-            raise PermissionDenied(
-                f"This API key may not do that: it needs the scope '{scope}'.", scope=scope
-            )
-
-    def require_no_project(self) -> None:
-        """
-        Raises:
-            PermissionDenied: the key belongs to a project, and this concerns all of them.
-        """
-        if self.project:
-            raise PermissionDenied(
-                "This API key belongs to a project, and this concerns all of them.",
-                project=self.project,
-            )
 
 
 ANYBODY = Caller(scopes=frozenset(str(scope) for scope in Scope))
@@ -323,6 +308,7 @@ class ApiKeyAuthentication(BaseAuthentication):
             address = request.META.get("REMOTE_ADDR") or ""
             return caller_of(key.strip(), protocol=protocol, address=address), None
         if ojs_settings.ALLOW_ANONYMOUS:
+            check_page(request)
             return ANYBODY, None
         raise NotAuthenticated("An API key is required.")
 
