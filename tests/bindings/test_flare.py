@@ -296,8 +296,8 @@ def test_two_schedules_of_one_type_are_refused_and_neither_is_kept(flare):
     error = reply.json()["error"]
     assert error["details"]["field"] == "recurring_schedules[2].job_type"
     assert error["message"] == (
-        "recurring_schedules[2]: recurring_schedules[0] is a schedule of 'report.generate' too, and "
-        "both would be 'rjob_report.generate'; a job type has one schedule."
+        "recurring_schedules[2]: recurring_schedules[0] is a schedule of 'report.generate' too, "
+        "and both would be 'rjob_report.generate'; a job type has one schedule."
     )
     assert not CronJob.objects.exists()
 
