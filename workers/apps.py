@@ -16,7 +16,7 @@ class WorkersConfig(AppConfig):
     def ready(self) -> None:
         from jobs.labels import translate_labels
 
-        from . import finished_tasks, log  # noqa: F401 (they connect themselves)
+        from . import conformance, finished_tasks, log  # noqa: F401 (they connect themselves)
 
         translate_labels(self)
 
