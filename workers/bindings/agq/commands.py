@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 from django.utils import timezone
@@ -202,9 +203,42 @@ def push(session: Session, key: bytes, *plans: bytes) -> int:
 
 
 def keys_like(session: Session, pattern: bytes) -> list[str]:
-    """KEYS worker:*:alive (AGQ §9.2)"""
+    """KEYS worker:*:alive (AGQ §9.2); any pattern that Redis knows."""
     session.may("")
-    return keys.matching(text(pattern), session.project)
+    return keys.matching(pattern, session.project)
+
+
+def scan(session: Session, cursor: bytes, *options: bytes) -> list[Any]:
+    """SCAN <cursor> [MATCH <pattern>] [COUNT <keys>] [TYPE <type>]
+
+    Raises:
+        Failed: an option is none, or no number.
+    """
+    session.may("")
+    place = _number(cursor, "ERR invalid cursor")
+    pattern, count, kind = b"*", 0, ""
+    if len(options) % 2:
+        raise Failed("ERR syntax error")
+    for word, value in zip(options[::2], options[1::2], strict=True):
+        match word.upper():
+            case b"MATCH":
+                pattern = value
+            case b"COUNT":
+                count = _number(value, "ERR value is not an integer or out of range")
+                if not count:
+                    raise Failed("ERR syntax error")
+            case b"TYPE":
+                kind = text(value).lower()
+            case _:
+                raise Failed("ERR syntax error")
+    following, found = keys.scan(place, pattern, count, session.project, kind)
+    return [str(following), found]
+
+
+def _number(digits: bytes, refusal: str) -> int:
+    if not digits.isdigit() or len(digits) > 20:
+        raise Failed(refusal)
+    return int(digits)
 
 
 def get(session: Session, key: bytes) -> str | None:
@@ -212,14 +246,32 @@ def get(session: Session, key: bytes) -> str | None:
     return keys.get(text(key), session.project)
 
 
-def ttl(session: Session, key: bytes) -> int:
+def type_of(session: Session, key: bytes) -> Status:
     session.may("")
-    return keys.ttl(text(key), session.project)
+    return Status(keys.type_of(text(key), session.project))
+
+
+def ttl(session: Session, key: bytes) -> int:
+    """TTL <key>, in seconds"""
+    session.may("")
+    return keys.time_to_live(text(key), session.project, timedelta(seconds=1))
+
+
+def pttl(session: Session, key: bytes) -> int:
+    """PTTL <key>, in milliseconds"""
+    session.may("")
+    return keys.time_to_live(text(key), session.project, timedelta(milliseconds=1))
 
 
 def exists(session: Session, *names: bytes) -> int:
     session.may("")
-    return sum(keys.ttl(text(name), session.project) != keys.NO_KEY for name in names[:10])
+    return sum(keys.find(text(name), session.project) is not None for name in names)
+
+
+def length(session: Session, key: bytes) -> int:
+    """LLEN queue:<name>: how many jobs can be popped."""
+    session.may("")
+    return keys.length(text(key), session.project)
 
 
 def members(session: Session, key: bytes) -> list[str]:
@@ -244,9 +296,13 @@ COMMANDS: dict[str, Command] = {
     "WORKER.UNREGISTER": (unregister, 1, 1),
     "JOB.UPDATE": (update, 2, 2),
     "LPUSH": (push, 2, 1001),
+    "LLEN": (length, 1, 1),
     "KEYS": (keys_like, 1, 1),
+    "SCAN": (scan, 1, 7),
     "GET": (get, 1, 1),
+    "TYPE": (type_of, 1, 1),
     "TTL": (ttl, 1, 1),
+    "PTTL": (pttl, 1, 1),
     "EXISTS": (exists, 1, 10),
     "SMEMBERS": (members, 1, 1),
 }

@@ -21,9 +21,10 @@ from jobs.errors import OJSError
 from workers.waiting import Look, Waiter
 
 from . import commands, documents, small_talk, verify
-from .commands import COMMANDS
+from .commands import COMMANDS, OK
 from .resp import NO_ITEMS, Encoded, Failed, Parser, ProtocolError, Status, encode
 from .session import NO_AUTH, Session
+from .transaction import ABORTED, AT_ONCE, NO_WATCH, WAITS, Transaction
 
 if TYPE_CHECKING:
     from .server import Server
@@ -39,6 +40,14 @@ SLOWEST_READER = 30.0
 """Seconds a client may leave a reply unread before its connection is closed."""
 LONGEST_BLOCK = 24 * 3600.0
 READ = 64 * 1024
+NOT_CARRIED_OUT = encode(
+    Failed("ERR not carried out: the answers to the commands before are too much for one reply")
+)
+ARGUMENTS = {name: (fewest, most) for name, (_, fewest, most) in COMMANDS.items()} | {
+    "BRPOP": (2, 100),
+    "WORKER.VERIFY": (2, 3),
+}
+"""Command → how many arguments it takes, at least and at most."""
 
 
 class Connection(asyncio.Protocol):
@@ -61,6 +70,10 @@ class Connection(asyncio.Protocol):
         self._deaf = False
         """What arrives cannot be understood any more."""
         self._held = 0
+        self._transaction: Transaction | None = None
+        self._runs_transaction = False
+        self._popped: list[Look] = []
+        """What a transaction that is being carried out has popped, and not yet answered."""
 
     # What the event loop tells us
 
@@ -92,7 +105,7 @@ class Connection(asyncio.Protocol):
             for command in self.parser.feed(data):
                 self._commands.append(command)
                 self._waiting_bytes += sum(map(len, command))
-            self._count(self.parser.held + self._waiting_bytes)
+            self._count(self._unfinished)
             if self._held > READ and self.server.held > ojs_settings.AGQ.MAX_BUFFERED:
                 raise ProtocolError("the server is holding too many unfinished commands")
         except ProtocolError as problem:
@@ -121,6 +134,12 @@ class Connection(asyncio.Protocol):
 
     # What we do
 
+    @property
+    def _unfinished(self) -> int:
+        """Bytes of commands that have come and were not carried out."""
+        put_off = self._transaction.size if self._transaction else 0
+        return self.parser.held + self._waiting_bytes + put_off
+
     def _count(self, held: int) -> None:
         self.server.held += held - self._held
         self._held = held
@@ -148,7 +167,7 @@ class Connection(asyncio.Protocol):
                         await self._may_write.wait()
                 if len(self._commands) < PIPELINED // 2 and self._waiting_bytes <= READ:
                     self._resume()
-            self._count(self.parser.held + self._waiting_bytes)
+            self._count(self._unfinished)
             if self._ends:
                 self.transport.close()
         except TimeoutError:
@@ -161,8 +180,11 @@ class Connection(asyncio.Protocol):
             self._ends = True
             self._commands.clear()
             return encode(Failed(f"ERR Protocol error: {command[1].decode()}"))
+        return await self._answer(name, command[1:])
+
+    async def _answer(self, name: str, arguments: list[bytes]) -> bytes:
         try:
-            reply = await self._reply(name, command[1:])
+            reply = await self._reply(name, arguments)
         except Failed as refusal:
             reply = refusal
             if self.session.failures >= STRANGERS_FAILURES:
@@ -181,6 +203,10 @@ class Connection(asyncio.Protocol):
             self._ends = True
             self._commands.clear()
             return Status("OK")
+        if name == "RESET":
+            return self._reset()
+        if name in AT_ONCE or (self._transaction and not self._runs_transaction):
+            return await self._of_transaction(name, arguments)
         if name in small_talk.WORDS:
             needed, answer = small_talk.WORDS[name]
             if needed and not self.session.is_known:
@@ -192,16 +218,100 @@ class Connection(asyncio.Protocol):
             return await self._pop(arguments)
         if name == "WORKER.VERIFY":
             return await self._verify(arguments)
-        if name not in COMMANDS:
+        self._check(name, arguments)
+        if name == "WORKER.REGISTER":
+            return await self._register(arguments[0])
+        return await self.server.in_thread(COMMANDS[name][0], self.session, *arguments)
+
+    def _check(self, name: str, arguments: list[bytes]) -> None:
+        """
+        Raises:
+            Failed: there is no such command, or it takes fewer arguments, or more.
+        """
+        if name in small_talk.WORDS or name == "HELLO":
+            return
+        if name not in ARGUMENTS:
             if not self.session.is_known:
                 raise Failed(NO_AUTH)
             raise Failed(f"ERR unknown command '{name[:64]}'")
-        function, fewest, most = COMMANDS[name]
+        fewest, most = ARGUMENTS[name]
         if not fewest <= len(arguments) <= most:
             raise Failed(f"ERR wrong number of arguments for '{name.lower()}' command")
-        if name == "WORKER.REGISTER":
-            return await self._register(arguments[0])
-        return await self.server.in_thread(function, self.session, *arguments)
+
+    async def _of_transaction(self, name: str, arguments: list[bytes]) -> Any:
+        """MULTI, EXEC and the like, and what is put off between the two."""
+        if not self.session.is_known and name != "AUTH":
+            raise Failed(NO_AUTH)
+        if arguments and name in AT_ONCE and name != "WATCH":
+            raise self._broken(f"ERR wrong number of arguments for '{name.lower()}' command")
+        waiting = self._transaction
+        if name == "WATCH":
+            raise Failed("ERR WATCH inside MULTI is not allowed" if waiting else NO_WATCH)
+        if name == "UNWATCH":
+            return OK
+        if name == "MULTI":
+            if waiting is not None:
+                raise Failed("ERR MULTI calls can not be nested")
+            self._transaction = Transaction(ojs_settings.AGQ.MAX_COMMAND)
+            return OK
+        if waiting is None:
+            raise Failed(f"ERR {name} without MULTI")
+        if name == "DISCARD":
+            self._transaction = None
+            return OK
+        if name == "EXEC":
+            return await self._execute(waiting)
+        try:
+            self._check(name, arguments)
+        except Failed as refusal:
+            raise self._broken(str(refusal)) from None
+        if name in WAITS:
+            raise self._broken(f"ERR {name} waits for an answer, and cannot be put off by MULTI")
+        return waiting.add([name.encode("latin-1"), *arguments])
+
+    def _broken(self, refusal: str) -> Failed:
+        """A refusal of what cannot be put off: of the others none is carried out either."""
+        if self._transaction:
+            self._transaction.give_up()
+        return Failed(refusal)
+
+    async def _execute(self, waiting: Transaction) -> Encoded:
+        """Carry out what was put off, in order; what fails is an answer like any other.
+
+        Raises:
+            Failed: something was refused when it came.
+        """
+        if waiting.is_broken:
+            self._transaction = None
+            raise Failed(ABORTED)
+        answers: list[bytes] = []
+        size, most = 0, ojs_settings.AGQ.MAX_COMMAND
+        self._runs_transaction = True
+        try:
+            for name, *arguments in waiting.commands:
+                if size > most or self.session.failures >= STRANGERS_FAILURES:
+                    answers.append(NOT_CARRIED_OUT)
+                    continue
+                answers.append(await self._answer(name.decode("latin-1"), arguments))
+                size += len(answers[-1])
+        except asyncio.CancelledError:
+            for found in self._popped:
+                self.server.keep(self._give_back(found))
+            raise
+        finally:
+            self._transaction, self._runs_transaction = None, False
+            self._popped.clear()
+        return Encoded(b"*%d\r\n%b" % (len(answers), b"".join(answers)))
+
+    def _reset(self) -> Status:
+        """RESET: as a connection that was opened just now."""
+        if self.server.registered.get(self.session.worker_id) is self:
+            del self.server.registered[self.session.worker_id]
+        failures = self.session.failures
+        self.session = Session(self.session.number, failures=failures)
+        self.parser.limit = STRANGERS_COMMAND
+        self._transaction = None
+        return Status("RESET")
 
     async def _register(self, document: bytes) -> Any:
         if not self.session.is_known:
@@ -229,8 +339,7 @@ class Connection(asyncio.Protocol):
         return small_talk.greeting(self.session)
 
     async def _verify(self, arguments: list[bytes]) -> Any:
-        if not 2 <= len(arguments) <= 3:
-            raise Failed("ERR wrong number of arguments for 'worker.verify' command")
+        self._check("WORKER.VERIFY", arguments)
         question = await self.server.in_thread(commands.verify_begin, self.session, *arguments)
         if len(arguments) == 3:
             await self.server.hub.ring_for(arguments[2].decode())
@@ -244,8 +353,7 @@ class Connection(asyncio.Protocol):
 
     async def _pop(self, arguments: list[bytes]) -> Any:
         """BRPOP queue:<name> [queue:<name> …] <timeout>; 0 waits for ever."""
-        if not 2 <= len(arguments) <= 100:
-            raise Failed("ERR wrong number of arguments for 'brpop' command")
+        self._check("BRPOP", arguments)
         seconds = small_talk.seconds(arguments[-1])
         queues = list(dict.fromkeys(commands.queue_name(key) for key in arguments[:-1]))
         self.is_blocked = True
@@ -255,6 +363,8 @@ class Connection(asyncio.Protocol):
             self.is_blocked = False
         if found is None:
             return NO_ITEMS if self.session.resp == 2 else None
+        if self._runs_transaction:
+            self._popped.append(found)
         job = found.jobs[0]
         return [f"queue:{job.queue}", documents.pulled(job)]
 
@@ -268,7 +378,7 @@ class Connection(asyncio.Protocol):
         if found.jobs:
             return found
         left = min(deadline - time.monotonic(), LONGEST_BLOCK)
-        if left <= 0 or self._ends or self.server.is_ending:
+        if left <= 0 or self._ends or self._runs_transaction or self.server.is_ending:
             return None
         waiter = Waiter(self.session.worker_id, lambda: self._look(queues), self._give_back)
         alike = (found.able, self.session.project)

@@ -84,7 +84,7 @@ class Formatter(argparse.RawDescriptionHelpFormatter, DjangoHelpFormatter):
 class Parser(CommandParser):
     """Wrong arguments have their exit code under `call_command` too."""
 
-    def error(self, message: str) -> NoReturn:
+    def error(self, message: str) -> Any:
         if not self.called_from_command_line:
             raise CommandError(f"Error: {message}", returncode=WRONG)
         super().error(message)
