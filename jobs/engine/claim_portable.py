@@ -99,7 +99,7 @@ def claim_chosen(
         return []
     with atomic():
         chosen = Job.objects.filter(pk__in=ids)
-        # Told before the attempt is counted, as by the timer.
+        # Recorded as it is before the attempt is counted, as by the timer.
         was_due = dict(chosen.due().values_list("pk", "attempt"))
         if was_due:
             chosen.filter(pk__in=was_due).transition(

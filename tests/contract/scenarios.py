@@ -293,7 +293,7 @@ def keep_a_job_alive(world: World) -> None:
 def live_in_a_project(world: World) -> None:
     new = [new_job({"type": "ours", "args": []}, timezone.now())]
     world.do(engine.enqueue, give(new, "acme"))
-    world.enqueue({"type": "nobodys"})
+    world.enqueue({"type": "unowned"})
     (job,) = take(world, project="acme", count=5)
     world.do(protocol.ack, [Completion(job, worker_id="w")], project="other")
     world.do(protocol.ack, [Completion(job, worker_id="w")], project="acme")

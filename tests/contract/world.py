@@ -69,7 +69,7 @@ TABLES: tuple[type[models.Model], ...] = (
 
 
 class World:
-    """A scenario on its way: what was done, and what was answered and told."""
+    """A scenario on its way: what was done, and what was answered and recorded."""
 
     def __init__(self) -> None:
         self.start = timezone.now()
@@ -128,7 +128,7 @@ class World:
         fresh = list(Event.objects.filter(pk__gt=self._seen).order_by("pk"))
         self._seen = max((event.pk for event in fresh), default=self._seen)
         rows = [self.row(event) for event in fresh]
-        # What one statement tells of several has no order, what it tells of one has.
+        # What one statement says of several has no order, what it says of one has.
         return sorted(rows, key=lambda row: row["subject"])
 
     def record(self) -> dict[str, Any]:
@@ -236,5 +236,5 @@ def written(value: Any) -> str:
 
 
 def kinds(record: dict[str, Any]) -> Counter[str]:
-    """How often each kind of event was told."""
+    """How often each kind of event was recorded."""
     return Counter(event["type"] for step in record["steps"] for event in step["events"])

@@ -22,7 +22,7 @@ NO_WATCH = (
 AT_ONCE = frozenset({"MULTI", "EXEC", "DISCARD", "WATCH", "UNWATCH", "QUIT", "RESET"})
 """What is never put off."""
 WAITS = frozenset({"WORKER.VERIFY"})
-"""What only makes sense where it may wait for somebody."""
+"""What only makes sense where it may wait for a worker."""
 
 
 @dataclass(slots=True)

@@ -48,7 +48,7 @@ HELP = {
     "drain": "a few at a time: quiet, wait until idle, terminate",
     "status": "list them",
 }
-REFUSED, WRONG, TIMED_OUT, NOBODY = 1, 2, 3, 4
+REFUSED, WRONG, TIMED_OUT, NO_MATCH = 1, 2, 3, 4
 LOOK_EVERY = 0.5
 """Seconds between two looks while waiting."""
 
@@ -127,7 +127,7 @@ class Command(BaseCommand):
         if selector.is_empty and not options["all"]:
             self._fail("Say which workers: --label, --host, …; or --all.", WRONG)
         if not selector.workers().exists():
-            self._fail("No live worker matches.", NOBODY)
+            self._fail("No live worker matches.", NO_MATCH)
         if verb == "drain":
             self._drain(selector)
         else:
@@ -277,7 +277,7 @@ def _selection(parser: Any) -> None:
 def _drain_options(parser: Any) -> None:
     parser.add_argument(
         "--max-unavailable",
-        type=_readable(lambda text: drain.amount(text, 0, "--max-unavailable", up=False)),
+        type=_readable(lambda text: drain.amount(text, 0, "max-unavailable", up=False)),
         default="1",
         metavar="N|N%",
         help="how many at a time (default: 1)",
@@ -299,11 +299,11 @@ HEADER = ("WORKER", "HOST", "CONDITION", "JOBS", "HEARTBEAT", "LABELS")
 
 
 def _line(worker: Any) -> tuple[str, ...]:
-    told = "" if worker.desired_state == worker.state else f" → {worker.desired_state}"
+    asked = "" if worker.desired_state == worker.state else f" → {worker.desired_state}"
     return (
         worker.pk,
         worker.hostname or "-",
-        f"{worker.condition}{told}",
+        f"{worker.condition}{asked}",
         f"{worker.in_hand}/{worker.concurrency or '?'}",
         f"{max(0, round((worker.now - worker.last_heartbeat_at).total_seconds()))} s ago",
         " ".join(worker.labels) or "-",
