@@ -68,10 +68,13 @@ def forgetful_process() -> Iterator[None]:
     """Forget what a server process remembers of rows: they go when the test ends."""
     from jobs.api.authentication import forget_keys
     from jobs.engine import forget_queues
+    from ojs_project import middleware
 
     yield
     forget_queues()
     forget_keys()
+    # Where a path leads depends on options, which no server changes.
+    middleware._matches.clear()
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from jobs import wakeup
+from jobs.api.authentication import Caller
 from jobs.conf import ojs_settings
 from jobs.errors import OJSError
 from workers.waiting import Look, Waiter
@@ -23,10 +24,12 @@ from workers.waiting import Look, Waiter
 from . import commands, documents, small_talk, verify
 from .commands import COMMANDS, OK
 from .resp import NO_ITEMS, Encoded, Failed, Parser, ProtocolError, Status, encode
-from .session import NO_AUTH, Session
+from .session import NO_AUTH, Revoked, Session
 from .transaction import ABORTED, AT_ONCE, NO_WATCH, WAITS, Transaction
 
 if TYPE_CHECKING:
+    from jobs.access import Command
+
     from .server import Server
 
 logger = logging.getLogger("workers.agq")
@@ -40,12 +43,15 @@ SLOWEST_READER = 30.0
 """Seconds a client may leave a reply unread before its connection is closed."""
 LONGEST_BLOCK = 24 * 3600.0
 READ = 64 * 1024
+WORDS = frozenset(commands.known())
 NOT_CARRIED_OUT = encode(
     Failed("ERR not carried out: the answers to the commands before are too much for one reply")
 )
 ARGUMENTS = {name: (fewest, most) for name, (_, fewest, most) in COMMANDS.items()} | {
     "BRPOP": (2, 100),
     "WORKER.VERIFY": (2, 3),
+    "WATCH": (1, 1000),
+    **dict.fromkeys(("MULTI", "EXEC", "DISCARD", "UNWATCH", "RESET"), (0, 0)),
 }
 """Command → how many arguments it takes, at least and at most."""
 
@@ -79,6 +85,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
+        self.session.address = str((transport.get_extra_info("peername") or ("",))[0])
         if len(self.server.connections) >= ojs_settings.AGQ.MAX_CONNECTIONS:
             transport.write(encode(Failed("ERR max number of clients reached")))
             transport.close()
@@ -125,6 +132,25 @@ class Connection(asyncio.Protocol):
         return False
 
     is_blocked = False
+
+    @property
+    def key(self) -> str:
+        return self.session.key
+
+    def renew(self, caller: Caller | None) -> None:
+        """Its key was looked at again: go on as what it is now."""
+        is_idle = self.working is None or self.working.done()
+        if caller is not None and caller != self.session.caller:
+            self.session.caller = caller
+            if self.is_blocked:
+                # The look that follows says whether it may still wait for this.
+                self.server.keep(self.server.hub.ring_for(self.session.worker_id))
+        elif caller is None and (is_idle or self.is_blocked) and not self.transport.is_closing():
+            # Otherwise the command in hand, or the next one, is refused.
+            self._ends = True
+            self._commands.clear()
+            self.transport.write(encode(Revoked(), self.session.resp))
+            self.transport.close()
 
     def pause_writing(self) -> None:
         self._may_write.clear()
@@ -185,6 +211,10 @@ class Connection(asyncio.Protocol):
     async def _answer(self, name: str, arguments: list[bytes]) -> bytes:
         try:
             reply = await self._reply(name, arguments)
+        except Revoked as refusal:
+            reply = refusal
+            self._ends = True
+            self._commands.clear()
         except Failed as refusal:
             reply = refusal
             if self.session.failures >= STRANGERS_FAILURES:
@@ -199,51 +229,64 @@ class Connection(asyncio.Protocol):
         return reply if isinstance(reply, Encoded) else encode(reply, self.session.resp)
 
     async def _reply(self, name: str, arguments: list[bytes]) -> Any:
+        try:
+            declared = self._check(name, arguments)
+        except (Failed, OJSError):
+            # What is refused as it comes cannot be put off: then none of it is carried out.
+            if self._puts_off and self._transaction:
+                self._transaction.give_up()
+            raise
         if name == "QUIT":
             self._ends = True
             self._commands.clear()
             return Status("OK")
         if name == "RESET":
             return self._reset()
-        if name in AT_ONCE or (self._transaction and not self._runs_transaction):
+        if name in AT_ONCE:
+            await self.server.in_thread(self.session.look_again)
+        if name in AT_ONCE or self._puts_off:
             return await self._of_transaction(name, arguments)
         if name in small_talk.WORDS:
-            needed, answer = small_talk.WORDS[name]
-            if needed and not self.session.is_known:
-                raise Failed(NO_AUTH)
-            return answer(self.session, arguments)
+            if self.session.key and not (declared and declared.is_open):
+                await self.server.in_thread(self.session.look_again)
+            return small_talk.WORDS[name](self.session, arguments)
         if name == "HELLO":
             return await self._hello(arguments)
         if name == "BRPOP":
             return await self._pop(arguments)
         if name == "WORKER.VERIFY":
             return await self._verify(arguments)
-        self._check(name, arguments)
         if name == "WORKER.REGISTER":
             return await self._register(arguments[0])
-        return await self.server.in_thread(COMMANDS[name][0], self.session, *arguments)
+        return await self.server.in_thread(commands.carry_out, self.session, name, *arguments)
 
-    def _check(self, name: str, arguments: list[bytes]) -> None:
-        """
+    def _check(self, name: str, arguments: list[bytes]) -> Command | None:
+        """Return what is declared of a command.
+
         Raises:
-            Failed: there is no such command, or it takes fewer arguments, or more.
+            Failed: there is no such command, or it takes fewer arguments, or more, or a key.
+            PermissionDenied: the key was not made for this.
         """
-        if name in small_talk.WORDS or name == "HELLO":
-            return
-        if name not in ARGUMENTS:
+        if name not in WORDS:
             if not self.session.is_known:
                 raise Failed(NO_AUTH)
             raise Failed(f"ERR unknown command '{name[:64]}'")
-        fewest, most = ARGUMENTS[name]
+        declared = commands.rule(name)
+        self.session.entitle(declared)
+        fewest, most = ARGUMENTS.get(name, (0, len(arguments)))
         if not fewest <= len(arguments) <= most:
             raise Failed(f"ERR wrong number of arguments for '{name.lower()}' command")
+        if self._puts_off and name in WAITS:
+            raise Failed(f"ERR {name} waits for an answer, and cannot be put off by MULTI")
+        return declared
+
+    @property
+    def _puts_off(self) -> bool:
+        """Whether commands are put off until EXEC."""
+        return self._transaction is not None and not self._runs_transaction
 
     async def _of_transaction(self, name: str, arguments: list[bytes]) -> Any:
         """MULTI, EXEC and the like, and what is put off between the two."""
-        if not self.session.is_known and name != "AUTH":
-            raise Failed(NO_AUTH)
-        if arguments and name in AT_ONCE and name != "WATCH":
-            raise self._broken(f"ERR wrong number of arguments for '{name.lower()}' command")
         waiting = self._transaction
         if name == "WATCH":
             raise Failed("ERR WATCH inside MULTI is not allowed" if waiting else NO_WATCH)
@@ -261,19 +304,7 @@ class Connection(asyncio.Protocol):
             return OK
         if name == "EXEC":
             return await self._execute(waiting)
-        try:
-            self._check(name, arguments)
-        except Failed as refusal:
-            raise self._broken(str(refusal)) from None
-        if name in WAITS:
-            raise self._broken(f"ERR {name} waits for an answer, and cannot be put off by MULTI")
         return waiting.add([name.encode("latin-1"), *arguments])
-
-    def _broken(self, refusal: str) -> Failed:
-        """A refusal of what cannot be put off: of the others none is carried out either."""
-        if self._transaction:
-            self._transaction.give_up()
-        return Failed(refusal)
 
     async def _execute(self, waiting: Transaction) -> Encoded:
         """Carry out what was put off, in order; what fails is an answer like any other.
@@ -307,20 +338,17 @@ class Connection(asyncio.Protocol):
         """RESET: as a connection that was opened just now."""
         if self.server.registered.get(self.session.worker_id) is self:
             del self.server.registered[self.session.worker_id]
-        failures = self.session.failures
-        self.session = Session(self.session.number, failures=failures)
+        self.session.reset()
         self.parser.limit = STRANGERS_COMMAND
         self._transaction = None
         return Status("RESET")
 
     async def _register(self, document: bytes) -> Any:
-        if not self.session.is_known:
-            raise Failed(NO_AUTH)
         worker_id = documents.read(document, "worker").get("worker_id")
         first = self.server.registered.get(worker_id) if isinstance(worker_id, str) else None
         resume = first is None or first is self or first.transport.is_closing()
         reply = await self.server.in_thread(
-            lambda: commands.register(self.session, document, resume=resume)
+            lambda: commands.carry_out(self.session, "WORKER.REGISTER", document, resume=resume)
         )
         if not self.transport.is_closing():
             self.server.registered[self.session.worker_id] = self
@@ -330,7 +358,7 @@ class Connection(asyncio.Protocol):
         """HELLO [2|3 [AUTH <user> <key>] [SETNAME <name>]]"""
         version, login, name = small_talk.hello(arguments)
         if login is not None:
-            await self.server.in_thread(commands.auth, self.session, *login)
+            await self.server.in_thread(commands.carry_out, self.session, "AUTH", *login)
         if not self.session.is_known:
             raise Failed(NO_AUTH)
         if name is not None:
@@ -339,7 +367,6 @@ class Connection(asyncio.Protocol):
         return small_talk.greeting(self.session)
 
     async def _verify(self, arguments: list[bytes]) -> Any:
-        self._check("WORKER.VERIFY", arguments)
         question = await self.server.in_thread(commands.verify_begin, self.session, *arguments)
         if len(arguments) == 3:
             await self.server.hub.ring_for(arguments[2].decode())
@@ -353,7 +380,6 @@ class Connection(asyncio.Protocol):
 
     async def _pop(self, arguments: list[bytes]) -> Any:
         """BRPOP queue:<name> [queue:<name> …] <timeout>; 0 waits for ever."""
-        self._check("BRPOP", arguments)
         seconds = small_talk.seconds(arguments[-1])
         queues = list(dict.fromkeys(commands.queue_name(key) for key in arguments[:-1]))
         self.is_blocked = True

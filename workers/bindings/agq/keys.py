@@ -15,6 +15,7 @@ from typing import Any
 
 from django.utils import timezone
 
+from jobs.api.authentication import ANYBODY, Caller
 from jobs.api.base import dumps
 from jobs.identifiers import parse_uuid
 from jobs.validation import QUEUE_PATTERN
@@ -46,10 +47,10 @@ class Held:
     """How long it will; None if it stays."""
 
 
-def _worker_part(worker_id: str, part: str, project: str) -> Held | None:
+def _worker_part(worker_id: str, part: str, caller: Caller) -> Held | None:
     if not WORKER_ID.fullmatch(worker_id) or part not in PARTS:
         return None
-    worker = directory.find(worker_id, project)
+    worker = directory.find(worker_id, caller)
     if worker is None or (part != "alive" and worker.protocol != "agq"):
         return None
     if part == "metadata":
@@ -71,115 +72,115 @@ def _until(value: str, end: Any) -> Held | None:
     return Held(STRING, value, left) if left > timedelta(0) else None
 
 
-def _claim(text: str, project: str) -> Held | None:
+def _claim(text: str, caller: Caller) -> Held | None:
     job_id = parse_uuid(text)
-    job = directory.job(job_id, project) if job_id else None
+    job = directory.job(job_id, caller) if job_id else None
     if job is None or not job.reserved_by or job.reserved_until is None:
         return None
     left = max(timedelta(0), job.reserved_until - timezone.now())
     return Held(STRING, job.reserved_by, left)
 
 
-def find(key: str, project: str = "") -> Held | None:
+def find(key: str, caller: Caller = ANYBODY) -> Held | None:
     """What stands under a key; None if there is no such key."""
     space, _, rest = key.partition(":")
     name, _, part = rest.rpartition(":")
     if space == "worker":
-        return _worker_part(name, part, project)
+        return _worker_part(name, part, caller)
     if space == "job":
-        return _claim(name, project) if part == "worker" else None
+        return _claim(name, caller) if part == "worker" else None
     if space == "capability":
-        return Held(SET) if _members(key, project) else None
+        return Held(SET) if _members(key, caller) else None
     if space == "queue" and QUEUE_PATTERN.fullmatch(rest):
-        return Held(LIST) if directory.available_in(rest, project, most=1) else None
+        return Held(LIST) if directory.available_in(rest, caller.project, most=1) else None
     return None
 
 
-def _of_kind(key: str, kind: str, project: str) -> Held | None:
+def _of_kind(key: str, kind: str, caller: Caller) -> Held | None:
     """
     Raises:
         Failed: it is there, and of another kind.
     """
-    held = find(key, project)
+    held = find(key, caller)
     if held is not None and held.kind != kind:
         raise Failed(WRONG_TYPE)
     return held
 
 
-def get(key: str, project: str = "") -> str | None:
+def get(key: str, caller: Caller = ANYBODY) -> str | None:
     """
     Raises:
         Failed: it is a set or a list.
     """
-    held = _of_kind(key, STRING, project)
+    held = _of_kind(key, STRING, caller)
     return None if held is None else held.value
 
 
-def type_of(key: str, project: str = "") -> str:
-    held = find(key, project)
+def type_of(key: str, caller: Caller = ANYBODY) -> str:
+    held = find(key, caller)
     return "none" if held is None else held.kind
 
 
-def time_to_live(key: str, project: str, unit: timedelta) -> int:
+def time_to_live(key: str, caller: Caller, unit: timedelta) -> int:
     """How many units of time a key has left, a begun one counted: none that lives has 0 left."""
-    held = find(key, project)
+    held = find(key, caller)
     if held is None:
         return NO_KEY
     return NO_EXPIRY if held.left is None else -(-held.left // unit)
 
 
-def length(key: str, project: str = "") -> int:
+def length(key: str, caller: Caller = ANYBODY) -> int:
     """LLEN queue:<name>: how many jobs can be popped; 0 where there is no such key.
 
     Raises:
         Failed: it is no list.
     """
-    if _of_kind(key, LIST, project) is None:
+    if _of_kind(key, LIST, caller) is None:
         return 0
-    return directory.available_in(key.removeprefix("queue:"), project)
+    return directory.available_in(key.removeprefix("queue:"), caller.project)
 
 
-def members(key: str, project: str = "") -> Members:
+def members(key: str, caller: Caller = ANYBODY) -> Members:
     """SMEMBERS capability:<tool>:workers: the active workers that have it.
 
     Raises:
         Failed: it is no set.
     """
-    return Members() if _of_kind(key, SET, project) is None else _members(key, project)
+    return Members() if _of_kind(key, SET, caller) is None else _members(key, caller)
 
 
-def _members(key: str, project: str) -> Members:
+def _members(key: str, caller: Caller) -> Members:
     if not (key.startswith("capability:") and key.endswith(":workers")):
         return Members()
     tool = key.removeprefix("capability:").removesuffix(":workers")
-    return Members(directory.active(tool, project)) if tool else Members()
+    return Members(directory.active(tool, caller)) if tool else Members()
 
 
 # All keys
 
 
-def _workers(project: str) -> Iterator[str]:
-    for worker in directory.active(project=project):
+def _workers(caller: Caller) -> Iterator[str]:
+    for worker in directory.active(caller=caller):
         yield f"worker:{worker}:alive"
-    for worker in directory.registered("agq", project):
+    for worker in directory.registered("agq", caller):
         yield f"worker:{worker}:metadata"
-    for worker in directory.measured("agq", STATS_TTL, project):
+    for worker in directory.measured("agq", STATS_TTL, caller):
         yield f"worker:{worker}:stats"
 
 
-def _capabilities(project: str) -> Iterator[str]:
-    return (f"capability:{word}:workers" for word in directory.capabilities(project))
+def _capabilities(caller: Caller) -> Iterator[str]:
+    return (f"capability:{word}:workers" for word in directory.capabilities(caller))
 
 
-def _queues(project: str) -> Iterator[str]:
-    return (f"queue:{name}" for name in directory.queues_with_work(project))
+def _queues(caller: Caller) -> Iterator[str]:
+    return (f"queue:{name}" for name in directory.queues_with_work(caller.project))
 
 
-def _claims(project: str) -> Iterator[str]:
-    return (f"job:{job_id}:worker" for job_id in directory.claimed(project))
+def _claims(caller: Caller) -> Iterator[str]:
+    return (f"job:{job_id}:worker" for job_id in directory.claimed(caller))
 
 
-SPACES: tuple[tuple[bytes, str, Callable[[str], Iterable[str]]], ...] = (
+SPACES: tuple[tuple[bytes, str, Callable[[Caller], Iterable[str]]], ...] = (
     (b"worker:", STRING, _workers),
     (b"capability:", SET, _capabilities),
     (b"queue:", LIST, _queues),
@@ -189,7 +190,7 @@ SPACES: tuple[tuple[bytes, str, Callable[[str], Iterable[str]]], ...] = (
 kind at most."""
 
 
-def matching(pattern: bytes, project: str = "", kind: str = "") -> list[str]:
+def matching(pattern: bytes, caller: Caller = ANYBODY, kind: str = "") -> list[str]:
     """KEYS: the keys that a pattern finds; those of one kind if it is given.
 
     Raises:
@@ -203,12 +204,12 @@ def matching(pattern: bytes, project: str = "", kind: str = "") -> list[str]:
     found: list[str] = []
     for space, held, all_keys in SPACES:
         if kind in ("", held) and (space.startswith(begins) or begins.startswith(space)):
-            found += [key for key in all_keys(project) if matches(key.encode())]
+            found += [key for key in all_keys(caller) if matches(key.encode())]
     return found
 
 
 def scan(
-    cursor: int, pattern: bytes, count: int, project: str = "", kind: str = ""
+    cursor: int, pattern: bytes, count: int, caller: Caller = ANYBODY, kind: str = ""
 ) -> tuple[int, list[str]]:
     """SCAN: one page of the keys, and the cursor of the next; 0 at the end.
 
@@ -218,7 +219,7 @@ def scan(
     Raises:
         Failed: the pattern is too long.
     """
-    keys = sorted((_place(key), key) for key in matching(pattern, project, kind))
+    keys = sorted((_place(key), key) for key in matching(pattern, caller, kind))
     rest = [found for found in keys if found[0] > cursor]
     page = rest[: max(count, PAGE)]
     # Those that share the last place come with it: the next page begins after it.

@@ -14,6 +14,7 @@ from jobs import wakeup
 from jobs.conf import ojs_settings
 from jobs.database import borrowed, is_postgresql
 from jobs.endpoints import url_of
+from workers import keyed
 from workers.presence import announced
 from workers.waiting import Hub
 
@@ -64,6 +65,7 @@ class Server:
         is_postgres = await self.in_thread(is_postgresql)
         pause = math.inf if is_postgres else wakeup.SHORT_POLL
         self._ticking = self.loop.create_task(self.hub.look_now_and_then(pause))
+        self._watching = self.loop.create_task(keyed.watch(self.connections, self.in_thread))
         address = self._listening.sockets[0].getsockname()
         url = url_of("redis", host, address[1], public=ojs_settings.AGQ.URL)
         await self._announced.enter_async_context(announced(self.in_thread, "agq", url))
@@ -75,6 +77,7 @@ class Server:
         if self._listening is not None:
             self._listening.close()
         self._ticking.cancel()
+        self._watching.cancel()
         await self._announced.aclose()
         working = [one.working for one in self.connections if one.working is not None]
         for connection in list(self.connections):
