@@ -89,8 +89,11 @@ def reclaim_orphans() -> int:
             .order_by("pk")
             .select_for_update(skip_locked=skip)
         )
-        ids = list(gone.values_list("pk", flat=True)[:BATCH_SIZE])
-        return engine.reclaim(held.filter(reserved_by__in=ids), engine.WORKER_DEATH) if ids else 0
+        dead: list[Any] = list(gone.annotate(now=Now())[:BATCH_SIZE])
+        if not dead:
+            return 0
+        silent = {worker.pk: worker.silence_at(worker.now) for worker in dead}
+        return engine.reclaim(held.filter(reserved_by__in=silent), engine.WORKER_DEATH, silent)
 
 
 def expire_reservations() -> int:

@@ -48,9 +48,13 @@ def errors_of(job: Job) -> list[dict[str, Any]]:
 
 
 def result_metadata(job: Job) -> dict[str, Any]:
-    """When the result was stored, until when it stays, and its size (§6.2)."""
+    """When the result was stored, until when it stays, and its size (§6.2).
+
+    Of a job that was discarded without one, nothing was stored.
+    """
     expires_at = result_expires_at(job)
-    if job.finished_at is None or expires_at is None:
+    has_one = job.state == State.COMPLETED or job.result is not None
+    if not has_one or job.finished_at is None or expires_at is None:
         return {}
     known: dict[str, Any] = {
         "result_stored_at": format_timestamp(job.finished_at),

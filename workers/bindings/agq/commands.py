@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from functools import cache
 from typing import Any
 
@@ -23,6 +24,7 @@ from workers.waiting import Look
 from . import documents, keys, small_talk, verify
 from .resp import Failed, Status
 from .session import Session, valid_worker_id
+from .transaction import AT_ONCE
 
 OK = Status("OK")
 QUEUE = "queue:"
@@ -201,20 +203,67 @@ def push(session: Session, key: bytes, *plans: bytes) -> int:
 
 
 def keys_like(session: Session, pattern: bytes) -> list[str]:
-    """KEYS worker:*:alive (AGQ §9.2)"""
-    return keys.matching(text(pattern), session.speaker)
+    """KEYS worker:*:alive (AGQ §9.2); any pattern that Redis knows."""
+    return keys.matching(pattern, session.speaker)
+
+
+def scan(session: Session, cursor: bytes, *options: bytes) -> list[Any]:
+    """SCAN <cursor> [MATCH <pattern>] [COUNT <keys>] [TYPE <type>]
+
+    Raises:
+        Failed: an option is none, or no number.
+    """
+    place = _number(cursor, "ERR invalid cursor")
+    pattern, count, kind = b"*", 0, ""
+    if len(options) % 2:
+        raise Failed("ERR syntax error")
+    for word, value in zip(options[::2], options[1::2], strict=True):
+        match word.upper():
+            case b"MATCH":
+                pattern = value
+            case b"COUNT":
+                count = _number(value, "ERR value is not an integer or out of range")
+                if not count:
+                    raise Failed("ERR syntax error")
+            case b"TYPE":
+                kind = text(value).lower()
+            case _:
+                raise Failed("ERR syntax error")
+    following, found = keys.scan(place, pattern, count, session.speaker, kind)
+    return [str(following), found]
+
+
+def _number(digits: bytes, refusal: str) -> int:
+    if not digits.isdigit() or len(digits) > 20:
+        raise Failed(refusal)
+    return int(digits)
 
 
 def get(session: Session, key: bytes) -> str | None:
     return keys.get(text(key), session.speaker)
 
 
+def type_of(session: Session, key: bytes) -> Status:
+    return Status(keys.type_of(text(key), session.speaker))
+
+
 def ttl(session: Session, key: bytes) -> int:
-    return keys.ttl(text(key), session.speaker)
+    """TTL <key>, in seconds"""
+    return keys.time_to_live(text(key), session.speaker, timedelta(seconds=1))
+
+
+def pttl(session: Session, key: bytes) -> int:
+    """PTTL <key>, in milliseconds"""
+    return keys.time_to_live(text(key), session.speaker, timedelta(milliseconds=1))
 
 
 def exists(session: Session, *names: bytes) -> int:
-    return sum(keys.ttl(text(name), session.speaker) != keys.NO_KEY for name in names[:10])
+    return sum(keys.find(text(name), session.speaker) is not None for name in names)
+
+
+def length(session: Session, key: bytes) -> int:
+    """LLEN queue:<name>: how many jobs can be popped."""
+    return keys.length(text(key), session.speaker)
 
 
 def members(session: Session, key: bytes) -> list[str]:
@@ -238,9 +287,13 @@ COMMANDS: dict[str, tuple[Callable[..., Any], int, int]] = {
     "WORKER.UNREGISTER": (unregister, 1, 1),
     "JOB.UPDATE": (update, 2, 2),
     "LPUSH": (push, 2, 1001),
+    "LLEN": (length, 1, 1),
     "KEYS": (keys_like, 1, 1),
+    "SCAN": (scan, 1, 7),
     "GET": (get, 1, 1),
+    "TYPE": (type_of, 1, 1),
     "TTL": (ttl, 1, 1),
+    "PTTL": (pttl, 1, 1),
     "EXISTS": (exists, 1, 10),
     "SMEMBERS": (members, 1, 1),
 }
@@ -253,7 +306,7 @@ GREETINGS = ("HELLO", "QUIT")
 
 def known() -> list[str]:
     """All words there are."""
-    return [*COMMANDS, *small_talk.WORDS, *WAITING, *GREETINGS]
+    return [*COMMANDS, *small_talk.WORDS, *WAITING, *GREETINGS, *sorted(AT_ONCE - {"QUIT"})]
 
 
 @cache

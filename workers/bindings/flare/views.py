@@ -45,18 +45,22 @@ def answer_error(problem: Exception, context: dict[str, Any]) -> Response:
     if not isinstance(problem, OJSError):
         return base.answer_error(problem, context)
     request = context["request"]
+    status, document = refusal(problem, base.request_id(request), retryable=problem.retryable)
+    response = base.error_response(request, problem, status=status)
+    response.content = base.dumps({"error": document})
+    return response
+
+
+def refusal(problem: OJSError, identifier: str, *, retryable: bool) -> tuple[int, dict[str, Any]]:
+    """Return the status and the error of an answer; `identifier` is that of the request."""
     status, code = next(
         ((status, code) for kind, status, code in WORDS if isinstance(problem, kind)),
         (base.status_of(problem), problem.code),
     )
-    document = base.error_document(
-        problem, base.request_id(request), retryable=problem.retryable
-    ) | {"code": code}
+    document = base.error_document(problem, identifier, retryable=retryable) | {"code": code}
     for name in ("docs_url", "doc_url", "type", "hint"):
         document.pop(name, None)
-    response = base.error_response(request, problem, status=status)
-    response.content = base.dumps({"error": _in_flare_ids(document)})
-    return response
+    return status, _in_flare_ids(document)
 
 
 def _in_flare_ids(document: dict[str, Any]) -> dict[str, Any]:
