@@ -9,10 +9,11 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ojs_project.settings")
 
 project = get_wsgi_application()
 
-# It reads the settings.
+# They read the settings.
+from .body_deadline import BodyDeadline  # noqa: E402
 from .short_way import ShortWay  # noqa: E402
 
-application = ShortWay(project)
+application = BodyDeadline(ShortWay(project))
 
 # What has been imported stays: the garbage collector need not go through it again and again.
 gc.collect()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Any, ClassVar, NamedTuple
 
@@ -12,16 +11,14 @@ from jobs import wakeup
 from jobs.api.base import OJSViewSet, Response, request_id
 from jobs.api.jobs import parse_id
 from jobs.api.system import backend_health, health_document
-from jobs.conf import ojs_settings
 from jobs.envelope import claimed_envelope
+from jobs.http import waiting
 from jobs.timestamps import format_timestamp
 from workers import admission, protocol, reaper
 
 from . import replies, requests
 
 WORK = "work"
-_waiting = threading.Lock()
-_waiters = 0
 
 
 class Outcomes(NamedTuple):
@@ -191,16 +188,12 @@ def _answer(document: dict[str, Any], job_id: str | None) -> Response:
 def _wait_for_jobs(asked: dict[str, Any], seconds: float) -> list[Any]:
     """Claim as soon as there is something, for at most `seconds`.
 
-    Waiting fetches hold a thread each; beyond `MAX_WAITING` they are answered empty, so that
-    acks and heartbeats always find one.
+    Without a place to wait in, nothing: the caller has looked already.
     """
-    global _waiters
-    with _waiting:
-        if _waiters >= ojs_settings.MAX_WAITING:
-            return []
-        _waiters += 1
     deadline = time.monotonic() + seconds
-    try:
+    with waiting.place() as granted:
+        if not granted:
+            return []
         with wakeup.subscription(asked["queues"]) as bell:
             while True:
                 jobs = protocol.fetch(**asked)
@@ -208,9 +201,6 @@ def _wait_for_jobs(asked: dict[str, Any], seconds: float) -> list[Any]:
                 if jobs or left <= 0:
                     return jobs
                 bell.wait(left)
-    finally:
-        with _waiting:
-            _waiters -= 1
 
 
 class HealthViewSet(OJSViewSet):

@@ -1,0 +1,1 @@
+"""What every endpoint over HTTP shares, whichever protocol it speaks."""
