@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from django.core.wsgi import get_wsgi_application
+from django.test import RequestFactory
 
 from jobs.api.authentication import make_key
 from ojs_project.body_deadline import BodyDeadline
@@ -139,30 +140,21 @@ def project():
     return BodyDeadline(ShortWay(get_wsgi_application()))
 
 
-def ask(project, stream, length: int, path: str = BEAT, **more) -> tuple[str, bytes]:
+def ask(project, stream, length: int, path: str = BEAT, kind: str = "application/json"):
+    """The status and the body of the answer to a request whose body comes from `stream`."""
     _, key = make_key("x", scopes=["work"])
+    login = {"HTTP_AUTHORIZATION": f"Bearer {key}"}
+    environ = RequestFactory().generic("POST", path, b"", content_type=kind, **login).environ
+    environ |= {"CONTENT_TYPE": kind, "CONTENT_LENGTH": str(length), "wsgi.input": stream}
     said = []
-    environ = {
-        "REQUEST_METHOD": "POST",
-        "PATH_INFO": path,
-        "SERVER_NAME": "testserver",
-        "SERVER_PORT": "80",
-        "HTTP_AUTHORIZATION": f"Bearer {key}",
-        "CONTENT_TYPE": "application/json",
-        "CONTENT_LENGTH": str(length),
-        "wsgi.input": stream,
-        "wsgi.input_terminated": True,
-        "wsgi.url_scheme": "http",
-        "wsgi.errors": None,
-    }
-    parts = project(environ | more, lambda status, headers: said.append((status, dict(headers))))
+    parts = project(environ, lambda status, headers: said.append((status, dict(headers))))
     content = b"".join(parts)
     ((status, headers),) = said
     assert int(headers["Content-Length"]) == len(content)
     return status, content
 
 
-@pytest.mark.django_db
+@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("sent", [b"", b'{"worker_id": "w"', b'{"worker_id": "w"}'])
 def test_a_connection_that_ends_before_its_body_does_changes_nothing(project, sent):
     client, server = socket.socketpair()
@@ -176,16 +168,14 @@ def test_a_connection_that_ends_before_its_body_does_changes_nothing(project, se
     assert json.loads(content)["error"]["retryable"] is True
 
 
-@pytest.mark.django_db
+@pytest.mark.django_db(transaction=True)
 def test_a_form_that_was_cut_short_is_not_taken_for_a_whole_one(project):
     client, server = socket.socketpair()
     with client, server, server.makefile("rb") as stream:
         client.sendall(b"username=a&password=b")
         client.shutdown(socket.SHUT_WR)
 
-        status, content = ask(
-            project, stream, 100, LOGIN, CONTENT_TYPE="application/x-www-form-urlencoded"
-        )
+        status, content = ask(project, stream, 100, LOGIN, FORM["Content-Type"])
 
     assert (status, content) == (
         "408 Request Timeout",
@@ -193,7 +183,7 @@ def test_a_form_that_was_cut_short_is_not_taken_for_a_whole_one(project):
     )
 
 
-@pytest.mark.django_db
+@pytest.mark.django_db(transaction=True)
 def test_without_a_deadline_a_body_is_read_in_the_requests_own_thread(project, settings):
     settings.OJS |= {"BODY_TIMEOUT": 0}
     readers = []
