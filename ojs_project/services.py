@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 AGQ = "AGQ server"
 ROTA = "Rota server"
 THREADS = 40
-"""More than `MAX_WAITING` and `MAX_UNFINISHED_BODIES`: requests that wait, and those whose bodies are
-waited for, keep their threads, and acks need some too."""
+"""More than `MAX_WAITING` and `MAX_UNFINISHED_BODIES` together: requests that wait, or whose bodies
+do, keep their threads, and acks need some too."""
 WORKER_GRACE = 3
 """Seconds for the demonstration jobs in hand at the end; slower ones are failed as `shutdown`."""
 

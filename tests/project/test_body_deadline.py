@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import socket
 import threading
@@ -143,8 +144,8 @@ def project():
 def ask(project, stream, length: int, path: str = BEAT, kind: str = "application/json"):
     """The status and the body of the answer to a request whose body comes from `stream`."""
     _, key = make_key("x", scopes=["work"])
-    login = {"HTTP_AUTHORIZATION": f"Bearer {key}"}
-    environ = RequestFactory().generic("POST", path, b"", content_type=kind, **login).environ
+    headers = {"HTTP_AUTHORIZATION": f"Bearer {key}", "HTTP_COOKIE": FORM["Cookie"]}
+    environ = RequestFactory().generic("POST", path, b"", content_type=kind, **headers).environ
     environ |= {"CONTENT_TYPE": kind, "CONTENT_LENGTH": str(length), "wsgi.input": stream}
     said = []
     parts = project(environ, lambda status, headers: said.append((status, dict(headers))))
@@ -188,10 +189,10 @@ def test_without_a_deadline_a_body_is_read_in_the_requests_own_thread(project, s
     settings.OJS |= {"BODY_TIMEOUT": 0}
     readers = []
 
-    class Stream:
-        def read(self, size: int) -> bytes:
+    class Stream(io.BytesIO):
+        def read(self, *size: int) -> bytes:
             readers.append(threading.current_thread())
-            return b'{"worker_id": "w"}'
+            return super().read(*size)
 
-    assert ask(project, Stream(), 18)[0] == "200 OK"
+    assert ask(project, Stream(b'{"worker_id": "w"}'), 18)[0] == "200 OK"
     assert readers == [threading.current_thread()]
