@@ -57,14 +57,12 @@ class BodyDeadline:
             start_response(*said[-1])
             return parts
         status, headers, content = _refused(said[-1], parts, body.refusal)
-        if environ.get("SERVER_SOFTWARE") != "Granian":
-            start_response(status, headers)
-            return [content]
-        # The connection must end, for the read goes on until then, and a server can do no other
-        # than end it when less comes than what was announced.
-        announced = [(name, text) for name, text in headers if name.lower() != "content-length"]
-        start_response(status, [*announced, ("Content-Length", str(len(content) + 1))])
-        return _cut_short(content)
+        # The connection must end, for granian's read goes on until then, and a server can do no
+        # other than end it when less comes than what was announced.
+        is_cut = environ.get("SERVER_SOFTWARE") == "Granian"
+        headers = [(name, text) for name, text in headers if name.lower() != "content-length"]
+        start_response(status, [*headers, ("Content-Length", str(len(content) + is_cut))])
+        return _cut_short(content) if is_cut else [content]
 
 
 def _refused(said: Any, parts: Iterable[bytes], refusal: str) -> tuple[str, list[Any], bytes]:
