@@ -240,7 +240,7 @@ def test_a_death_is_told_as_an_event_a_signal_and_a_line_in_the_log(
     (event,) = Event.objects.filter(type="worker.stopped")
     assert (event.subject, event.data["reason"]) == (worker.pk, "error")
     worker.refresh_from_db()
-    assert (worker.directive, worker.active_job_ids) == ("", [])
+    assert (worker.directive, worker.active_job_ids) == ("quiet", [])
 
 
 @pytest.mark.parametrize("state", [WorkerState.QUIET, WorkerState.TERMINATE])

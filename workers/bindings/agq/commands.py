@@ -125,6 +125,8 @@ def pop(session: Session, queues: Sequence[str]) -> Look:
         queues,
         worker_id=worker_id,
         visibility_timeout=ojs_settings.AGQ.JOB_TIMEOUT,
+        # A dead worker registers anew (§6).
+        discover=False,
         project=session.project,
     )
     if tuple(queues) != session.queues:
@@ -141,7 +143,8 @@ def pop(session: Session, queues: Sequence[str]) -> Look:
 def give_back(session: Session, jobs: Sequence[ClaimedJob]) -> None:
     """Nobody is there any more to hand them to: the attempt does not count."""
     worker_id = session.worker_id
-    protocol.fail([Failure(job.id, worker_id=worker_id, release=True) for job in jobs])
+    back = [Failure(job.id, worker_id=worker_id, release=True) for job in jobs]
+    protocol.fail(back, discover=False)
 
 
 def update(session: Session, job: bytes, document: bytes) -> Status:
@@ -159,10 +162,12 @@ def update(session: Session, job: bytes, document: bytes) -> Status:
     projects.require(job_id, session.project)
     match said.get("status"):
         case "completed":
-            (outcome,) = protocol.ack([documents.completion(job_id, worker_id, said)])
+            completion = documents.completion(job_id, worker_id, said)
+            (outcome,) = protocol.ack([completion], discover=False)
             done = outcome.error is None
         case "failed":
-            (outcome,) = protocol.fail([documents.failure(job_id, worker_id, said)])
+            failure = documents.failure(job_id, worker_id, said)
+            (outcome,) = protocol.fail([failure], discover=False)
             done = outcome.error is None
         case "running":
             done = directory.extend(job_id, worker_id)

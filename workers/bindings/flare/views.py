@@ -130,6 +130,7 @@ class WorkerViewSet(FlareViewSet):
             count=capacity,
             # A worker that says nothing here runs what it registered for.
             types=liveness.types_of(worker_id) if types is None else types,
+            discover=False,  # it has been, just now
             project=self.caller.project,
         )
         periods = {}

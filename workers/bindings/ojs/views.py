@@ -196,7 +196,8 @@ def _wait_for_jobs(asked: dict[str, Any], seconds: float) -> list[Any]:
             return []
         with wakeup.subscription(asked["queues"]) as bell:
             while True:
-                jobs = protocol.fetch(**asked)
+                # Its sign of life was the request; by now the worker may be gone.
+                jobs = protocol.fetch(**asked, discover=False)
                 left = deadline - time.monotonic()
                 if jobs or left <= 0:
                     return jobs

@@ -70,7 +70,7 @@ def _give_back_all_but(worker_id: str, named: Collection[str]) -> None:
         if str(job_id) not in named
     ]
     if lost:
-        protocol.fail(lost)
+        protocol.fail(lost, discover=False)
 
 
 @dataclass(slots=True)
@@ -139,6 +139,8 @@ def look(registration: Registration, count: int) -> Look:
             worker_id=registration.worker_id,
             count=count,
             types=types,
+            # The server looks while the worker may be silent: its messages are its signs of life.
+            discover=False,
             project=registration.project,
         )
     if jobs:
@@ -149,7 +151,8 @@ def look(registration: Registration, count: int) -> Look:
 
 def give_back(worker_id: str, jobs: Sequence[ClaimedJob]) -> None:
     """Return jobs that never reached the worker; the attempt does not count."""
-    protocol.fail([Failure(job.id, worker_id, job.attempt, release=True) for job in jobs])
+    back = [Failure(job.id, worker_id, job.attempt, release=True) for job in jobs]
+    protocol.fail(back, discover=False)
 
 
 def leave(worker_id: str) -> None:
