@@ -19,7 +19,7 @@ import jobs
 from jobs import endpoints, engine
 from jobs.api.authentication import make_key
 from jobs.errors import InvalidRequest
-from jobs.models import Job, JobLog
+from jobs.models import Event, Job, JobLog
 from tests import processes
 from tests.conftest import url_of_test_database
 from tests.factories import ago
@@ -71,13 +71,17 @@ class Rota:
     def send(self, text):
         self._wait(self.socket.send(text))
 
+    def read(self):
+        """The next message."""
+        message = json.loads(self._wait(self.socket.recv()))
+        VALIDATORS["from_server"].validate(message)
+        return message
+
     def hear(self, kind):
         """The next message of this kind; others in between are read over."""
-        while True:
-            message = json.loads(self._wait(self.socket.recv()))
-            VALIDATORS["from_server"].validate(message)
-            if message["type"] == kind:
-                return message
+        while (message := self.read())["type"] != kind:
+            pass
+        return message
 
     def register(self, worker_id="rota-1", *, specs=SPECS, wanted=0, status=None, **more):
         said = {"worker_id": worker_id, "hostname": "box", "os": "Linux", "queues": ["default"]}
@@ -187,6 +191,42 @@ def test_work_is_pushed_as_soon_as_it_exists_and_never_more_than_wanted(connect)
     assert sorted(map(state_of, waiting)) == ["active", "active", "available"]
 
 
+def test_who_wants_more_and_more_keeps_what_was_claimed_meanwhile(connect):
+    worker = connect()
+    worker.register(wanted=10)
+
+    for number in range(1, 51):
+        jobs.enqueue("email.send", [number])
+        for more in range(1, 4):
+            worker.say(wanted=10 + 3 * number + more, received=number - 1)
+        worker.hear("assignment")
+
+    assert Event.objects.filter(type="job.started").count() == 50
+
+
+def test_what_is_claimed_for_a_worker_that_wants_none_any_more_is_given_back(connect):
+    worker = connect()
+    worker.register(wanted=50)
+    given = set()
+
+    for number in range(50):
+        jobs.enqueue("email.send", [number])
+    worker.say(wanted=0)
+    while (message := worker.read())["type"] == "assignment":
+        given.add(message["job"]["id"])
+
+    def in_its_hands():
+        return {str(pk) for pk in Job.objects.active().values_list("pk", flat=True)}
+
+    def settled():
+        worker.say(status={"state": "running"})
+        while (message := worker.read())["type"] == "assignment":
+            given.add(message["job"]["id"])
+        return in_its_hands() == given == set(message["jobs_extended"])
+
+    eventually(settled)
+
+
 def test_assignments_still_under_way_count_as_wanted(connect):
     worker = connect()
     worker.register(wanted=1)
@@ -287,6 +327,35 @@ def test_logs_and_alerts_are_kept_with_the_job_they_are_about(connect):
         (job.id, "alert", "mailbox is full", 1),
     ]
     assert Worker.objects.get(pk="rota-1").stats == {"cpu": 0.5}
+
+
+def test_a_worker_may_call_for_attention_to_itself(connect):
+    worker = connect()
+    worker.register()
+
+    alerts = [{"message": "the disk is full", "level": "error"}, {"job_id": None, "message": "hot"}]
+    worker.say(status={"alerts": alerts})
+    worker.hear("heartbeat")
+    worker.say(status={"alerts": [{"message": "again"}] * 200})
+    worker.hear("heartbeat")
+
+    raised = Event.objects.filter(type="worker.alert", subject="rota-1").order_by("id")
+    assert [event.data for event in raised[:2]] == [
+        {"message": "the disk is full", "level": "error"},
+        {"message": "hot"},
+    ]
+    assert raised.count() == 100
+
+
+def test_what_a_worker_does_not_measure_this_time_is_as_it_was(connect):
+    worker = connect()
+    worker.register()
+
+    for status in ({"cpu": 0.25, "ram": 0.75}, {"cpu": 0.5}, {"state": "running"}):
+        worker.say(status=status)
+        worker.hear("heartbeat")
+
+    assert Worker.objects.get(pk="rota-1").stats == {"cpu": 0.5, "ram": 0.75}
 
 
 def test_a_job_of_another_worker_cannot_be_reported(connect):

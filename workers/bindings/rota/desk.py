@@ -13,7 +13,7 @@ from jobs.api.authentication import ANYBODY, caller_of
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
 from jobs.errors import JobNotFound, NotAuthenticated, PermissionDenied
-from workers import admission, directory, protocol
+from workers import admission, alerts, directory, protocol
 from workers.protocol import Reply
 from workers.waiting import Look
 
@@ -86,6 +86,7 @@ def hear(registration: Registration, message: Message, in_hand: Collection[str])
     worker_id = registration.worker_id
     # What a worker wrote about a job is kept while the job is still its own.
     engine.write_lines(worker_id, message.lines)
+    alerts.keep(worker_id, message.alerts)
     outcomes = _settle(message.results, registration.project)
     settled = {str(outcome.job_id) for outcome in outcomes}
     reply = protocol.beat(
@@ -97,7 +98,7 @@ def hear(registration: Registration, message: Message, in_hand: Collection[str])
     )
     _note_progress(registration, message, reply.jobs_extended)
     if message.stats:
-        directory.keep_stats(worker_id, message.stats)
+        directory.keep_stats(worker_id, message.stats, partial=True)
     return Told(reply, outcomes)
 
 

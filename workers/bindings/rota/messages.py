@@ -16,6 +16,7 @@ from jobs.envelope import claimed_envelope
 from jobs.errors import InvalidPayload, OJSError
 from jobs.fields import Document, missing, refuse, wrong_type
 from jobs.timestamps import format_timestamp
+from workers.alerts import Alert
 from workers.lifecycle import WorkerState
 from workers.protocol import Completion, Description, Failure, Reply
 
@@ -60,6 +61,8 @@ class Message:
     stats: dict[str, Any] | None = None
     """How busy its machine is."""
     lines: list[Line] = field(default_factory=list)
+    alerts: list[Alert] = field(default_factory=list)
+    """About the worker itself."""
     results: list[Completion | Failure] = field(default_factory=list)
     wanted: int | None = None
     """How many jobs it wants now; None leaves it as it was."""
@@ -168,7 +171,10 @@ def _status(status: Document, message: Message) -> None:
     for name, is_alert in (("logs", False), ("alerts", True)):
         for index, line in enumerate(_objects(status, name)):
             with fields.inside(f"{name}[{index}]", aloud=True):
-                message.lines.append(_line(line, is_alert))
+                if is_alert and line.get("job_id") is None:
+                    message.alerts.append(_alert(line))
+                else:
+                    message.lines.append(_line(line, is_alert))
 
 
 def _share(document: Document, name: str) -> float | None:
@@ -193,6 +199,14 @@ def _line(line: Document, is_alert: bool) -> Line:
         level=fields.text(line, "level", longest=16) or "",
         is_alert=is_alert,
         time=time,
+    )
+
+
+def _alert(line: Document) -> Alert:
+    return Alert(
+        fields.required_text(line, "message", longest=2**16),
+        level=fields.text(line, "level", longest=16) or "",
+        time=fields.when(line, "time", timezone.now()),
     )
 
 
