@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 import websockets
 from django.core.management import call_command
+from django.db import connection
 
 import jobs
 from jobs import endpoints, engine
@@ -129,9 +130,10 @@ def start(django_db_setup, tmp_path_factory):
     folder = tmp_path_factory.mktemp("rota")
 
     @contextlib.contextmanager
-    def begin(**options):
+    def begin(database_url="", **options):
         port = processes.free_port()
-        environment = processes.environment(url_of_test_database(), ROTA_PORT=port, **options)
+        database_url = database_url or url_of_test_database()
+        environment = processes.environment(database_url, ROTA_PORT=port, **options)
         with processes.manage(folder, environment, "runrota", name=f"runrota-{port}") as process:
             process.wait_for("Rota workers are served at")
             process.port, process.environment = port, environment
@@ -611,3 +613,26 @@ def test_what_the_server_says_follows_the_schema(connect):
 
     assert (done["state"], refused["error"]["code"]) == ("retryable", "not_found")
     assert not follows("from_server", error | {"error": {}})
+
+
+@pytest.mark.postgres
+def test_a_handshake_while_the_database_is_away_is_answered_503(
+    start, connecting, transactional_db, tmp_path
+):
+    _, key = make_key("w", scopes=["work"])
+    with processes.own_database(url_of_test_database(), tmp_path) as url:
+        name = url.rpartition("/")[2]
+        with start(url) as served, connection._nodb_cursor() as cursor:
+            cursor.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name]
+            )
+            with pytest.raises(websockets.InvalidStatus) as away:
+                connecting(served.port, Authorization=f"Bearer {key}")
+
+            cursor.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
+            with pytest.raises(websockets.InvalidStatus) as back:
+                connecting(served.port, Authorization=f"Bearer {key}")
+
+    assert [met.value.response.status_code for met in (away, back)] == [503, 401]
+    assert "The database is unreachable" in away.value.response.body.decode()
