@@ -12,7 +12,7 @@ from jobs.batches import new_jobs
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob
 from jobs.errors import JobNotFound, OJSError
-from jobs.validation import QUEUE_PATTERN
+from jobs.validation import QUEUE_LENGTH, QUEUE_PATTERN
 from workers import directory, protocol
 from workers.lifecycle import WorkerState
 from workers.protocol import Failure, SessionClaim
@@ -107,10 +107,11 @@ def unregister(session: Session, name: bytes) -> Status:
 
 
 def queue_name(key: bytes) -> str:
-    name = text(key)
-    if not name.startswith(QUEUE) or not QUEUE_PATTERN.fullmatch(name.removeprefix(QUEUE)):
+    name = text(key).removeprefix(QUEUE)
+    is_queue = text(key).startswith(QUEUE) and QUEUE_PATTERN.fullmatch(name)
+    if not is_queue or len(name) > QUEUE_LENGTH:
         raise Failed("ERR keys to pop from and push to are queue:<name>")
-    return name.removeprefix(QUEUE)[:128]
+    return name
 
 
 def pop(session: Session, queues: Sequence[str]) -> Look:

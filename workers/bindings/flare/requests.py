@@ -14,7 +14,14 @@ from jobs.fields import Document, missing, refuse, wrong_type
 from jobs.identifiers import uuid7
 from jobs.retry import MAX_ATTEMPTS
 from jobs.schedules import InvalidSchedule, read_schedule, read_zone
-from jobs.validation import PRIORITIES, QUEUE_LENGTH, QUEUE_PATTERN, TYPE_PATTERN, NewJob
+from jobs.validation import (
+    PRIORITIES,
+    QUEUE_LENGTH,
+    QUEUE_PATTERN,
+    TYPE_PATTERN,
+    NewJob,
+    queue_names,
+)
 from workers.protocol import Completion, Description, Failure
 
 from . import cronos, ids
@@ -61,10 +68,16 @@ def required_names(body: Document, field: str, *, least: int = 0) -> list[str]:
     return found
 
 
+def queues(body: Document) -> list[str]:
+    """The queues a worker serves, at least one."""
+    queue_names(body)
+    return required_names(body, "queues", least=1)
+
+
 def registration(body: Document, caller: Any) -> Description:
     return Description(
         hostname=fields.text(body, "hostname"),
-        queues=required_names(body, "queues", least=1),
+        queues=queues(body),
         job_types=required_names(body, "job_types"),
         version=fields.text(body, "sdk_version"),
         protocol="flare",

@@ -118,7 +118,7 @@ class WorkerViewSet(FlareViewSet):
         """Claim jobs; an empty array is a normal answer, and all that a quieted worker gets."""
         body = self.read()
         worker_id = requests.worker_id(body, self.caller)
-        queues = requests.required_names(body, "queues", least=1)
+        queues = requests.queues(body)
         capacity = requests.capacity(body)
         types = requests.names(body, "job_types")
         self._admit(worker_id)

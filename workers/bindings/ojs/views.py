@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, ClassVar, NamedTuple
 
+from django.http import Http404
 from django.utils import timezone
 
 from jobs import wakeup
@@ -176,6 +177,17 @@ class WorkerViewSet(OJSViewSet):
         if outcomes.failures is not None:
             document["nacks"] = replies.each(failed, replies.failed, request_id(self.request))
         return document
+
+
+class LeavingViewSet(WorkerViewSet):
+    """`/ojs/v1/workers/{id}`, which takes any path: for all but a worker that leaves (§3.4), there
+    is nothing below `workers/` but what has a path of its own.
+    """
+
+    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        if not self.action:
+            raise Http404
+        super().initial(request, *args, **kwargs)
 
 
 def _answer(document: dict[str, Any], job_id: str | None) -> Response:

@@ -16,6 +16,7 @@ from jobs.envelope import claimed_envelope
 from jobs.errors import InvalidPayload, OJSError
 from jobs.fields import Document, missing, refuse, wrong_type
 from jobs.timestamps import format_timestamp
+from jobs.validation import queue_names
 from workers.alerts import Alert
 from workers.lifecycle import WorkerState
 from workers.protocol import Completion, Description, Failure, Reply
@@ -121,10 +122,10 @@ def _objects(document: Document, name: str) -> list[Document]:
 def _registration(said: Document, timeout: timedelta) -> Registration:
     worker_id = fields.required_text(said, "worker_id")
     hostname = fields.required_text(said, "hostname")
-    queues = fields.texts(said, "queues")
+    queues = queue_names(said)
     if queues is None:
         raise missing("queues")
-    if not queues or "" in queues:
+    if not queues:
         raise refuse("queues", "The 'queues' field must name at least one queue.")
     specs: dict[str, str] = {}
     for index, spec in enumerate(_objects(said, "specs")):
