@@ -142,7 +142,7 @@ def push(queue="ready", **document) -> Job:
 
 def raw(port: int, data: bytes) -> bytes:
     """What the server answers to bytes, until it has nothing more to say or hangs up."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=processes.PATIENCE) as connection:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
         answer = b""
@@ -610,7 +610,9 @@ def test_pipelined_commands_are_answered_in_order(served):
 
 
 def test_a_command_may_arrive_byte_by_byte(served):
-    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as connection:
+    with socket.create_connection(
+        ("127.0.0.1", served.port), timeout=processes.PATIENCE
+    ) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in b"*2\r\n$4\r\nECHO\r\n$5\r\na\r\nbc\r\n":
             connection.sendall(bytes([byte]))
@@ -688,7 +690,10 @@ def test_a_thousand_idle_connections_cost_little(served):
 
     server = psutil.Process(served.process.pid)
     before = server.memory_info().rss
-    idle = [socket.create_connection(("127.0.0.1", served.port), timeout=10) for _ in range(1000)]
+    idle = [
+        socket.create_connection(("127.0.0.1", served.port), timeout=processes.PATIENCE)
+        for _ in range(1000)
+    ]
     try:
         for connection in idle:
             connection.sendall(b"PING\r\n")
@@ -724,7 +729,9 @@ def test_a_client_that_never_reads_holds_up_itself_alone(served, worker):
 def test_redis_cli_can_be_used(served, worker):
     def cli(*words: str) -> str:
         command = ["redis-cli", "-p", str(served.port), *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=processes.PATIENCE
+        ).stdout.strip()
 
     assert cli("PING") == "PONG"
     assert cli("KEYS", "worker:*:alive") == "worker:worker-001:alive"

@@ -31,7 +31,7 @@ from workers.lifecycle import WorkerState
 from workers.models import Worker
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
-PATIENCE = 30
+PATIENCE = processes.PATIENCE
 SPECS = {"email.send": "v1", "image.resize": "v7"}
 
 
@@ -445,7 +445,7 @@ def test_the_job_of_a_worker_that_was_killed_is_recovered_after_the_silence(
     start, hire, tmp_path, transactional_db
 ):
     job = jobs.enqueue("demo.sleep", [600])
-    with start(ROTA_HEARTBEAT_TIMEOUT=3, REAPER_INTERVAL=0.2) as served:
+    with start(ROTA_HEARTBEAT_TIMEOUT=10, REAPER_INTERVAL=0.2) as served:
         doomed = hire(served, "doomed")
         doomed.wait_for("running")
         Job.objects.filter(pk=job.id).update(args=[0])
@@ -459,7 +459,7 @@ def test_the_job_of_a_worker_that_was_killed_is_recovered_after_the_silence(
     assert (done.attempt, done.finished_by) == (2, f"sleeper-{heir.process.pid}")
     assert [error.type for error in done.errors.all()] == ["worker_death"]
     dead = Worker.objects.get(pk=f"sleeper-{doomed.process.pid}")
-    assert dead.died_at - dead.last_heartbeat_at >= timedelta(seconds=3)
+    assert dead.died_at - dead.last_heartbeat_at >= timedelta(seconds=10)
 
 
 def test_a_worker_that_connects_again_goes_on_with_its_job(connect):

@@ -60,7 +60,6 @@ def places(settings):
     return contextlib.ExitStack()
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("ask", KINDS, ids=lambda kind: kind.__name__)
 def test_whatever_waits_is_answered_at_once_when_others_have_taken_the_places(api, places, ask):
     with places:
