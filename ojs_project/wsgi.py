@@ -11,7 +11,10 @@ project = get_wsgi_application()
 
 # They read the settings.
 from .body_deadline import BodyDeadline  # noqa: E402
+from .checks import hold_to_checks  # noqa: E402
 from .short_way import ShortWay  # noqa: E402
+
+hold_to_checks()
 
 application = BodyDeadline(ShortWay(project))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 from uuid import UUID
 
 from django.utils import timezone
@@ -19,7 +19,7 @@ from ..fields import array, integer, missing, refuse
 from ..http.waiting import until
 from ..identifiers import parse_uuid
 from ..lifecycle import TERMINAL, State
-from ..models import Job, ProgressReport, Scope
+from ..models import Job, ProgressReport
 from ..projects import give
 from ..timestamps import format_timestamp
 from ..validation import PRIORITIES, NewJob, new_job, read_args
@@ -157,11 +157,7 @@ def enqueue_or_wait(request: Any, new: Sequence[NewJob]) -> Sequence[NewJob]:
 class JobViewSet(OJSViewSet):
     """`/ojs/v1/jobs`"""
 
-    scopes: ClassVar[dict[str, str]] = {
-        **dict.fromkeys(
-            ("create", "batch", "retrieve", "cancel", "activate", "prioritize"), Scope.PRODUCE
-        ),
-    }
+    resource = "jobs"
 
     def create(self, request: Any) -> Response:
         """PUSH: enqueue one job (OJS HTTP §9.1)."""

@@ -81,6 +81,8 @@ def backend() -> str:
 class ManifestViewSet(OJSViewSet):
     """`/ojs/manifest`"""
 
+    resource = "manifest"
+
     def retrieve(self, request: Any) -> Response:
         base = request.path.rsplit("/manifest", 1)[0]
         elsewhere = endpoints_beside(PORT.sub("", request.get_host()))
@@ -154,6 +156,8 @@ def health_document(backend: dict[str, Any]) -> dict[str, Any]:
 
 class ConformanceViewSet(OJSViewSet):
     """Test hooks of the public conformance suite; not there outside `CONFORMANCE_MODE`."""
+
+    resource = "reset"
 
     def reset(self, request: HttpRequest) -> Response:
         if not ojs_settings.CONFORMANCE_MODE:

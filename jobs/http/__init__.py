@@ -1,1 +1,1 @@
-"""What every endpoint over HTTP shares, whichever protocol it speaks."""
+"""What every HTTP endpoint shares, whatever its protocol: hosts, origins, and who may wait."""

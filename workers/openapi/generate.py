@@ -134,7 +134,8 @@ class Described(AutoSchema):
         if operation is None:
             raise NotDescribed(f"{method} {path}")
         view: Any = self.view
-        scope = str(view.scope)
+        command = view.commands[view.action]
+        scopes = " or ".join(f"`{scope}`" for scope in command.scopes)
         document: dict[str, Any] = {
             "operationId": self.get_operation_id(),
             "summary": operation.summary,
@@ -143,15 +144,15 @@ class Described(AutoSchema):
         description = [operation.description] if operation.description else []
         if alias:
             description.append(f"The same as `{' '.join(alias)}`.")
-        if scope:
-            description.append(f"Needs the scope `{scope}`.")
+        if scopes:
+            description.append(f"Needs the scope {scopes}.")
         document["description"] = " ".join(description)
         document["parameters"] = self._path_parameters() + _parameters(operation)
         if operation.body is not None:
             name = _camel(document["operationId"]) + "Body"
             document["requestBody"] = _body(operation, view.bodies, name)
-        document["security"] = [{"key": []}, {}] if scope else [{}]
-        document["responses"] = _responses(operation, open_to_all=not scope)
+        document["security"] = [{}] if command.is_open else [{"key": []}, {}]
+        document["responses"] = _responses(operation, open_to_all=command.is_open)
         return {name: value for name, value in document.items() if value != ""}
 
     def get_operation_id(self) -> str:

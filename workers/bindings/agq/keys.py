@@ -8,6 +8,7 @@ from typing import Any
 
 from django.utils import timezone
 
+from jobs.api.authentication import ANYBODY, Caller
 from jobs.api.base import dumps
 from jobs.identifiers import parse_uuid
 from workers import directory
@@ -22,11 +23,11 @@ PARTS = ("alive", "metadata", "stats")
 LONGEST_PATTERN = 255
 
 
-def _worker_part(worker_id: str, part: str, project: str) -> tuple[str, int] | None:
+def _worker_part(worker_id: str, part: str, caller: Caller) -> tuple[str, int] | None:
     """The value and the seconds it has left."""
     if not WORKER_ID.fullmatch(worker_id) or part not in PARTS:
         return None
-    worker = directory.find(worker_id, project)
+    worker = directory.find(worker_id, caller)
     if worker is None or (part != "alive" and worker.protocol != "agq"):
         return None
     if part == "metadata":
@@ -49,43 +50,43 @@ def _left(since: Any, length: timedelta) -> int:
     return -((timezone.now() - since - length) // timedelta(seconds=1))
 
 
-def _claim(text: str, project: str) -> tuple[str, int] | None:
+def _claim(text: str, caller: Caller) -> tuple[str, int] | None:
     job_id = parse_uuid(text)
-    job = directory.job(job_id, project) if job_id else None
+    job = directory.job(job_id, caller) if job_id else None
     if job is None or not job.reserved_by or job.reserved_until is None:
         return None
     return job.reserved_by, max(0, _left(job.reserved_until, timedelta(0)))
 
 
-def _look(key: str, project: str) -> tuple[str, int] | None:
+def _look(key: str, caller: Caller) -> tuple[str, int] | None:
     space, _, rest = key.partition(":")
     name, _, part = rest.rpartition(":")
     if space == "worker":
-        return _worker_part(name, part, project)
-    return _claim(name, project) if space == "job" and part == "worker" else None
+        return _worker_part(name, part, caller)
+    return _claim(name, caller) if space == "job" and part == "worker" else None
 
 
-def get(key: str, project: str = "") -> str | None:
-    found = _look(key, project)
+def get(key: str, caller: Caller = ANYBODY) -> str | None:
+    found = _look(key, caller)
     return found and found[0]
 
 
-def ttl(key: str, project: str = "") -> int:
-    found = _look(key, project)
+def ttl(key: str, caller: Caller = ANYBODY) -> int:
+    found = _look(key, caller)
     if found is not None:
         return found[1]
-    return NO_EXPIRY if members(key, project) else NO_KEY
+    return NO_EXPIRY if members(key, caller) else NO_KEY
 
 
-def members(key: str, project: str = "") -> Members:
+def members(key: str, caller: Caller = ANYBODY) -> Members:
     """SMEMBERS capability:<tool>:workers: the active workers that have it."""
     if not (key.startswith("capability:") and key.endswith(":workers")):
         return Members()
     tool = key.removeprefix("capability:").removesuffix(":workers")
-    return Members(directory.active(tool, project)) if tool else Members()
+    return Members(directory.active(tool, caller)) if tool else Members()
 
 
-def matching(pattern: str, project: str = "") -> list[str]:
+def matching(pattern: str, caller: Caller = ANYBODY) -> list[str]:
     """KEYS: what a pattern finds, among the keys that there are."""
     if len(pattern) > LONGEST_PATTERN or pattern.count("*") > 4:
         return []
@@ -94,12 +95,12 @@ def matching(pattern: str, project: str = "") -> list[str]:
     part = pattern.rpartition(":")[2]
     if space in ("worker", "*", "worker*"):
         if part in ("alive", "*"):
-            found += [f"worker:{name}:alive" for name in directory.active(project=project)]
+            found += [f"worker:{name}:alive" for name in directory.active(caller=caller)]
         if part in ("metadata", "stats", "*"):
-            known = directory.registered("agq", project)
+            known = directory.registered("agq", caller)
             parts = [name for name in ("metadata", "stats") if part in (name, "*")]
             keys = [f"worker:{worker}:{name}" for worker in known for name in parts]
-            found += [key for key in keys[:1000] if _look(key, project)]
+            found += [key for key in keys[:1000] if _look(key, caller)]
     if space in ("capability", "*"):
-        found += [f"capability:{word}:workers" for word in directory.capabilities(project)]
+        found += [f"capability:{word}:workers" for word in directory.capabilities(caller)]
     return [key for key in found if fnmatchcase(key, pattern)]

@@ -8,8 +8,8 @@ from uuid import UUID
 from django.utils import timezone
 
 from jobs import fields
+from jobs.api.authentication import Caller
 from jobs.engine import NewCronJob
-from jobs.errors import PermissionDenied
 from jobs.fields import Document, missing, refuse, wrong_type
 from jobs.identifiers import uuid7
 from jobs.retry import MAX_ATTEMPTS
@@ -22,6 +22,7 @@ from jobs.validation import (
     NewJob,
     queue_names,
 )
+from workers import admission
 from workers.protocol import Completion, Description, Failure
 
 from . import cronos, ids
@@ -36,17 +37,13 @@ MOST_TYPE = 140
 """Characters of a scheduled type, which is part of the name of its schedule."""
 
 
-def worker_id(body: Document, caller: Any) -> str:
+def worker_id(body: Document, caller: Caller) -> str:
     """
     Raises:
         PermissionDenied: the key speaks for another worker only.
     """
     given = fields.required_text(body, "worker_id", longest=LONGEST_WORKER_ID)
-    if caller.worker_id not in ("", given):
-        raise PermissionDenied(
-            f"This API key speaks for worker '{caller.worker_id}' only.", worker_id=given
-        )
-    return given
+    return admission.speak_for(caller, given) or given
 
 
 def names(body: Document, field: str, *, least: int = 0) -> list[str] | None:
@@ -74,7 +71,7 @@ def queues(body: Document) -> list[str]:
     return required_names(body, "queues", least=1)
 
 
-def registration(body: Document, caller: Any) -> Description:
+def registration(body: Document, caller: Caller) -> Description:
     return Description(
         hostname=fields.text(body, "hostname"),
         queues=queues(body),
@@ -85,7 +82,7 @@ def registration(body: Document, caller: Any) -> Description:
     )
 
 
-def schedules(body: Document, caller: Any) -> list[NewCronJob]:
+def schedules(body: Document, caller: Caller) -> list[NewCronJob]:
     """Read `recurring_schedules`: cron jobs named `rjob_{job_type}`, or `rjob_{job_type}@{project}`
     for a project's, whose types are its own affair.
     """
@@ -190,7 +187,7 @@ def progress(body: Document) -> float | None:
     return float(value) if 0 <= value <= 1 else None
 
 
-def new_job(body: Document, caller: Any) -> tuple[NewJob, UUID | None]:
+def new_job(body: Document, caller: Caller) -> tuple[NewJob, UUID | None]:
     """Read a job to enqueue, and the job it waits for."""
     attempts = fields.integer(body, "max_attempts", least=1, most=MAX_ATTEMPTS)
     least, most = PRIORITIES

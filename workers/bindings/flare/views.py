@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 
 from jobs import engine, projects
+from jobs.access import Binding
 from jobs.api import base
 from jobs.api.base import Response
 from jobs.conf import ojs_settings
@@ -72,7 +73,9 @@ def _in_flare_ids(document: dict[str, Any]) -> dict[str, Any]:
 class FlareViewSet(base.OJSViewSet):
     """What the endpoints under `/flare/v1` share."""
 
+    binding = Binding.FLARE
     http_method_names: Any = ["get", "head", "post"]
+    protocol = "flare"
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         # The version of OJS that a client speaks is no matter here.
@@ -99,9 +102,7 @@ def dress(response: Any) -> None:
 class WorkerViewSet(FlareViewSet):
     """`/flare/v1/workers`"""
 
-    scopes: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("register", "poll", "ack", "heartbeat"), "work"
-    )
+    resource = "workers"
 
     def register(self, request: Any) -> Response:
         body = self.read()
@@ -182,13 +183,13 @@ class WorkerViewSet(FlareViewSet):
         return Description(protocol="flare", project=self.caller.project or None, **said)
 
     def _admit(self, worker_id: str) -> None:
-        admission.admit([worker_id], self.caller)
+        admission.admit(self.caller, [worker_id])
 
 
 class JobViewSet(FlareViewSet):
     """`/flare/v1/jobs`"""
 
-    scopes: ClassVar[dict[str, str]] = dict.fromkeys(("create", "retrieve", "cancel"), "produce")
+    resource = "jobs"
 
     def create(self, request: Any) -> Response:
         """Enqueue a job; one with a `parent_id` waits until that job has succeeded."""
