@@ -68,7 +68,8 @@ class Announcement:
         elif agq.PORT:
             yield f"  AGQ       not served: {agq.HOST}:{agq.PORT} is in use (OJS_AGQ_PORT)"
         if self.rota:
-            yield f"  Rota      ws://{rota.HOST}:{rota.PORT}/work    workers on a WebSocket"
+            scheme = "wss" if rota.TLS_CERTIFICATE else "ws"
+            yield f"  Rota      {scheme}://{rota.HOST}:{rota.PORT}/work    workers on a WebSocket"
         elif rota.PORT and rota_is_installed():
             yield f"  Rota      not served: {rota.HOST}:{rota.PORT} is in use (OJS_ROTA_PORT)"
 

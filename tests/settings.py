@@ -33,6 +33,8 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "ojs_project.middleware.PolicyMiddleware",
+    "ojs_project.middleware.HostMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "ojs_project.middleware.ProtocolMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",

@@ -17,6 +17,7 @@ from rest_framework.authentication import BaseAuthentication
 from ..conf import ojs_settings
 from ..database import alias, atomic, connection
 from ..errors import Conflict, KeyExpired, NotAuthenticated
+from ..http.origins import check_page
 from ..models import ApiKey, Protocol, Scope
 from ..timestamps import format_timestamp
 
@@ -308,6 +309,7 @@ class ApiKeyAuthentication(BaseAuthentication):
             address = request.META.get("REMOTE_ADDR") or ""
             return caller_of(key.strip(), protocol=protocol, address=address), None
         if ojs_settings.ALLOW_ANONYMOUS:
+            check_page(request)
             return ANYBODY, None
         raise NotAuthenticated("An API key is required.")
 

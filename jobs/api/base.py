@@ -42,6 +42,7 @@ from ..errors import (
     UnsupportedCompression,
     WaitTimeout,
 )
+from ..http.hosts import check_host
 from ..identifiers import parse_uuid, uuid7
 from ..models import Protocol
 from . import dialects
@@ -151,6 +152,7 @@ class OJSViewSet(ViewSet):
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         """Hold the request to what every endpoint asks; there is nothing to negotiate."""
+        check_host(request)
         check_version(request.META)
         check_url(request)
         if not self.action:

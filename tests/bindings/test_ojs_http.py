@@ -252,7 +252,6 @@ def test_the_media_type_suits_the_client(api, headers, expected):
         "Application/JSON",
         f"{OJS}; charset=utf-8",
         "application/json;x=y",
-        "",
     ],
 )
 def test_media_types_we_read(api, content_type):

@@ -23,7 +23,7 @@ from workers.waiting import Look, Waiter
 
 from . import commands, documents, small_talk, verify
 from .commands import COMMANDS, OK
-from .resp import NO_ITEMS, Encoded, Failed, Parser, ProtocolError, Status, encode
+from .resp import NO_ITEMS, Encoded, Failed, HTTPSpoken, Parser, ProtocolError, Status, encode
 from .session import NO_AUTH, Revoked, Session
 from .transaction import ABORTED, AT_ONCE, NO_WATCH, WAITS, Transaction
 
@@ -39,6 +39,10 @@ PIPELINED = 1000
 STRANGERS_COMMAND = 64 * 1024
 """Largest command, in bytes, of somebody who has not said who they are."""
 STRANGERS_FAILURES = 5
+ALWAYS_TAKEN = 1024
+"""Bytes of one connection that are taken however much others hold: a key to log in with is."""
+PER_ARGUMENT = 64
+"""Bytes that an argument takes beside its own."""
 SLOWEST_READER = 30.0
 """Seconds a client may leave a reply unread before its connection is closed."""
 LONGEST_BLOCK = 24 * 3600.0
@@ -76,6 +80,10 @@ class Connection(asyncio.Protocol):
         self._deaf = False
         """What arrives cannot be understood any more."""
         self._held = 0
+        self._held_as_known = False
+        self._deadline: asyncio.TimerHandle | None = None
+        """Ends the connection of a stranger who remains one."""
+        self._is_overdue = False
         self._transaction: Transaction | None = None
         self._runs_transaction = False
         self._popped: list[Look] = []
@@ -92,6 +100,16 @@ class Connection(asyncio.Protocol):
             return
         transport.set_write_buffer_limits(high=READ)
         self.server.connections.add(self)
+        self._expect_key()
+
+    def _expect_key(self) -> None:
+        """From now on, a stranger has so much time to authenticate."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._is_overdue = False
+        patience = ojs_settings.AGQ.AUTH_TIMEOUT.total_seconds()
+        if patience and not self.session.is_known:
+            self._deadline = self.server.loop.call_later(patience, self._end_stranger)
 
     def connection_lost(self, problem: Exception | None) -> None:
         self.server.connections.discard(self)
@@ -100,6 +118,8 @@ class Connection(asyncio.Protocol):
         self._count(0)
         self._commands.clear()
         self._may_write.set()
+        if self._deadline is not None:
+            self._deadline.cancel()
         if self.working is not None:
             self.working.cancel()
 
@@ -111,10 +131,12 @@ class Connection(asyncio.Protocol):
         try:
             for command in self.parser.feed(data):
                 self._commands.append(command)
-                self._waiting_bytes += sum(map(len, command))
+                self._waiting_bytes += _size(command)
             self._count(self._unfinished)
-            if self._held > READ and self.server.held > ojs_settings.AGQ.MAX_BUFFERED:
-                raise ProtocolError("the server is holding too many unfinished commands")
+            self._check_share()
+        except HTTPSpoken:
+            self._end_browser()
+            return
         except ProtocolError as problem:
             # What was understood before is still answered.
             self._deaf = True
@@ -128,7 +150,8 @@ class Connection(asyncio.Protocol):
         # Commands that came before the end are still carried out, as `printf … | nc` expects.
         if self.working is not None and not self.working.done() and not self.is_blocked:
             self._ends = True
-            return True
+            # TLS has no half of a connection that could stay open.
+            return self.transport.get_extra_info("ssl_object") is None
         return False
 
     is_blocked = False
@@ -167,8 +190,44 @@ class Connection(asyncio.Protocol):
         return self.parser.held + self._waiting_bytes + put_off
 
     def _count(self, held: int) -> None:
-        self.server.held += held - self._held
-        self._held = held
+        self.server.held[self._held_as_known] -= self._held
+        self._held, self._held_as_known = held, self.session.is_known
+        self.server.held[self._held_as_known] += held
+
+    def _check_share(self) -> None:
+        """
+        Raises:
+            ProtocolError: there is no room for what this connection has sent so far.
+        """
+        known = self._held_as_known
+        if self._held > (READ if known else ALWAYS_TAKEN) and (
+            self.server.held[known] > self.server.may_hold(known)
+        ):
+            raise ProtocolError("the server is holding too many unfinished commands")
+
+    def _end_browser(self) -> None:
+        """Somebody's page makes a browser send HTTP here, with commands in the body: hear no more.
+
+        As Redis does, without a word: a browser could be made to read it.
+        """
+        address = (self.transport.get_extra_info("peername") or ("nobody",))[0]
+        if self.server.browsers.is_new(address):
+            logger.warning("HTTP from %s at AGQ's port: its connection is ended.", address)
+        self._deaf = self._ends = True
+        self._commands.clear()
+        self.transport.abort()
+
+    def _end_stranger(self) -> None:
+        """The time to authenticate is over; a key that is being looked up is waited for."""
+        self._is_overdue = True
+        if self.session.is_known or self.transport.is_closing():
+            return
+        if self.working is None or self.working.done():
+            logger.info("Connection %d has not authenticated in time.", self.session.number)
+            self.transport.write(encode(Failed(NO_AUTH)))
+            self.transport.close()
+            # One that reads nothing would keep it open.
+            self._deadline = self.server.loop.call_later(SLOWEST_READER, self.transport.abort)
 
     def _pause(self) -> None:
         if self._reading and not self.transport.is_closing():
@@ -185,9 +244,12 @@ class Connection(asyncio.Protocol):
         try:
             while self._commands and not self.transport.is_closing():
                 command = self._commands.popleft()
-                self._waiting_bytes -= sum(map(len, command))
+                self._waiting_bytes -= _size(command)
                 reply = await self._carry_out(command)
                 self.transport.write(reply)
+                if self._is_overdue and not self.session.is_known:
+                    self._ends = True
+                    self._commands.clear()
                 if not self._may_write.is_set():
                     async with asyncio.timeout(SLOWEST_READER):
                         await self._may_write.wait()
@@ -304,7 +366,8 @@ class Connection(asyncio.Protocol):
             return OK
         if name == "EXEC":
             return await self._execute(waiting)
-        return waiting.add([name.encode("latin-1"), *arguments])
+        command = [name.encode("latin-1"), *arguments]
+        return waiting.add(command, _size(command))
 
     async def _execute(self, waiting: Transaction) -> Encoded:
         """Carry out what was put off, in order; what fails is an answer like any other.
@@ -341,6 +404,7 @@ class Connection(asyncio.Protocol):
         self.session.reset()
         self.parser.limit = STRANGERS_COMMAND
         self._transaction = None
+        self._expect_key()
         return Status("RESET")
 
     async def _register(self, document: bytes) -> Any:
@@ -430,3 +494,8 @@ class Connection(asyncio.Protocol):
     async def _give_back_when_done(self, looking: asyncio.Future[Look]) -> None:
         with contextlib.suppress(Failed, OJSError):
             await self._give_back(await looking)
+
+
+def _size(command: list[bytes]) -> int:
+    """Bytes that a command takes while it waits: many small ones are a lot, too."""
+    return sum(map(len, command)) + PER_ARGUMENT * (len(command) + 1)

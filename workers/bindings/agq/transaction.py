@@ -36,14 +36,15 @@ class Transaction:
     is_broken: bool = False
     """A command was refused when it came: EXEC will refuse them all."""
 
-    def add(self, command: list[bytes]) -> Status:
-        """
+    def add(self, command: list[bytes], size: int) -> Status:
+        """Put a command off; `size` is how many bytes it holds in memory.
+
         Raises:
             Failed: it is too much.
         """
         if self.is_broken:
             return QUEUED
-        self.size += sum(map(len, command))
+        self.size += size
         if len(self.commands) >= MOST_COMMANDS or self.size > self.limit:
             self.give_up()
             raise Failed(

@@ -18,7 +18,8 @@ from jobs.conf import ojs_settings
 from jobs.database import borrowed, is_postgresql
 from jobs.endpoints import url_of
 from jobs.errors import NotAuthenticated, OJSError
-from workers import keyed
+from jobs.http.origins import check_socket
+from workers import keyed, tls
 from workers.presence import announced
 from workers.waiting import Hub
 
@@ -41,7 +42,8 @@ class RotaServer:
 
     hub: Hub
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: tls.Certificate | None = None) -> None:
+        self._certificate = certificate
         self._threads = ThreadPoolExecutor(ojs_settings.ROTA.THREADS, thread_name_prefix="rota")
         self._connections = 0
         self.sessions: dict[str, Session] = {}
@@ -70,11 +72,13 @@ class RotaServer:
             ping_interval=None,
             close_timeout=GOODBYE,
             logger=_quiet_logger(),
+            **tls.server_options(self._certificate),
         ) as server:
             port = _port(server)
-            logger.info("Rota workers are served at ws://%s:%s%s", host, port, PATH)
-            url = url_of("ws", host, port, PATH, public=ojs_settings.ROTA.URL)
-            async with announced(self.in_thread, "rota", url):
+            scheme = "wss" if self._certificate else "ws"
+            logger.info("Rota workers are served at %s://%s:%s%s", scheme, host, port, PATH)
+            url = url_of(scheme, host, port, PATH, public=ojs_settings.ROTA.URL)
+            async with announced(self.in_thread, "rota", url), tls.renewed(self._certificate):
                 await stop.wait()
         ticking.cancel()
         watching.cancel()
@@ -97,6 +101,8 @@ class RotaServer:
             text = "This server has as many workers as it takes.\n"
             return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, text)
         try:
+            if not _login(request):
+                check_socket(request.headers.get("Origin", ""))
             connection.visitor = await self.in_thread(  # type: ignore[attr-defined]
                 desk.admit, _login(request), _address(connection)
             )
