@@ -222,7 +222,11 @@ LOGGING = {
     "root": {"handlers": ["console"], "level": LOG_LEVEL},
     # Django's own handlers would print its messages a second time, and its own level would let
     # every refused request through.
-    "loggers": {"django": {"handlers": [], "propagate": True, "level": LOG_LEVEL}},
+    "loggers": {
+        "django": {"handlers": [], "propagate": True, "level": LOG_LEVEL},
+        # Failed logins are worth a line, and each thing it looks up for one is not.
+        "axes": {"level": "WARNING"},
+    },
 }
 
 # Slow housekeeping (`manage.py qcluster`): a few small tasks an hour, brokered by the database.

@@ -176,3 +176,25 @@ def test_no_variable_of_others_stops_a_command():
     assert "OJS_HEARTBEAT_TIMOUT is ignored" in result.stderr
     assert "OJS_AGQ_PORT is ignored" in result.stderr
     assert "OJS_SERVICE_HOST" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "problem"),
+    [
+        ({"OJS_ALLOW_ANONYMOUS": "1"}, "serves everybody; it is refused outside DEBUG"),
+        ({"OJS_CONFORMANCE_MODE": "1"}, "refused outside DEBUG"),
+        ({"OJS_MAX_WAIT": "soon"}, "must be a number of seconds"),
+    ],
+)
+def test_a_server_refuses_what_every_command_refuses(variables, problem):
+    result = run("-c", "import ojs_project.wsgi", **PRODUCTION | variables)
+
+    assert result.returncode == 1
+    assert problem in result.stderr.splitlines()[-1]
+
+
+def test_a_server_warns_of_what_it_ignores():
+    result = run("-c", "import ojs_project.wsgi", **PRODUCTION, OJS_HEARTBEAT_TIMOUT="30")
+
+    assert result.returncode == 0, result.stderr
+    assert "OJS_HEARTBEAT_TIMOUT is ignored" in result.stderr

@@ -16,8 +16,8 @@ class SessionClaim:
     """Why somebody may register under an id that may be in use."""
 
     sessions: tuple[str, ...]
-    """Hashes of the secrets of the key used, the newest first; one empty text without a key. The
-    worker is known by any of them, so that it may come back with the key's new secret."""
+    """What the key used is known by; one empty text without a key. The first is kept, and any of
+    them proves that it is the same key."""
     may_resume: bool
     """Whether it may be the same worker that comes back, if the keys are the same."""
 

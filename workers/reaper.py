@@ -20,6 +20,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from jobs import engine, rollup
+from jobs.access import refusals
 from jobs.conf import ojs_settings
 from jobs.database import atomic, connection
 from jobs.events import record, worker_event
@@ -156,6 +157,7 @@ SWEEPS = (
     Chore("old-results", engine.prune_results, "results deleted", timedelta(minutes=1)),
     Chore("old-workflows", engine.prune_workflows, "workflows deleted", timedelta(minutes=1)),
     Chore("old-events", engine.prune_events, "events deleted", timedelta(minutes=1)),
+    Chore("old-refusals", refusals.prune, "refusals forgotten", timedelta(minutes=1)),
     Chore("tallies", tallies.count, "outcomes counted", timedelta(seconds=5)),
     Chore("old-directives", fleet.prune_directives, "directives forgotten", timedelta(minutes=1)),
     Chore("old-workers", prune_workers, "workers forgotten", timedelta(minutes=1)),

@@ -7,7 +7,7 @@ found: `jobs.projects` narrows to a project, `workers.admission` to a worker or 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -70,6 +70,17 @@ class Command:
     unless the key has `ojs:admin:args`."""
     note: str = ""
     """What else there is to say of it, for people."""
+    opened_by: frozenset[str] = field(init=False, repr=False)
+    """All scopes that open it, the wider ones as well; empty where every key does."""
+
+    def __post_init__(self) -> None:
+        opening = {
+            str(held)
+            for held in Scope
+            for scope in self.scopes
+            if scope.is_opened_by({held}, reads=self.reads)
+        }
+        object.__setattr__(self, "opened_by", frozenset(opening))
 
 
 _table: dict[tuple[Binding, str], Command] = {}
@@ -108,11 +119,11 @@ def authorize(caller: Caller, command: Command | None) -> None:
         raise PermissionDenied("No key may do that: this server does not declare who may.")
     if command.is_open:
         return
-    scopes = command.scopes
-    if scopes and not any(caller.may(scope, reads=command.reads) for scope in scopes):
-        wanted = " or ".join(f"'{scope}'" for scope in scopes)
+    if command.opened_by and command.opened_by.isdisjoint(caller.scopes):
+        wanted = " or ".join(f"'{scope}'" for scope in command.scopes)
         raise PermissionDenied(
-            f"This API key may not do that: it needs the scope {wanted}.", scope=str(scopes[0])
+            f"This API key may not do that: it needs the scope {wanted}.",
+            scope=str(command.scopes[0]),
         )
     if caller.project and command.of_project is OfProject.NOTHING:
         raise PermissionDenied(

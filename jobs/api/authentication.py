@@ -36,8 +36,8 @@ class Caller:
     label: str = ""
     project: str = ""
     """The only project it sees; empty means all of them."""
-    digests: tuple[str, ...] = ()
-    """Hashes of the key's secrets, the newest first: what two secrets of one key have in common."""
+    key_id: int | None = None
+    """Primary key of the API key: what both its secrets have in common."""
     is_authenticated: bool = True
 
     @property
@@ -68,6 +68,10 @@ class NotRotated(Conflict):
     """The key cannot be given a new secret."""
 
 
+class StillOverlapping(NotRotated):
+    """The secret before the present one still works."""
+
+
 def rotate_key(record: ApiKey, *, overlap: timedelta, end_earlier: bool = False) -> str:
     """Give a key a new secret and return it: it is not stored, and shown only now.
 
@@ -77,8 +81,8 @@ def rotate_key(record: ApiKey, *, overlap: timedelta, end_earlier: bool = False)
         end_earlier: what still works from the rotation before stops now. A key has two secrets.
 
     Raises:
-        NotRotated: the key is revoked or expired, it was rotated meanwhile, or the secret before
-            the present one still works.
+        NotRotated: the key is revoked or expired, or was rotated meanwhile.
+        StillOverlapping: the secret before the present one still works.
     """
     key = new_secret()
     rotatable = ApiKey.objects.usable().filter(pk=record.pk, digest=record.digest)
@@ -108,7 +112,7 @@ def _why_not_rotated(record: ApiKey) -> NotRotated:
         return NotRotated(f"The key “{record.name}” has expired.")
     if until is None or known.digest != record.digest:
         return NotRotated(f"The key “{record.name}” has been rotated meanwhile.")
-    return NotRotated(
+    return StillOverlapping(
         f"The key “{record.name}” is being rotated already: its secret {known.previous_prefix}… "
         f"works until {format_timestamp(until)}."
     )
@@ -163,12 +167,9 @@ def current_caller(fingerprint: str, *, protocol: str = "", address: str = "") -
     caller = found[fingerprint]
     if isinstance(caller, NotAuthenticated):
         raise caller
-    _note_use(
-        records[fingerprint],
-        is_previous=fingerprint != caller.digests[0],
-        protocol=protocol,
-        address=address,
-    )
+    record = records[fingerprint]
+    is_previous = fingerprint != record.digest
+    _note_use(record, is_previous=is_previous, protocol=protocol, address=address)
     return caller
 
 
@@ -186,7 +187,7 @@ def current_callers(fingerprints: Collection[str]) -> dict[str, Caller]:
 
 def _look(
     fingerprints: Collection[str],
-) -> tuple[dict[str, Caller | NotAuthenticated], dict[str, Any]]:
+) -> tuple[dict[str, Caller | NotAuthenticated], dict[str | None, Any]]:
     """Look keys up by the digests of their secrets, and remember those that are good.
 
     A digest tells nothing of its key: there is nothing to be learnt from how long a search takes.
@@ -198,7 +199,9 @@ def _look(
     now = time.monotonic()
     # Where it was written: a replica may not have heard of a new key, or of a revocation.
     keys = ApiKey.objects.using(alias()).with_secrets(fingerprints).annotate(asked_at=Now())
-    records = {known: record for record in keys.order_by("pk") for known in _digests(record)}
+    records: dict[str | None, Any] = {}
+    for record in keys.order_by("pk"):
+        records |= {record.digest: record, record.previous_digest: record}
     found: dict[str, Caller | NotAuthenticated] = {}
     if len(_cache) + len(fingerprints) > CACHE_SIZE:
         _cache.clear()
@@ -213,10 +216,6 @@ def _look(
             until = now + min(lasts, ojs_settings.API_KEY_CACHE).total_seconds()
             _cache[fingerprint] = (until, caller)
     return found, records
-
-
-def _digests(record: ApiKey) -> tuple[str, ...]:
-    return tuple(known for known in (record.digest, record.previous_digest) if known)
 
 
 def _lasts(record: Any, fingerprint: str) -> timedelta:
@@ -258,7 +257,7 @@ def _caller(record: ApiKey) -> Caller:
         worker_id=record.worker_id,
         label=record.label,
         project=record.project,
-        digests=_digests(record),
+        key_id=record.pk,
     )
 
 

@@ -18,7 +18,7 @@ from rest_framework import exceptions
 from rest_framework.viewsets import ViewSet
 
 from .. import access, projects
-from ..access import Binding, Command
+from ..access import Binding, Command, refusals
 from ..errors import (
     BatchTooLarge,
     BodyTooLarge,
@@ -143,6 +143,7 @@ class OJSViewSet(ViewSet):
                 raise exceptions.MethodNotAllowed(request.method)
             response = getattr(self, self.action)(request, *args, **kwargs)
         except Exception as problem:
+            self._note_refusal(problem)
             response = self.get_exception_handler()(problem, {"view": self, "request": request})
         return self.finalize_response(request, response, *args, **kwargs)
 
@@ -191,6 +192,18 @@ class OJSViewSet(ViewSet):
     def is_redacted(self) -> bool:
         """Whether arguments, results and errors are hidden from this caller here."""
         return access.is_redacted(self.command, self.caller)
+
+    def _note_refusal(self, problem: Exception) -> None:
+        if isinstance(problem, refusals.AUDITED):
+            # Asking for it again would only be refused again.
+            caller = self.__dict__.get("caller")
+            refusals.note(
+                problem,
+                protocol=self.protocol,
+                address=self.request.META.get("REMOTE_ADDR") or "",
+                key=caller.name if caller else "",
+                call=refusals.call_of(self.request.method, self.request.path),
+            )
 
     def get_exception_handler(self) -> Callable[..., Response]:
         return answer_error

@@ -46,6 +46,10 @@ def all_scopes() -> list[str]:
     return [str(scope) for scope in Scope]
 
 
+EXPIRES_SOON = timedelta(days=14)
+"""How long before its date a key is pointed out to operators."""
+
+
 class Protocol(models.TextChoices):
     """What a client speaks."""
 
@@ -73,9 +77,9 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
         """Past their date, and not revoked before."""
         return self.filter(expires_at__lte=Now(), revoked_at=None)
 
-    def expiring(self, within: timedelta) -> ApiKeyQuerySet:
-        """Usable now, and expired when `within` has passed."""
-        return self.usable().filter(expires_at__lte=Now() + within)
+    def expiring(self) -> ApiKeyQuerySet:
+        """Usable now, and not for long."""
+        return self.usable().filter(expires_at__lte=Now() + EXPIRES_SOON)
 
     def in_rotation(self) -> ApiKeyQuerySet:
         """Usable keys whose earlier secret still works."""
@@ -160,6 +164,11 @@ class ApiKey(models.Model):
     @property
     def is_expired(self) -> bool:
         return self.expires_at is not None and self.expires_at <= timezone.now()
+
+    @property
+    def is_expiring(self) -> bool:
+        soon = timezone.now() + EXPIRES_SOON
+        return self.is_usable and self.expires_at is not None and self.expires_at <= soon
 
     def allows(self, scope: str) -> bool:
         return scope in self.scopes

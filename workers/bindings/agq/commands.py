@@ -70,7 +70,10 @@ def register(session: Session, document: bytes, *, resume: bool = True) -> Statu
     known = directory.find(worker_id)
     description.project = caller.project or None
     description.queues = (known.queues if known else None) or ["ready"]
-    claim = SessionClaim(caller.digests or ("",), may_resume)
+    # The key, not its secret, which may be replaced while the worker is there. Its hash is what the
+    # last release kept.
+    keys = (f"key {caller.key_id}", session.key) if session.key else ("",)
+    claim = SessionClaim(keys, may_resume)
     protocol.register(worker_id, description, claim=claim)
     session.worker_id = worker_id
     seconds = ojs_settings.AGQ.HEARTBEAT_INTERVAL.total_seconds()

@@ -16,9 +16,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from jobs import wakeup
+from jobs.access import refusals
 from jobs.api.authentication import Caller
 from jobs.conf import ojs_settings
-from jobs.errors import OJSError
+from jobs.errors import NotAuthenticated, OJSError
 from workers.waiting import Look, Waiter
 
 from . import commands, documents, small_talk, verify
@@ -279,16 +280,33 @@ class Connection(asyncio.Protocol):
             self._commands.clear()
         except Failed as refusal:
             reply = refusal
+            if str(refusal) == NO_AUTH:
+                self._audit(NotAuthenticated(NO_AUTH), name)
             if self.session.failures >= STRANGERS_FAILURES:
                 self._ends = True
                 self._commands.clear()
         except OJSError as refusal:
+            self._audit(refusal, name)
             reply = commands.explained(refusal)
         except Exception:
             # A bug or a database that is away: this client is told, and the others go on.
             logger.exception("%s failed.", name[:40])
             reply = Failed("ERR the server failed; try again")
         return reply if isinstance(reply, Encoded) else encode(reply, self.session.resp)
+
+    def _audit(self, problem: OJSError, name: str) -> None:
+        """Put a refusal into the audit. The client does not wait for it."""
+        caller = self.session.caller
+        refusal = refusals.seen(
+            problem,
+            protocol="agq",
+            address=self.session.address,
+            key=caller.name if caller else "",
+            # A word that is no command may be a key in the wrong place.
+            call=name if name in WORDS else "",
+        )
+        if refusal is not None:
+            self.server.keep(self.server.in_thread(refusals.record, refusal))
 
     async def _reply(self, name: str, arguments: list[bytes]) -> Any:
         try:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from jobs.access import Command, authorize
+from jobs.access import Command, authorize, refusals
 from jobs.api.authentication import ANYBODY, Caller, caller_of, current_caller, digest
 from jobs.conf import ojs_settings
-from jobs.errors import NotAuthenticated
+from jobs.errors import KeyExpired, NotAuthenticated
 from workers import admission
 
 from .resp import Failed
@@ -73,12 +73,18 @@ class Session:
         """
         try:
             self.caller = caller_of(key, protocol="agq", address=self.address)
-        except NotAuthenticated:
+        except NotAuthenticated as problem:
+            self._note(problem, "AUTH")
             self.forget()
             self.failures += 1
+            if isinstance(problem, KeyExpired):
+                raise Failed(f"WRONGPASS {problem.message}") from None
             raise Failed(WRONG_KEY) from None
         self.key = digest(key)
         self.worker_id = self.caller.worker_id
+
+    def _note(self, problem: NotAuthenticated, call: str = "") -> None:
+        refusals.note(problem, protocol="agq", address=self.address, call=call)
 
     def forget(self) -> None:
         """Be a stranger again."""
@@ -99,7 +105,8 @@ class Session:
             return
         try:
             self.caller = current_caller(self.key, protocol="agq", address=self.address)
-        except NotAuthenticated:
+        except NotAuthenticated as problem:
+            self._note(problem)
             raise Revoked from None
 
     def entitle(self, command: Command | None) -> Caller:

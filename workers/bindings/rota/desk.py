@@ -9,11 +9,11 @@ from functools import cache
 from uuid import UUID
 
 from jobs import engine
-from jobs.access import Binding, Command, authorize, find
+from jobs.access import Binding, Command, authorize, find, refusals
 from jobs.api.authentication import ANYBODY, Caller, caller_of, current_caller, digest
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
-from jobs.errors import JobNotFound, NotAuthenticated
+from jobs.errors import JobNotFound, NotAuthenticated, OJSError
 from workers import admission, directory, protocol
 from workers.protocol import Reply
 from workers.waiting import Look
@@ -79,17 +79,31 @@ def admit(authorization: str, address: str = "") -> Visitor:
         NotAuthenticated: nobody we know, and anonymous callers are not welcome.
         PermissionDenied: the key was not made for workers.
     """
+    visitor = None
+    try:
+        visitor = _visitor(authorization, address)
+        visitor.entitle("handshake")
+    except OJSError as refusal:
+        note(refusal, "handshake", address, visitor)
+        raise
+    return visitor
+
+
+def note(problem: OJSError, call: str, address: str, visitor: Visitor | None) -> None:
+    """Put a refusal into the audit; any other problem is none of its business."""
+    name = visitor.caller.name if visitor and visitor.key else ""
+    refusals.note(problem, protocol="rota", address=address, call=call, key=name)
+
+
+def _visitor(authorization: str, address: str) -> Visitor:
     scheme, _, key = authorization.partition(" ")
     key = key.strip()
     if key and scheme.lower() == "bearer":
         caller = caller_of(key, protocol="rota", address=address)
-        visitor = Visitor(caller, digest(key), address)
-    elif not authorization and ojs_settings.ALLOW_ANONYMOUS:
-        visitor = Visitor(ANYBODY)
-    else:
-        raise NotAuthenticated("Send 'Authorization: Bearer <API key>' with the handshake.")
-    visitor.entitle("handshake")
-    return visitor
+        return Visitor(caller, digest(key), address)
+    if not authorization and ojs_settings.ALLOW_ANONYMOUS:
+        return Visitor(ANYBODY, address=address)
+    raise NotAuthenticated("Send 'Authorization: Bearer <API key>' with the handshake.")
 
 
 def speaks_for(visitor: Visitor, registration: Registration) -> None:

@@ -61,13 +61,20 @@ class Session:
             try:
                 await self._hear(text)
             except NotAuthenticated as refusal:
+                await self._note(refusal)
                 await self._revoked(refusal)
                 return
             except OJSError as refusal:
+                if isinstance(refusal, PermissionDenied):
+                    await self._note(refusal)
                 await self._send(messages.refusal(refusal))
                 if self._registration is None:
                     await self._connection.close(REFUSED, "registration was refused")
                     return
+
+    async def _note(self, refusal: OJSError) -> None:
+        visitor = self._visitor
+        await self._server.in_thread(desk.note, refusal, "message", visitor.address, visitor)
 
     @property
     def key(self) -> str:
