@@ -14,12 +14,11 @@ from jobs.fields import Document, missing, refuse, wrong_type
 from jobs.identifiers import uuid7
 from jobs.retry import MAX_ATTEMPTS
 from jobs.schedules import InvalidSchedule, read_schedule, read_zone
-from jobs.validation import CLASS_PATTERN, PRIORITIES, QUEUE_LENGTH, QUEUE_PATTERN, NewJob
 from jobs.validation import (
+    CLASS_PATTERN,
     PRIORITIES,
     QUEUE_LENGTH,
     QUEUE_PATTERN,
-    TYPE_PATTERN,
     NewJob,
     queue_names,
 )
