@@ -395,7 +395,7 @@ def fail(failures: Sequence[Failure], *, discover: bool = True, project: str = "
 
 
 def _heard(
-    reports: Sequence[Completion] | Sequence[Failure], outcomes: Sequence[Outcome], project: str
+    reports: Sequence[Completion | Failure], outcomes: Sequence[Outcome], project: str
 ) -> None:
     """Who reports a job that was taken from it may have been taken for dead."""
     senders = {
