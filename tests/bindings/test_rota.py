@@ -508,8 +508,13 @@ def test_what_was_on_its_way_when_the_connection_broke_is_given_back(connect):
         ('{"type": "heartbeat", "status": {"cpu": 7}}', "status.cpu"),
         ('{"type": "heartbeat", "status": {"jobs": [{"job_id": 3}]}}', "status.jobs[0].job_id"),
         ('{"type": "heartbeat", "results": [{"job_id": "x"}]}', "results[0].job_id"),
+        (
+            '{"type": "heartbeat", "registration":'
+            ' {"worker_id": "rota-1", "hostname": "h", "queues": ["default", "Not one"]}}',
+            "registration.queues[1]",
+        ),
     ],
-    ids=["array", "broken", "type", "wanted", "cpu", "job", "result"],
+    ids=["array", "broken", "type", "wanted", "cpu", "job", "result", "queue"],
 )
 def test_a_wrong_message_is_refused_where_it_is_wrong_and_the_worker_goes_on(connect, text, field):
     worker = connect()
