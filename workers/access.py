@@ -91,6 +91,16 @@ declare(
     agq("TTL", INSPECT, OWN, SELF, reads=True, note="Of jobs: those that such a worker holds."),
     agq("EXISTS", INSPECT, OWN, SELF, reads=True, note="Of jobs: those that such a worker holds."),
     agq("SMEMBERS", INSPECT, OWN, SELF, reads=True),
+    agq("SCAN", INSPECT, OWN, SELF, reads=True, note="Of jobs: those that such a worker holds."),
+    agq("TYPE", INSPECT, OWN, SELF, reads=True, note="Of jobs: those that such a worker holds."),
+    agq("PTTL", INSPECT, OWN, SELF, reads=True, note="Of jobs: those that such a worker holds."),
+    agq("LLEN", INSPECT, OWN, reads=True),
+    agq("MULTI", ANY_KEY, SHARED, note="Each command after it is asked about by itself."),
+    agq("EXEC", ANY_KEY, SHARED, note="Each of its commands is asked about again."),
+    agq("DISCARD", ANY_KEY, SHARED),
+    agq("WATCH", ANY_KEY, SHARED, note="Refused."),
+    agq("UNWATCH", ANY_KEY, SHARED),
+    agq("RESET", (), SHARED, is_open=True),
     agq("WORKER.VERIFY", OPERATE, OWN, SELF),
 )
 declare(

@@ -17,7 +17,7 @@ class WorkersConfig(AppConfig):
         from jobs.labels import translate_labels
 
         # They connect themselves, and declare who may do what.
-        from . import access, finished_tasks, log  # noqa: F401
+        from . import access, conformance, finished_tasks, log  # noqa: F401
 
         translate_labels(self)
 

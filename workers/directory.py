@@ -6,15 +6,19 @@ Where a `caller` is given, only what its key may see is there.
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 from django.utils import timezone
 
 from jobs import engine
-from jobs.expressions import JSONArrayHas
-from jobs.models import Job
+from jobs.expressions import JSONArrayHas, JSONMerged
+from jobs.lifecycle import State
+from jobs.models import Job, Queue
+from jobs.projects import own
 
 from .admission import own_reservations, own_workers
 from .lifecycle import WorkerState
@@ -37,16 +41,46 @@ def active(capability: str = "", caller: Caller | None = None) -> list[str]:
 
 
 def registered(protocol: str, caller: Caller | None = None) -> list[str]:
-    """Ids of all workers on record that speak `protocol`, the dead ones too."""
-    workers = own_workers(Worker.objects.filter(protocol=protocol).order_by("pk"), caller)
-    return list(workers.values_list("pk", flat=True)[:MOST])
+    """Ids of the workers that registered over `protocol` and did not leave, the dead ones too."""
+    workers = Worker.objects.filter(protocol=protocol, left_at=None, details__isnull=False)
+    return _ids(own_workers(workers, caller))
+
+
+def measured(protocol: str, within: timedelta, caller: Caller | None = None) -> list[str]:
+    """Ids of the workers of `protocol` whose statistics are no older than `within`."""
+    workers = Worker.objects.filter(protocol=protocol, left_at=None, stats__isnull=False)
+    return _ids(own_workers(workers.filter(stats_at__gt=Now() - within), caller))
+
+
+def _ids(workers: Any) -> list[str]:
+    return list(workers.order_by("pk").values_list("pk", flat=True)[:MOST])
 
 
 def capabilities(caller: Caller | None = None) -> list[str]:
     """Everything that some active worker can do."""
-    workers = own_workers(Worker.objects.live().exclude(capabilities=[]), caller)
+    workers = Worker.objects.live().exclude(pk__in=Worker.objects.silent().values("pk"))
+    workers = own_workers(workers.exclude(capabilities=[]), caller)
     found = workers.values_list("capabilities", flat=True)
     return sorted({word for words in found[:MOST] for word in words})[:MOST]
+
+
+def queues_with_work(project: str = "") -> list[str]:
+    """Names of the queues in which jobs are available."""
+    waiting = own(Job.objects.filter(state=State.AVAILABLE).filter(queue=OuterRef("pk")), project)
+    queues = Queue.objects.filter(Exists(waiting)).order_by("pk")
+    return list(queues.values_list("pk", flat=True)[:MOST])
+
+
+def available_in(queue: str, project: str = "", *, most: int | None = None) -> int:
+    """How many jobs are available in a queue; no more than `most` are counted."""
+    waiting: Any = own(Job.objects.filter(state=State.AVAILABLE).filter(queue=queue), project)
+    return int(waiting[:most].count())
+
+
+def claimed(caller: Caller | None = None) -> list[UUID]:
+    """Ids of the jobs in the hands of workers that have a name."""
+    held = Job.objects.active().filter(reserved_for__isnull=False).exclude(reserved_by="")
+    return list(own_reservations(held, caller).order_by("pk").values_list("pk", flat=True)[:MOST])
 
 
 def find(worker_id: str, caller: Caller | None = None) -> Any | None:
@@ -73,9 +107,14 @@ def standing(worker_id: str, *, registered: bool = False) -> tuple[bool, frozens
     return worker.may_fetch, frozenset(worker.labels) | frozenset(worker.capabilities)
 
 
-def keep_stats(worker_id: str, stats: dict[str, Any]) -> None:
-    """Remember what a worker measured of itself (AGQ §3.3)."""
-    Worker.objects.live().filter(pk=worker_id).update(stats=stats, stats_at=Now())
+def keep_stats(worker_id: str, stats: dict[str, Any], *, partial: bool = False) -> None:
+    """Remember what a worker measured of itself (AGQ §3.3; Rota, Status).
+
+    Args:
+        partial: what it does not mention is as it was.
+    """
+    measured: Any = JSONMerged("stats", stats) if partial else stats
+    Worker.objects.live().filter(pk=worker_id).update(stats=measured, stats_at=Now())
 
 
 def keep_queues(worker_id: str, queues: Collection[str]) -> None:

@@ -16,6 +16,7 @@ from ..conf import ojs_settings
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope, is_pruned, result_expires_at
 from ..errors import JobNotFound, QueueFull
 from ..fields import array, integer, missing, refuse
+from ..http.waiting import until
 from ..identifiers import parse_uuid
 from ..lifecycle import TERMINAL, State
 from ..models import Job, ProgressReport
@@ -25,7 +26,6 @@ from ..validation import PRIORITIES, NewJob, new_job, read_args
 from .base import OJSViewSet, Response, dumps
 from .dialects import job_reply
 from .paging import number
-from .waiting import until
 
 memory = Memory()
 
@@ -48,9 +48,13 @@ def errors_of(job: Job) -> list[dict[str, Any]]:
 
 
 def result_metadata(job: Job) -> dict[str, Any]:
-    """When the result was stored, until when it stays, and its size (§6.2)."""
+    """When the result was stored, until when it stays, and its size (§6.2).
+
+    Of a job that was discarded without one, nothing was stored.
+    """
     expires_at = result_expires_at(job)
-    if job.finished_at is None or expires_at is None:
+    has_one = job.state == State.COMPLETED or job.result is not None
+    if not has_one or job.finished_at is None or expires_at is None:
         return {}
     known: dict[str, Any] = {
         "result_stored_at": format_timestamp(job.finished_at),

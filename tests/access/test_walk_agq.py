@@ -57,6 +57,14 @@ SAID: dict[str, Callable[[Scene], list[list[str]]]] = {
     "GET": reading("GET"),
     "TTL": reading("TTL"),
     "EXISTS": reading("EXISTS"),
+    "TYPE": reading("TYPE"),
+    "PTTL": reading("PTTL"),
+    "SCAN": lambda s: [["SCAN", "0"]],
+    "LLEN": lambda s: [["LLEN", f"queue:{s.queue}"]],
+    "MULTI": lambda s: [["MULTI"], ["DISCARD"]],
+    "DISCARD": lambda s: [["MULTI"], ["DISCARD"]],
+    "EXEC": lambda s: [["MULTI"], ["PING"], ["EXEC"]],
+    "WATCH": lambda s: [["WATCH", "a"]],
     "SMEMBERS": lambda s: [["SMEMBERS", "capability:jq:workers"]],
     # Whether it is asked is enough: of a worker that cannot, nothing is asked.
     "WORKER.VERIFY": lambda s: [["WORKER.VERIFY", "no-such-capability", "{}"]],
@@ -64,7 +72,7 @@ SAID: dict[str, Callable[[Scene], list[list[str]]]] = {
     "WORKER.UNREGISTER": lambda s: [["WORKER.UNREGISTER", s.worker]],
 }
 """How a word is said where it takes more than itself."""
-LAST = ("BRPOP", "JOB.UPDATE", "WORKER.REGISTER", "WORKER.UNREGISTER", "QUIT")
+LAST = ("BRPOP", "JOB.UPDATE", "WORKER.REGISTER", "WORKER.UNREGISTER", "RESET", "QUIT")
 
 
 def in_order() -> list[str]:
@@ -84,6 +92,8 @@ def kept_its(promise: Promise, command: Command, answers: list[Any], s: Scene) -
             return SECRET not in shown and not (command.reads and s.worker in shown)
     if command.name == "WORKER.VERIFY":
         return "No active worker has the capability" in shown
+    if command.name == "WATCH":
+        return "WATCH is not supported" in shown
     return not any(refused) and (not command.reads or None not in answers)
 
 

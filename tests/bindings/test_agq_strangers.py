@@ -84,6 +84,8 @@ def test_who_does_not_authenticate_in_time_is_asked_to_leave(tmp_path):
         assert everything(busy) == NOAUTH * 2
         known.sendall(b"PING\r\n")
         assert known.recv(100) == b"+PONG\r\n"
+        known.sendall(b"RESET\r\n")
+        assert everything(known) == b"+RESET\r\n" + NOAUTH, "a stranger again"
         for connection in (silent, busy, known):
             connection.close()
 

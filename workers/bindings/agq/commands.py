@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from functools import cache
 from typing import Any
 
@@ -14,7 +15,7 @@ from jobs.batches import new_jobs
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob
 from jobs.errors import JobNotFound, OJSError
-from jobs.validation import QUEUE_PATTERN
+from jobs.validation import QUEUE_LENGTH, QUEUE_PATTERN
 from workers import directory, protocol
 from workers.lifecycle import WorkerState
 from workers.protocol import Failure, SessionClaim
@@ -23,6 +24,7 @@ from workers.waiting import Look
 from . import documents, keys, small_talk, verify
 from .resp import Failed, Status
 from .session import Session, valid_worker_id
+from .transaction import AT_ONCE
 
 OK = Status("OK")
 QUEUE = "queue:"
@@ -106,10 +108,11 @@ def unregister(session: Session, name: bytes) -> Status:
 
 
 def queue_name(key: bytes) -> str:
-    name = text(key)
-    if not name.startswith(QUEUE) or not QUEUE_PATTERN.fullmatch(name.removeprefix(QUEUE)):
+    name = text(key).removeprefix(QUEUE)
+    is_queue = text(key).startswith(QUEUE) and QUEUE_PATTERN.fullmatch(name)
+    if not is_queue or len(name) > QUEUE_LENGTH:
         raise Failed("ERR keys to pop from and push to are queue:<name>")
-    return name.removeprefix(QUEUE)[:128]
+    return name
 
 
 def pop(session: Session, queues: Sequence[str]) -> Look:
@@ -125,6 +128,8 @@ def pop(session: Session, queues: Sequence[str]) -> Look:
         queues,
         worker_id=worker_id,
         visibility_timeout=ojs_settings.AGQ.JOB_TIMEOUT,
+        # A dead worker registers anew (§6).
+        discover=False,
         project=session.project,
         registered=True,
     )
@@ -142,7 +147,8 @@ def pop(session: Session, queues: Sequence[str]) -> Look:
 def give_back(session: Session, jobs: Sequence[ClaimedJob]) -> None:
     """Nobody is there any more to hand them to: the attempt does not count."""
     worker_id = session.worker_id
-    protocol.fail([Failure(job.id, worker_id=worker_id, release=True) for job in jobs])
+    back = [Failure(job.id, worker_id=worker_id, release=True) for job in jobs]
+    protocol.fail(back, discover=False)
 
 
 def update(session: Session, job: bytes, document: bytes) -> Status:
@@ -159,10 +165,12 @@ def update(session: Session, job: bytes, document: bytes) -> Status:
     projects.require(job_id, session.project)
     match said.get("status"):
         case "completed":
-            (outcome,) = protocol.ack([documents.completion(job_id, worker_id, said)])
+            completion = documents.completion(job_id, worker_id, said)
+            (outcome,) = protocol.ack([completion], discover=False)
             done = outcome.error is None
         case "failed":
-            (outcome,) = protocol.fail([documents.failure(job_id, worker_id, said)])
+            failure = documents.failure(job_id, worker_id, said)
+            (outcome,) = protocol.fail([failure], discover=False)
             done = outcome.error is None
         case "running":
             done = directory.extend(job_id, worker_id)
@@ -201,20 +209,67 @@ def push(session: Session, key: bytes, *plans: bytes) -> int:
 
 
 def keys_like(session: Session, pattern: bytes) -> list[str]:
-    """KEYS worker:*:alive (AGQ §9.2)"""
-    return keys.matching(text(pattern), session.speaker)
+    """KEYS worker:*:alive (AGQ §9.2); any pattern that Redis knows."""
+    return keys.matching(pattern, session.speaker)
+
+
+def scan(session: Session, cursor: bytes, *options: bytes) -> list[Any]:
+    """SCAN <cursor> [MATCH <pattern>] [COUNT <keys>] [TYPE <type>]
+
+    Raises:
+        Failed: an option is none, or no number.
+    """
+    place = _number(cursor, "ERR invalid cursor")
+    pattern, count, kind = b"*", 0, ""
+    if len(options) % 2:
+        raise Failed("ERR syntax error")
+    for word, value in zip(options[::2], options[1::2], strict=True):
+        match word.upper():
+            case b"MATCH":
+                pattern = value
+            case b"COUNT":
+                count = _number(value, "ERR value is not an integer or out of range")
+                if not count:
+                    raise Failed("ERR syntax error")
+            case b"TYPE":
+                kind = text(value).lower()
+            case _:
+                raise Failed("ERR syntax error")
+    following, found = keys.scan(place, pattern, count, session.speaker, kind)
+    return [str(following), found]
+
+
+def _number(digits: bytes, refusal: str) -> int:
+    if not digits.isdigit() or len(digits) > 20:
+        raise Failed(refusal)
+    return int(digits)
 
 
 def get(session: Session, key: bytes) -> str | None:
     return keys.get(text(key), session.speaker)
 
 
+def type_of(session: Session, key: bytes) -> Status:
+    return Status(keys.type_of(text(key), session.speaker))
+
+
 def ttl(session: Session, key: bytes) -> int:
-    return keys.ttl(text(key), session.speaker)
+    """TTL <key>, in seconds"""
+    return keys.time_to_live(text(key), session.speaker, timedelta(seconds=1))
+
+
+def pttl(session: Session, key: bytes) -> int:
+    """PTTL <key>, in milliseconds"""
+    return keys.time_to_live(text(key), session.speaker, timedelta(milliseconds=1))
 
 
 def exists(session: Session, *names: bytes) -> int:
-    return sum(keys.ttl(text(name), session.speaker) != keys.NO_KEY for name in names[:10])
+    return sum(keys.find(text(name), session.speaker) is not None for name in names)
+
+
+def length(session: Session, key: bytes) -> int:
+    """LLEN queue:<name>: how many jobs can be popped."""
+    return keys.length(text(key), session.speaker)
 
 
 def members(session: Session, key: bytes) -> list[str]:
@@ -238,9 +293,13 @@ COMMANDS: dict[str, tuple[Callable[..., Any], int, int]] = {
     "WORKER.UNREGISTER": (unregister, 1, 1),
     "JOB.UPDATE": (update, 2, 2),
     "LPUSH": (push, 2, 1001),
+    "LLEN": (length, 1, 1),
     "KEYS": (keys_like, 1, 1),
+    "SCAN": (scan, 1, 7),
     "GET": (get, 1, 1),
+    "TYPE": (type_of, 1, 1),
     "TTL": (ttl, 1, 1),
+    "PTTL": (pttl, 1, 1),
     "EXISTS": (exists, 1, 10),
     "SMEMBERS": (members, 1, 1),
 }
@@ -253,7 +312,7 @@ GREETINGS = ("HELLO", "QUIT")
 
 def known() -> list[str]:
     """All words there are."""
-    return [*COMMANDS, *small_talk.WORDS, *WAITING, *GREETINGS]
+    return [*COMMANDS, *small_talk.WORDS, *WAITING, *GREETINGS, *sorted(AT_ONCE - {"QUIT"})]
 
 
 @cache

@@ -23,11 +23,24 @@ from jobs.errors import NotAuthenticated, OJSError
 from workers.waiting import Look, Waiter
 
 from . import commands, documents, small_talk, verify
-from .commands import COMMANDS
-from .resp import NO_ITEMS, Encoded, Failed, HTTPSpoken, Parser, ProtocolError, Status, encode
+from .commands import COMMANDS, OK
+from .resp import (
+    NO_ITEMS,
+    Encoded,
+    Failed,
+    HTTPSpoken,
+    Parser,
+    ProtocolError,
+    Status,
+    encode,
+    size_of,
+)
 from .session import NO_AUTH, Revoked, Session
+from .transaction import ABORTED, AT_ONCE, NO_WATCH, WAITS, Transaction
 
 if TYPE_CHECKING:
+    from jobs.access import Command
+
     from .server import Server
 
 logger = logging.getLogger("workers.agq")
@@ -39,13 +52,21 @@ STRANGERS_COMMAND = 64 * 1024
 STRANGERS_FAILURES = 5
 ALWAYS_TAKEN = 1024
 """Bytes of one connection that are taken however much others hold: a key to log in with is."""
-PER_ARGUMENT = 64
-"""Bytes that an argument takes beside its own."""
 SLOWEST_READER = 30.0
 """Seconds a client may leave a reply unread before its connection is closed."""
 LONGEST_BLOCK = 24 * 3600.0
 READ = 64 * 1024
 WORDS = frozenset(commands.known())
+NOT_CARRIED_OUT = encode(
+    Failed("ERR not carried out: the answers to the commands before are too much for one reply")
+)
+ARGUMENTS = {name: (fewest, most) for name, (_, fewest, most) in COMMANDS.items()} | {
+    "BRPOP": (2, 100),
+    "WORKER.VERIFY": (2, 3),
+    "WATCH": (1, 1000),
+    **dict.fromkeys(("MULTI", "EXEC", "DISCARD", "UNWATCH", "RESET"), (0, 0)),
+}
+"""Command → how many arguments it takes, at least and at most."""
 
 
 class Connection(asyncio.Protocol):
@@ -72,6 +93,10 @@ class Connection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         """Ends the connection of a stranger who remains one."""
         self._is_overdue = False
+        self._transaction: Transaction | None = None
+        self._runs_transaction = False
+        self._popped: list[Look] = []
+        """What a transaction that is being carried out has popped, and not yet answered."""
 
     # What the event loop tells us
 
@@ -84,6 +109,13 @@ class Connection(asyncio.Protocol):
             return
         transport.set_write_buffer_limits(high=READ)
         self.server.connections.add(self)
+        self._expect_key()
+
+    def _expect_key(self) -> None:
+        """From now on, a stranger has so much time to authenticate."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._is_overdue = False
         patience = ojs_settings.AGQ.AUTH_TIMEOUT.total_seconds()
         if patience and not self.session.is_known:
             self._deadline = self.server.loop.call_later(patience, self._end_stranger)
@@ -108,8 +140,8 @@ class Connection(asyncio.Protocol):
         try:
             for command in self.parser.feed(data):
                 self._commands.append(command)
-                self._waiting_bytes += _size(command)
-            self._count(self.parser.held + self._waiting_bytes)
+                self._waiting_bytes += size_of(command)
+            self._count(self._unfinished)
             self._check_share()
         except HTTPSpoken:
             self._end_browser()
@@ -159,6 +191,12 @@ class Connection(asyncio.Protocol):
         self._may_write.set()
 
     # What we do
+
+    @property
+    def _unfinished(self) -> int:
+        """Bytes of commands that have come and were not carried out."""
+        put_off = self._transaction.size if self._transaction else 0
+        return self.parser.held + self._waiting_bytes + put_off
 
     def _count(self, held: int) -> None:
         self.server.held[self._held_as_known] -= self._held
@@ -215,7 +253,7 @@ class Connection(asyncio.Protocol):
         try:
             while self._commands and not self.transport.is_closing():
                 command = self._commands.popleft()
-                self._waiting_bytes -= _size(command)
+                self._waiting_bytes -= size_of(command)
                 reply = await self._carry_out(command)
                 self.transport.write(reply)
                 if self._is_overdue and not self.session.is_known:
@@ -226,7 +264,7 @@ class Connection(asyncio.Protocol):
                         await self._may_write.wait()
                 if len(self._commands) < PIPELINED // 2 and self._waiting_bytes <= READ:
                     self._resume()
-            self._count(self.parser.held + self._waiting_bytes)
+            self._count(self._unfinished)
             if self._ends:
                 self.transport.close()
         except TimeoutError:
@@ -239,8 +277,11 @@ class Connection(asyncio.Protocol):
             self._ends = True
             self._commands.clear()
             return encode(Failed(f"ERR Protocol error: {command[1].decode()}"))
+        return await self._answer(name, command[1:])
+
+    async def _answer(self, name: str, arguments: list[bytes]) -> bytes:
         try:
-            reply = await self._reply(name, command[1:])
+            reply = await self._reply(name, arguments)
         except Revoked as refusal:
             reply = refusal
             self._ends = True
@@ -276,16 +317,23 @@ class Connection(asyncio.Protocol):
             self.server.keep(self.server.in_thread(refusals.record, refusal))
 
     async def _reply(self, name: str, arguments: list[bytes]) -> Any:
-        if name not in WORDS:
-            if not self.session.is_known:
-                raise Failed(NO_AUTH)
-            raise Failed(f"ERR unknown command '{name[:64]}'")
-        declared = commands.rule(name)
-        self.session.entitle(declared)
+        try:
+            declared = self._check(name, arguments)
+        except (Failed, OJSError):
+            # What is refused as it comes cannot be put off: then none of it is carried out.
+            if self._puts_off and self._transaction:
+                self._transaction.give_up()
+            raise
         if name == "QUIT":
             self._ends = True
             self._commands.clear()
             return Status("OK")
+        if name == "RESET":
+            return self._reset()
+        if name in AT_ONCE:
+            await self.server.in_thread(self.session.look_again)
+        if name in AT_ONCE or self._puts_off:
+            return await self._of_transaction(name, arguments)
         if name in small_talk.WORDS:
             if self.session.key and not (declared and declared.is_open):
                 await self.server.in_thread(self.session.look_again)
@@ -296,12 +344,94 @@ class Connection(asyncio.Protocol):
             return await self._pop(arguments)
         if name == "WORKER.VERIFY":
             return await self._verify(arguments)
-        _, fewest, most = COMMANDS[name]
-        if not fewest <= len(arguments) <= most:
-            raise Failed(f"ERR wrong number of arguments for '{name.lower()}' command")
         if name == "WORKER.REGISTER":
             return await self._register(arguments[0])
         return await self.server.in_thread(commands.carry_out, self.session, name, *arguments)
+
+    def _check(self, name: str, arguments: list[bytes]) -> Command | None:
+        """Return what is declared of a command.
+
+        Raises:
+            Failed: there is no such command, or it takes fewer arguments, or more, or a key.
+            PermissionDenied: the key was not made for this.
+        """
+        if name not in WORDS:
+            if not self.session.is_known:
+                raise Failed(NO_AUTH)
+            raise Failed(f"ERR unknown command '{name[:64]}'")
+        declared = commands.rule(name)
+        self.session.entitle(declared)
+        fewest, most = ARGUMENTS.get(name, (0, len(arguments)))
+        if not fewest <= len(arguments) <= most:
+            raise Failed(f"ERR wrong number of arguments for '{name.lower()}' command")
+        if self._puts_off and name in WAITS:
+            raise Failed(f"ERR {name} waits for an answer, and cannot be put off by MULTI")
+        return declared
+
+    @property
+    def _puts_off(self) -> bool:
+        """Whether commands are put off until EXEC."""
+        return self._transaction is not None and not self._runs_transaction
+
+    async def _of_transaction(self, name: str, arguments: list[bytes]) -> Any:
+        """MULTI, EXEC and the like, and what is put off between the two."""
+        waiting = self._transaction
+        if name == "WATCH":
+            raise Failed("ERR WATCH inside MULTI is not allowed" if waiting else NO_WATCH)
+        if name == "UNWATCH":
+            return OK
+        if name == "MULTI":
+            if waiting is not None:
+                raise Failed("ERR MULTI calls can not be nested")
+            self._transaction = Transaction(ojs_settings.AGQ.MAX_COMMAND)
+            return OK
+        if waiting is None:
+            raise Failed(f"ERR {name} without MULTI")
+        if name == "DISCARD":
+            self._transaction = None
+            return OK
+        if name == "EXEC":
+            return await self._execute(waiting)
+        command = [name.encode("latin-1"), *arguments]
+        return waiting.add(command)
+
+    async def _execute(self, waiting: Transaction) -> Encoded:
+        """Carry out what was put off, in order; what fails is an answer like any other.
+
+        Raises:
+            Failed: something was refused when it came.
+        """
+        if waiting.is_broken:
+            self._transaction = None
+            raise Failed(ABORTED)
+        answers: list[bytes] = []
+        size, most = 0, ojs_settings.AGQ.MAX_COMMAND
+        self._runs_transaction = True
+        try:
+            for name, *arguments in waiting.commands:
+                if size > most or self.session.failures >= STRANGERS_FAILURES:
+                    answers.append(NOT_CARRIED_OUT)
+                    continue
+                answers.append(await self._answer(name.decode("latin-1"), arguments))
+                size += len(answers[-1])
+        except asyncio.CancelledError:
+            for found in self._popped:
+                self.server.keep(self._give_back(found))
+            raise
+        finally:
+            self._transaction, self._runs_transaction = None, False
+            self._popped.clear()
+        return Encoded(b"*%d\r\n%b" % (len(answers), b"".join(answers)))
+
+    def _reset(self) -> Status:
+        """RESET: as a connection that was opened just now."""
+        if self.server.registered.get(self.session.worker_id) is self:
+            del self.server.registered[self.session.worker_id]
+        self.session.reset()
+        self.parser.limit = STRANGERS_COMMAND
+        self._transaction = None
+        self._expect_key()
+        return Status("RESET")
 
     async def _register(self, document: bytes) -> Any:
         worker_id = documents.read(document, "worker").get("worker_id")
@@ -327,8 +457,6 @@ class Connection(asyncio.Protocol):
         return small_talk.greeting(self.session)
 
     async def _verify(self, arguments: list[bytes]) -> Any:
-        if not 2 <= len(arguments) <= 3:
-            raise Failed("ERR wrong number of arguments for 'worker.verify' command")
         question = await self.server.in_thread(commands.verify_begin, self.session, *arguments)
         if len(arguments) == 3:
             await self.server.hub.ring_for(arguments[2].decode())
@@ -342,8 +470,6 @@ class Connection(asyncio.Protocol):
 
     async def _pop(self, arguments: list[bytes]) -> Any:
         """BRPOP queue:<name> [queue:<name> …] <timeout>; 0 waits for ever."""
-        if not 2 <= len(arguments) <= 100:
-            raise Failed("ERR wrong number of arguments for 'brpop' command")
         seconds = small_talk.seconds(arguments[-1])
         queues = list(dict.fromkeys(commands.queue_name(key) for key in arguments[:-1]))
         self.is_blocked = True
@@ -353,6 +479,8 @@ class Connection(asyncio.Protocol):
             self.is_blocked = False
         if found is None:
             return NO_ITEMS if self.session.resp == 2 else None
+        if self._runs_transaction:
+            self._popped.append(found)
         job = found.jobs[0]
         return [f"queue:{job.queue}", documents.pulled(job)]
 
@@ -366,7 +494,7 @@ class Connection(asyncio.Protocol):
         if found.jobs:
             return found
         left = min(deadline - time.monotonic(), LONGEST_BLOCK)
-        if left <= 0 or self._ends or self.server.is_ending:
+        if left <= 0 or self._ends or self._runs_transaction or self.server.is_ending:
             return None
         waiter = Waiter(self.session.worker_id, lambda: self._look(queues), self._give_back)
         alike = (found.able, self.session.project)
@@ -392,8 +520,3 @@ class Connection(asyncio.Protocol):
     async def _give_back_when_done(self, looking: asyncio.Future[Look]) -> None:
         with contextlib.suppress(Failed, OJSError):
             await self._give_back(await looking)
-
-
-def _size(command: list[bytes]) -> int:
-    """Bytes that a command takes while it waits: many small ones are a lot, too."""
-    return sum(map(len, command)) + PER_ARGUMENT * (len(command) + 1)

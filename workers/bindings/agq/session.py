@@ -90,6 +90,11 @@ class Session:
         """Be a stranger again."""
         self.caller, self.key, self.worker_id = None, "", ""
 
+    def reset(self) -> None:
+        """Be as a connection that was opened just now; wrong keys stay counted."""
+        self.forget()
+        self.resp, self.name, self.queues = 2, "", ()
+
     def look_again(self) -> None:
         """Ask what the key is now: it costs no query while the answer is remembered.
 

@@ -14,7 +14,14 @@ from jobs.fields import Document, missing, refuse, wrong_type
 from jobs.identifiers import uuid7
 from jobs.retry import MAX_ATTEMPTS
 from jobs.schedules import InvalidSchedule, read_schedule, read_zone
-from jobs.validation import PRIORITIES, QUEUE_LENGTH, QUEUE_PATTERN, TYPE_PATTERN, NewJob
+from jobs.validation import (
+    CLASS_PATTERN,
+    PRIORITIES,
+    QUEUE_LENGTH,
+    QUEUE_PATTERN,
+    NewJob,
+    queue_names,
+)
 from workers import admission
 from workers.protocol import Completion, Description, Failure
 
@@ -58,10 +65,16 @@ def required_names(body: Document, field: str, *, least: int = 0) -> list[str]:
     return found
 
 
+def queues(body: Document) -> list[str]:
+    """The queues a worker serves, at least one."""
+    queue_names(body)
+    return required_names(body, "queues", least=1)
+
+
 def registration(body: Document, caller: Caller) -> Description:
     return Description(
         hostname=fields.text(body, "hostname"),
-        queues=required_names(body, "queues", least=1),
+        queues=queues(body),
         job_types=required_names(body, "job_types"),
         version=fields.text(body, "sdk_version"),
         protocol="flare",
@@ -76,18 +89,29 @@ def schedules(body: Document, caller: Caller) -> list[NewCronJob]:
     items = fields.array(body, "recurring_schedules") or []
     if len(items) > MOST_NAMES:
         raise refuse("recurring_schedules", f"At most {MOST_NAMES} schedules in one request.")
-    found = []
+    found: list[NewCronJob] = []
+    places: dict[str, str] = {}
     for index, item in enumerate(items):
         place = f"recurring_schedules[{index}]"
         if type(item) is not dict:
             raise wrong_type(place, "object", item)
         with fields.inside(place, aloud=True):
-            found.append(_schedule(item, caller.project))
+            schedule = _schedule(item, caller.project)
+            # The name is the type's alone, so the second would replace the first in silence.
+            if schedule.name in places:
+                raise refuse(
+                    "job_type",
+                    f"{places[schedule.name]} is a schedule of {item['job_type']!r} too, and both "
+                    f"would be {schedule.name!r}; a job type has one schedule.",
+                    other=places[schedule.name],
+                )
+        places[schedule.name] = place
+        found.append(schedule)
     return found
 
 
 def _schedule(item: Document, project: str) -> NewCronJob:
-    kind = fields.required_text(item, "job_type", pattern=TYPE_PATTERN, longest=MOST_TYPE)
+    kind = fields.required_text(item, "job_type", pattern=CLASS_PATTERN, longest=MOST_TYPE)
     attempts = fields.integer(item, "max_attempts", least=1, most=MAX_ATTEMPTS)
     seconds = timeout_seconds(item)
     options: dict[str, Any] = {"queue": queue(item)}
@@ -95,16 +119,16 @@ def _schedule(item: Document, project: str) -> NewCronJob:
         options["max_attempts"] = attempts
     if seconds is not None:
         options["visibility_timeout"] = seconds
-    expression = cronos.translated(fields.required_text(item, "cron_expression"))
+    given = fields.required_text(item, "cron_expression")
     zone = fields.text(item, "timezone", longest=64) or "UTC"
-    for field, check in (
-        ("timezone", lambda: read_zone(zone)),
-        ("cron_expression", lambda: read_schedule(expression, zone)),
-    ):
-        try:
-            check()
-        except InvalidSchedule as problem:
-            raise refuse(field, str(problem)) from None
+    field = "timezone"
+    try:
+        read_zone(zone)
+        field = "cron_expression"
+        expression = cronos.translated(given)
+        read_schedule(expression, zone)
+    except InvalidSchedule as problem:
+        raise refuse(field, str(problem)) from None
     return NewCronJob(
         name=f"rjob_{kind}@{project}" if project else f"rjob_{kind}",
         expression=expression,
@@ -183,7 +207,7 @@ def new_job(body: Document, caller: Caller) -> tuple[NewJob, UUID | None]:
     if parent is not None and body.get("scheduled_at") is not None:
         raise refuse("scheduled_at", "A job waits for its parent or for its time, not for both.")
     job = NewJob(
-        type=fields.required_text(body, "job_type", pattern=TYPE_PATTERN),
+        type=fields.required_text(body, "job_type", pattern=CLASS_PATTERN),
         args=[fields.mapping(body, "payload") or {}],
         id=uuid7(),
         queue=queue(body),

@@ -45,18 +45,22 @@ def answer_error(problem: Exception, context: dict[str, Any]) -> Response:
     if not isinstance(problem, OJSError):
         return base.answer_error(problem, context)
     request = context["request"]
+    status, document = refusal(problem, base.request_id(request), retryable=problem.retryable)
+    response = base.error_response(request, problem, status=status)
+    response.content = base.dumps({"error": document})
+    return response
+
+
+def refusal(problem: OJSError, identifier: str, *, retryable: bool) -> tuple[int, dict[str, Any]]:
+    """Return the status and the error of an answer; `identifier` is that of the request."""
     status, code = next(
         ((status, code) for kind, status, code in WORDS if isinstance(problem, kind)),
         (base.status_of(problem), problem.code),
     )
-    document = base.error_document(
-        problem, base.request_id(request), retryable=problem.retryable
-    ) | {"code": code}
+    document = base.error_document(problem, identifier, retryable=retryable) | {"code": code}
     for name in ("docs_url", "doc_url", "type", "hint"):
         document.pop(name, None)
-    response = base.error_response(request, problem, status=status)
-    response.content = base.dumps({"error": _in_flare_ids(document)})
-    return response
+    return status, _in_flare_ids(document)
 
 
 def _in_flare_ids(document: dict[str, Any]) -> dict[str, Any]:
@@ -119,7 +123,7 @@ class WorkerViewSet(FlareViewSet):
         """Claim jobs; an empty array is a normal answer, and all that a quieted worker gets."""
         body = self.read()
         worker_id = requests.worker_id(body, self.caller)
-        queues = requests.required_names(body, "queues", least=1)
+        queues = requests.queues(body)
         capacity = requests.capacity(body)
         types = requests.names(body, "job_types")
         self._admit(worker_id)
@@ -131,6 +135,7 @@ class WorkerViewSet(FlareViewSet):
             count=capacity,
             # A worker that says nothing here runs what it registered for.
             types=liveness.types_of(worker_id) if types is None else types,
+            discover=False,  # it has been, just now
             project=self.caller.project,
         )
         periods = {}
