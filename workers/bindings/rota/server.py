@@ -10,13 +10,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from django.db import InterfaceError, OperationalError
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from jobs import wakeup
 from jobs.conf import ojs_settings
-from jobs.database import borrowed, is_postgresql
+from jobs.database import borrowed, is_away, is_postgresql
 from jobs.endpoints import url_of
 from jobs.errors import NotAuthenticated, OJSError
 from jobs.http.origins import check_socket
@@ -111,7 +110,9 @@ class RotaServer:
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, f"{refusal.message}\n")
         except OJSError as refusal:
             return connection.respond(http.HTTPStatus.FORBIDDEN, f"{refusal.message}\n")
-        except (OperationalError, InterfaceError) as problem:
+        except Exception as problem:
+            if not is_away(problem):
+                raise
             logger.error("The database is unreachable: %s", problem)
             text = "The database is unreachable.\n"
             return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, text)
