@@ -110,4 +110,7 @@ STATIC_URL = "static/"
 
 Q_CLUSTER = {"name": "tests", "orm": "default", "workers": 1, "timeout": 30, "retry": 60}
 
+# What `ojs_project.settings` adds to Django's own.
+PROXIES = 0
+
 OJS: dict[str, Any] = {}

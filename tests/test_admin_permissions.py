@@ -28,7 +28,8 @@ from tests.admin_walk import (
 )
 from tests.operators import APPS, buttons
 
-pytestmark = [pytest.mark.django_db, pytest.mark.slow]
+# Thousands of requests: minutes on a machine with other things to do.
+pytestmark = [pytest.mark.django_db, pytest.mark.slow, pytest.mark.timeout(600)]
 
 MODELS = {model._meta.model_name: model for model in OURS}
 SWITCHES = ("maintenance", "dashboard")

@@ -24,7 +24,17 @@ from workers.waiting import Look, Waiter
 
 from . import commands, documents, small_talk, verify
 from .commands import COMMANDS, OK
-from .resp import NO_ITEMS, Encoded, Failed, HTTPSpoken, Parser, ProtocolError, Status, encode
+from .resp import (
+    NO_ITEMS,
+    Encoded,
+    Failed,
+    HTTPSpoken,
+    Parser,
+    ProtocolError,
+    Status,
+    encode,
+    size_of,
+)
 from .session import NO_AUTH, Revoked, Session
 from .transaction import ABORTED, AT_ONCE, NO_WATCH, WAITS, Transaction
 
@@ -42,8 +52,6 @@ STRANGERS_COMMAND = 64 * 1024
 STRANGERS_FAILURES = 5
 ALWAYS_TAKEN = 1024
 """Bytes of one connection that are taken however much others hold: a key to log in with is."""
-PER_ARGUMENT = 64
-"""Bytes that an argument takes beside its own."""
 SLOWEST_READER = 30.0
 """Seconds a client may leave a reply unread before its connection is closed."""
 LONGEST_BLOCK = 24 * 3600.0
@@ -132,7 +140,7 @@ class Connection(asyncio.Protocol):
         try:
             for command in self.parser.feed(data):
                 self._commands.append(command)
-                self._waiting_bytes += _size(command)
+                self._waiting_bytes += size_of(command)
             self._count(self._unfinished)
             self._check_share()
         except HTTPSpoken:
@@ -245,7 +253,7 @@ class Connection(asyncio.Protocol):
         try:
             while self._commands and not self.transport.is_closing():
                 command = self._commands.popleft()
-                self._waiting_bytes -= _size(command)
+                self._waiting_bytes -= size_of(command)
                 reply = await self._carry_out(command)
                 self.transport.write(reply)
                 if self._is_overdue and not self.session.is_known:
@@ -384,8 +392,7 @@ class Connection(asyncio.Protocol):
             return OK
         if name == "EXEC":
             return await self._execute(waiting)
-        command = [name.encode("latin-1"), *arguments]
-        return waiting.add(command, _size(command))
+        return waiting.add([name.encode("latin-1"), *arguments])
 
     async def _execute(self, waiting: Transaction) -> Encoded:
         """Carry out what was put off, in order; what fails is an answer like any other.
@@ -512,8 +519,3 @@ class Connection(asyncio.Protocol):
     async def _give_back_when_done(self, looking: asyncio.Future[Look]) -> None:
         with contextlib.suppress(Failed, OJSError):
             await self._give_back(await looking)
-
-
-def _size(command: list[bytes]) -> int:
-    """Bytes that a command takes while it waits: many small ones are a lot, too."""
-    return sum(map(len, command)) + PER_ARGUMENT * (len(command) + 1)

@@ -40,6 +40,15 @@ class Members(list[str]):
     """A set where the client speaks RESP3, else an array."""
 
 
+PER_ARGUMENT = 64
+"""Bytes of memory that an argument takes beside its text."""
+
+
+def size_of(command: list[bytes]) -> int:
+    """Bytes that a command takes while it waits: many small ones are a lot, too."""
+    return sum(map(len, command)) + PER_ARGUMENT * (len(command) + 1)
+
+
 class Parser:
     """Cuts a stream of bytes into commands. Holds no more than one command and one read."""
 

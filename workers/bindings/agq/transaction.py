@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .resp import Failed, Status
+from .resp import Failed, Status, size_of
 
 QUEUED = Status("QUEUED")
 MOST_COMMANDS = 10_000
@@ -36,15 +36,15 @@ class Transaction:
     is_broken: bool = False
     """A command was refused when it came: EXEC will refuse them all."""
 
-    def add(self, command: list[bytes], size: int) -> Status:
-        """Put a command off; `size` is how many bytes it holds in memory.
+    def add(self, command: list[bytes]) -> Status:
+        """Put a command off.
 
         Raises:
             Failed: it is too much.
         """
         if self.is_broken:
             return QUEUED
-        self.size += size
+        self.size += size_of(command)
         if len(self.commands) >= MOST_COMMANDS or self.size > self.limit:
             self.give_up()
             raise Failed(

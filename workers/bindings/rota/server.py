@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from django.db import InterfaceError, OperationalError
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
@@ -110,6 +111,10 @@ class RotaServer:
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, f"{refusal.message}\n")
         except OJSError as refusal:
             return connection.respond(http.HTTPStatus.FORBIDDEN, f"{refusal.message}\n")
+        except (OperationalError, InterfaceError) as problem:
+            logger.error("The database is unreachable: %s", problem)
+            text = "The database is unreachable.\n"
+            return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, text)
         return None
 
     async def _handle(self, connection: ServerConnection) -> None:
