@@ -392,8 +392,7 @@ class Connection(asyncio.Protocol):
             return OK
         if name == "EXEC":
             return await self._execute(waiting)
-        command = [name.encode("latin-1"), *arguments]
-        return waiting.add(command)
+        return waiting.add([name.encode("latin-1"), *arguments])
 
     async def _execute(self, waiting: Transaction) -> Encoded:
         """Carry out what was put off, in order; what fails is an answer like any other.
