@@ -107,10 +107,8 @@ class RotaServer:
             await session.run()
         except ConnectionClosed:
             pass
-        except Exception:
-            # A bug, or a database that is away: the worker shall connect again.
-            logger.exception("A Rota connection failed.")
-            await connection.close(1011, "internal error")
+        except Exception as problem:
+            await session.give_up(problem)
         finally:
             self._connections -= 1
             await session.end()
