@@ -18,6 +18,7 @@ from rest_framework import exceptions
 from rest_framework.viewsets import ViewSet
 
 from .. import projects
+from ..database import connection, drop_if_dead
 from ..errors import (
     BatchTooLarge,
     BodyTooLarge,
@@ -45,6 +46,7 @@ from ..errors import (
 )
 from ..identifiers import parse_uuid, uuid7
 from ..trouble import explain
+from ..watchdog import bounded
 from . import dialects
 from .authentication import ApiKeyAuthentication, Caller
 from .body import read_object
@@ -130,11 +132,13 @@ class OJSViewSet(ViewSet):
         self.request: Any = request
         self.args, self.kwargs = args, kwargs
         self.action = self.action_map.get(request.method.lower(), "")
+        drop_if_dead(connection())
         try:
-            self.initial(request, *args, **kwargs)
-            if not self.action:
-                raise exceptions.MethodNotAllowed(request.method)
-            response = getattr(self, self.action)(request, *args, **kwargs)
+            with bounded("A request"):
+                self.initial(request, *args, **kwargs)
+                if not self.action:
+                    raise exceptions.MethodNotAllowed(request.method)
+                response = getattr(self, self.action)(request, *args, **kwargs)
         except Exception as problem:
             response = self.get_exception_handler()(problem, {"view": self, "request": request})
         return self.finalize_response(request, response, *args, **kwargs)

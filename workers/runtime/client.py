@@ -17,11 +17,12 @@ from django.db import Error, connections
 
 from jobs import engine, wakeup
 from jobs.conf import ojs_settings
-from jobs.database import atomic, connection
+from jobs.database import atomic, connection, drop_if_dead
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
 from jobs.envelope import claimed_envelope
 from jobs.errors import Conflict, OJSError, ResultTooLarge
 from jobs.trouble import is_transient
+from jobs.watchdog import bounded
 from workers import protocol
 from workers.lifecycle import WorkerState
 from workers.protocol import Description
@@ -135,8 +136,10 @@ class Client(Protocol):
 
 @contextlib.contextmanager
 def database_trouble() -> Iterator[None]:
+    drop_if_dead(connection())
     try:
-        yield
+        with bounded("This worker"):
+            yield
     except Error as problem:
         raised = Unavailable if is_transient(problem) else Refused
         raise raised(str(problem).strip()) from problem
