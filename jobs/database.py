@@ -55,27 +55,20 @@ def drop_if_dead(database: Any) -> None:
         database.close()
 
 
-READABLE = select.POLLIN | select.POLLPRI if hasattr(select, "poll") else 0
+HANGUP = getattr(select, "POLLRDHUP", 0)
+"""The other side sends no more, whatever there is left to read. Where a system does not know it,
+POLLHUP and POLLERR come unasked."""
 
 
 def _has_hung_up(libpq: Any) -> bool:
-    """Whether the other side has closed a connection on which nothing is under way."""
-    try:
-        for _ in range(3):  # its farewell, perhaps a notice, and the end
-            if not _is_readable(libpq.socket):
-                return False
-            libpq.consume_input()
-    except Exception:  # psycopg need not be installed to import this
-        return True
-    return False
-
-
-def _is_readable(descriptor: int) -> bool:
     if not hasattr(select, "poll"):
-        return bool(select.select([descriptor], [], [], 0)[0])
-    line = select.poll()
-    line.register(descriptor, READABLE)
-    return bool(line.poll(0))
+        return False
+    try:
+        line = select.poll()
+        line.register(libpq.socket, HANGUP)
+        return bool(line.poll(0))
+    except Exception:  # closed already; psycopg, whose error it is, need not be installed
+        return True
 
 
 def atomic() -> transaction.Atomic:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import socket
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from django.db import connection
 
 from jobs import readiness, trouble
+from tests import processes
 from tests.processes import eventually
 
 PATHS = ["/ojs/v1/ready", "/ready"]
@@ -105,23 +108,23 @@ def test_a_standby_is_not_ready(ready):
 
 
 @pytest.fixture
-def never_answers(monkeypatch):
-    """A database that takes what it is sent and is silent."""
-    over = threading.Event()
-    monkeypatch.setattr(readiness, "_use_the_table", lambda: str(over.wait()))
-    monkeypatch.setattr(readiness, "LONGEST", 0.01)
-    yield
-    over.set()
+def silent_database(ready: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """New connections reach a machine that takes what it is sent and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host, port = silent.getsockname()
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setitem(connection.settings_dict, "HOST", host)
+            elsewhere.setitem(connection.settings_dict, "PORT", port)
+            yield
+        silent.accept()[0].close()
     eventually(lambda: readiness._under_way is None or readiness._under_way.done())
 
 
-def test_a_database_that_never_answers_is_an_obstacle_in_time(ready, never_answers):
-    assert asked(ready) == (503, "unavailable", trouble.TOO_SLOW)
-
-
-def test_a_database_that_never_answers_is_asked_by_one_thread(ready, never_answers):
-    for _ in range(3):
-        asked(ready)
+@pytest.mark.postgres
+def test_a_database_that_never_answers_is_an_obstacle_in_time(silent_database, ready):
+    """Asked again meanwhile, it is one thread that waits."""
+    for _ in range(2):
+        assert asked(ready) == (503, "unavailable", trouble.TOO_SLOW)
 
     waiting = [thread for thread in threading.enumerate() if thread.name == "ojs-readiness"]
     assert len(waiting) == 1
@@ -133,3 +136,29 @@ def test_a_server_that_was_asked_to_end_takes_no_more(ready, monkeypatch):
     readiness.end()
 
     assert asked(ready) == (503, "unavailable", readiness.ENDING)
+
+
+def test_a_server_that_ends_is_no_longer_ready(tmp_path, database_url):
+    """It hears of the signal, although the handler is the web server's own."""
+    environment = processes.environment(database_url)
+    command = [sys.executable, "-c", SERVER]
+    with processes.running(command, tmp_path / "log", environment) as started:
+        started.wait_for("200 OK")
+        started.process.terminate()
+        started.wait_for("503 Service Unavailable")
+
+
+SERVER = """
+import io, signal, time
+signal.signal(signal.SIGTERM, lambda number, frame: None)
+from ojs_project.wsgi import application
+while True:
+    answer = application(
+        {"REQUEST_METHOD": "GET", "PATH_INFO": "/ojs/v1/ready", "QUERY_STRING": "",
+         "SERVER_NAME": "localhost", "SERVER_PORT": "80", "wsgi.url_scheme": "http",
+         "HTTP_HOST": "localhost", "wsgi.input": io.BytesIO()},
+        lambda status, headers: print(status, flush=True),
+    )
+    list(answer)
+    time.sleep(0.05)
+"""
