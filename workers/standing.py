@@ -18,8 +18,8 @@ from .models import Worker
 
 # The condition is `may_fetch`, and `able` what `abilities` says: words like `worker:…` are not a
 # worker's to say of itself.
-GATE = Gate(f"""
-        SELECT CASE WHEN worker.worker_id IS NULL THEN NULL
+SQL = """
+        SELECT CASE WHEN {unknown}
                     WHEN NOT (worker.state = 'running' AND worker.directive IN ('', 'running')
                               OR worker.state = 'quiet' AND worker.directive = 'running') THEN 0
                     WHEN worker.concurrency IS NULL THEN NULL
@@ -31,11 +31,14 @@ GATE = Gate(f"""
                CASE WHEN me.id = '' THEN '[]' ELSE (
                     SELECT coalesce(jsonb_agg(word), '[]')
                       FROM jsonb_array_elements_text(worker.labels || worker.capabilities) AS word
-                     WHERE NOT starts_with(word, '{ITSELF}')) || to_jsonb('{ITSELF}' || me.id)
+                     WHERE NOT starts_with(word, '{itself}')) || to_jsonb('{itself}' || me.id)
                     END AS able,
                nullif(worker.job_versions, '{{}}') AS versions
           FROM (SELECT %(worker_id)s::varchar(255) AS id) AS me
-     LEFT JOIN ojs_workers_worker AS worker ON worker.worker_id = me.id""")
+     LEFT JOIN ojs_workers_worker AS worker ON worker.worker_id = me.id"""
+GATE = Gate(SQL.format(unknown="worker.worker_id IS NULL THEN NULL", itself=ITSELF))
+REGISTERED = Gate(SQL.format(unknown="worker.registered_at IS NULL THEN 0", itself=ITSELF))
+"""Where a worker must register before it is given anything (AGQ §6)."""
 
 
 class Standing(NamedTuple):
@@ -45,9 +48,11 @@ class Standing(NamedTuple):
     versions: Mapping[str, Sequence[int | None]]
 
 
-def look(worker_id: str) -> Standing:
+def look(worker_id: str, *, registered: bool = False) -> Standing:
     """The same, where a fetch takes several statements."""
     worker = Worker.objects.filter(pk=worker_id).first() if worker_id else None
+    if registered and (worker is None or worker.registered_at is None):
+        return Standing(0, (), {})
     if worker is None:
         return Standing(None, able(worker_id, [], []), {})
     words = able(worker_id, worker.labels, worker.capabilities)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, ClassVar
+from typing import Any
 
 from django.http import HttpResponse
 
@@ -11,29 +11,16 @@ from jobs import readiness
 from jobs.api.base import OJSViewSet, Response, request_id
 from jobs.api.system import backend
 from jobs.conf import ojs_settings
-from jobs.errors import InvalidRequest, NotFound, NotInstalled, PermissionDenied
+from jobs.errors import InvalidRequest, NotFound, NotInstalled
 from workers import autoscaling, metrics
 
-OBSERVE = "observe"
 MOST_QUEUES = 100
 
 
-class ObservingViewSet(OJSViewSet):
-    """What is told of the whole server, and so not to a key of one project."""
-
-    scopes: ClassVar[dict[str, str]] = {"retrieve": OBSERVE}
-
-    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
-        super().initial(request, *args, **kwargs)
-        if self.caller.project:
-            raise PermissionDenied(
-                "Metrics are those of the whole server; this API key belongs to a project.",
-                hint="Use a key without a project, of the scope 'observe' alone.",
-            )
-
-
-class MetricsViewSet(ObservingViewSet):
+class MetricsViewSet(OJSViewSet):
     """`/ojs/v1/metrics` (OJS observability §8)"""
+
+    resource = "metrics"
 
     def retrieve(self, request: Any) -> Any:
         """All metrics in Prometheus' text format, or in OpenMetrics for those who accept it."""
@@ -58,8 +45,10 @@ class MetricsViewSet(ObservingViewSet):
         return response
 
 
-class AutoscalingViewSet(ObservingViewSet):
+class AutoscalingViewSet(OJSViewSet):
     """`/ojs/v1/autoscaling`"""
+
+    resource = "autoscaling"
 
     def retrieve(self, request: Any) -> Response:
         """How many workers the queues named by `queues` want, together and each."""
@@ -99,6 +88,8 @@ class ReadinessViewSet(OJSViewSet):
 
     The stand-alone project answers at `/ready`, too.
     """
+
+    resource = "readiness"
 
     def retrieve(self, request: Any) -> Response:
         started = time.monotonic()

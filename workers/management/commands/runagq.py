@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from jobs import keepalive
 from jobs.conf import ojs_settings
+from workers import tls
 from workers.management import alive
 from workers.runtime.pulse import Pulse, beating
 
@@ -21,6 +22,7 @@ class Command(BaseCommand):
         parser.add_argument("--host", help='address to listen on (default: OJS["AGQ"]["HOST"])')
         parser.add_argument("--port", type=int, help='port (default: OJS["AGQ"]["PORT"])')
         alive.add_argument(parser)
+        tls.add_arguments(parser, "AGQ")
 
     def handle(self, *args: Any, **options: Any) -> None:
         host = options["host"] or ojs_settings.AGQ.HOST
@@ -28,21 +30,30 @@ class Command(BaseCommand):
         pulse = alive.outside(options)
         keepalive.apply()
         try:
-            asyncio.run(self._serve(host, port, pulse))
+            certificate = tls.certificate_of(
+                ojs_settings.AGQ, options["tls_certificate"], options["tls_key"]
+            )
+        except tls.UnusableCertificate as problem:
+            raise CommandError(str(problem)) from None
+        try:
+            asyncio.run(self._serve(certificate, host, port, pulse))
         except (OSError, OverflowError) as problem:
             raise CommandError(f"Cannot listen on {host}:{port}: {problem}") from None
         except KeyboardInterrupt:
             pass
 
-    async def _serve(self, host: str, port: int, pulse: Pulse) -> None:
+    async def _serve(
+        self, certificate: tls.Certificate | None, host: str, port: int, pulse: Pulse
+    ) -> None:
         from workers.bindings.agq.server import Server
 
         asked = asyncio.Event()
         for name in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(name, asked.set)
-        server = Server()
+        server = Server(certificate)
         address = await server.start(host, port)
-        self.stdout.write(f"AGQ workers are served on {address}.")
+        over = " over TLS" if certificate else ""
+        self.stdout.write(f"AGQ workers are served on {address}{over}.")
         self.stdout.flush()
         async with beating(pulse, server.in_thread):
             await asked.wait()

@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from jobs import keepalive
 from jobs.conf import ojs_settings
+from workers import tls
 from workers.management import alive
 
 
@@ -20,6 +21,7 @@ class Command(BaseCommand):
         parser.add_argument("--host", help='address to listen on (default: OJS["ROTA"]["HOST"])')
         parser.add_argument("--port", type=int, help='its port (default: OJS["ROTA"]["PORT"])')
         alive.add_argument(parser)
+        tls.add_arguments(parser, "ROTA")
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
@@ -33,13 +35,20 @@ class Command(BaseCommand):
         pulse = alive.outside(options)
         keepalive.apply()
         try:
-            asyncio.run(self._serve(RotaServer(pulse), host, port))
+            certificate = tls.certificate_of(
+                ojs_settings.ROTA, options["tls_certificate"], options["tls_key"]
+            )
+        except tls.UnusableCertificate as problem:
+            raise CommandError(str(problem)) from None
+        scheme = "wss" if certificate else "ws"
+        try:
+            asyncio.run(self._serve(RotaServer(certificate, pulse), scheme, host, port))
         except OSError as problem:
             raise CommandError(f"Cannot listen on {host}:{port}: {problem.strerror}.") from None
 
-    async def _serve(self, server: Any, host: str, port: int) -> None:
+    async def _serve(self, server: Any, scheme: str, host: str, port: int) -> None:
         stop = asyncio.Event()
         for name in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(name, stop.set)
-        self.stdout.write(f"Rota workers connect to ws://{host}:{port}/work")
+        self.stdout.write(f"Rota workers connect to {scheme}://{host}:{port}/work")
         await server.run(host, port, stop)

@@ -10,7 +10,7 @@ class Migration(migrations.Migration):
     atomic = False
 
     dependencies = [
-        ('ojs_jobs', '0016_event_writers'),
+        ('ojs_jobs', '0017_event_writers'),
     ]
 
     operations = [

@@ -53,7 +53,7 @@ def backwards(apps, editor):
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('ojs_jobs', '0015_job_schemas'),
+        ('ojs_jobs', '0016_key_lifecycle'),
     ]
 
     operations = [
