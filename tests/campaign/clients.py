@@ -23,6 +23,8 @@ QUEUE = "campaign"
 TYPE = "campaign.job"
 CHECKSUM = "v1"
 PAUSE = 0.3
+PATIENCE = 5
+"""Seconds to wait for an answer."""
 KEY = os.environ.get("CAMPAIGN_KEY", "")
 
 
@@ -52,7 +54,7 @@ class AGQ:
             port=self.options.port,
             password=KEY or None,
             single_connection_client=True,
-            socket_timeout=10,
+            socket_timeout=PATIENCE,
             socket_connect_timeout=5,
             client_name=self.id,
             lib_name=None,
@@ -136,7 +138,7 @@ class Flare:
         self.http = httpx.Client(
             base_url=f"{options.url}/flare/v1/workers",
             headers={"Authorization": f"Bearer {KEY}"},
-            timeout=10,
+            timeout=PATIENCE,
         )
 
     def call(self, path: str, **body: Any) -> Any:
@@ -260,7 +262,7 @@ class Rota:
         try:
             while True:
                 # The answer to the sign of life a second ago, at the latest.
-                message = json.loads(await asyncio.wait_for(socket.recv(), 20))
+                message = json.loads(await asyncio.wait_for(socket.recv(), PATIENCE))
                 if message["type"] == "assignment":
                     received += 1
                     job = message["job"]

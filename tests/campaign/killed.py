@@ -7,6 +7,7 @@ import random
 import shutil
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -75,7 +76,7 @@ def _run(
             settle(cast, database, outcome, 60 if plan.short else SETTLING)
         finish(outcome, cast, ledgers, database, load)
     outcome.took = time.monotonic() - began
-    keep(plan, part)
+    keep(plan, part, plan.folder)
     return outcome
 
 
@@ -192,12 +193,13 @@ def finish(
             del outcome.faults[kind]
 
 
-def keep(plan: Plan, part: str) -> None:
+def keep(plan: Plan, part: str, folder: Path) -> None:
     """Copy logs and ledgers to where they outlive the run."""
     if plan.keep is None:
         return
+    shutil.rmtree(plan.keep / part, ignore_errors=True)
     for name in ("logs", "ledgers"):
-        if (plan.folder / name).exists():
-            shutil.copytree(plan.folder / name, plan.keep / part / name, dirs_exist_ok=True)
-    for log in plan.folder.glob("*/postgres.log"):
+        if (folder / name).exists():
+            shutil.copytree(folder / name, plan.keep / part / name)
+    for log in folder.glob("*/postgres.log"):
         shutil.copy(log, plan.keep / part / f"{log.parent.name}.log")

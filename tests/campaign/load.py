@@ -27,6 +27,8 @@ from .site.campaign_site.work import work
 
 QUEUE, TYPE = "campaign", "campaign.job"
 PAUSE = 0.2
+PATIENCE = 5
+"""Seconds to wait for an answer."""
 RETRY = {"max_attempts": 100, "initial_interval": "PT0.2S"}
 TRICKLE = 8
 """Jobs that wait in all while only a sign of life of everybody is wanted."""
@@ -147,7 +149,7 @@ class Load:
                 self.ended.wait(PAUSE)
 
     def _client(self) -> httpx.Client:
-        return httpx.Client(headers={"Authorization": f"Bearer {self.cast.key}"}, timeout=10)
+        return httpx.Client(headers={"Authorization": f"Bearer {self.cast.key}"}, timeout=PATIENCE)
 
     def _over_http(self, count: int) -> list[str]:
         self._http = getattr(self, "_http", None) or self._client()
@@ -191,7 +193,7 @@ class Load:
             self._redis: Any = redis.Redis(
                 port=self.cast.ports["agq"],
                 password=self.cast.key,
-                socket_timeout=10,
+                socket_timeout=PATIENCE,
                 single_connection_client=True,
                 retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0),
             )

@@ -208,7 +208,7 @@ class Postgres:
     def standby_of(self, primary: Postgres) -> None:
         """Copy `primary` and follow it, from the start on."""
         address = ["-h", primary.host, "-p", str(primary.port), "-U", "postgres"]
-        self.run("pg_basebackup", "-D", str(self.data), "-R", "-X", "stream", *address)
+        self.run("pg_basebackup", "-D", str(self.data), "-R", "-c", "fast", *address)
         os.chmod(self.data, 0o700)
 
     def promote(self) -> None:
