@@ -5,6 +5,8 @@
 #   make test-django6  what depends on Django's version, on Django 6; skipped where no Python is new enough
 #   make check    lint, format, types, migrations, system checks, OpenAPI, architecture
 #   make bench    the benchmarks                                  (ARGS="--help" shows their options)
+#   make campaign breaks what can break, and accounts for every job: half an hour, as root for all of it
+#                 (ARGS="--help" shows the options; docs/reliability.md)
 #   make clean    remove the environment and the caches; data/ stays, it may hold somebody's jobs
 
 PYTHON ?= python3
@@ -21,7 +23,7 @@ DJANGO6 ?= django~=6.1
 DJANGO6_TESTS ?= tests/jobs tests/workers tests/test_packaging.py tests/test_readme.py
 BIN6 := .venv-django6/bin
 
-.PHONY: help install run test test-django6 check bench clean
+.PHONY: help install run test test-django6 check bench campaign clean
 .DEFAULT_GOAL := help
 
 help:
@@ -82,6 +84,10 @@ bench: install
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 	@test -n "$(ARGS)" || $(BIN)/python -m tests.benchmarks.agq
 	@test -n "$(ARGS)" || $(BIN)/python -m tests.benchmarks.rota
+
+# Not part of CI: it takes the machine for half an hour, and what it needs beyond ours is Debian's.
+campaign: install
+	$(BIN)/python -m tests.campaign $(ARGS)
 
 clean:
 	rm -rf .venv .venv-django6 .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

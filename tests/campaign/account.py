@@ -66,7 +66,7 @@ class Ledgers:
         return max((after - before for before, after in pairwise(times)), default=0.0)
 
 
-SUCCESSES = ("enqueued", "finished", "acked")
+SUCCESSES = ("enqueued", "finished", "acked", "heard")
 
 
 @dataclass

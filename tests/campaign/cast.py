@@ -18,6 +18,7 @@ from typing import Any
 from tests.benchmarks import servers
 from tests.processes import PATIENCE, ROOT, Running, eventually, forked, free_port, running
 
+PYTHON = sys.executable
 SITE = Path(__file__).resolve().parent / "site"
 QUICK = {
     "HEARTBEAT_INTERVAL": "1",
@@ -160,6 +161,11 @@ class Cast:
         self._over = threading.Event()
         self._watching = threading.Thread(target=self._watch, daemon=True)
 
+    @property
+    def here(self) -> list[str]:
+        """What a command begins with, so that it runs in our tree."""
+        return ["env", "--chdir", str(self.tree)]
+
     # The stage
 
     def manage_once(self, *arguments: str, **variables: str) -> str:
@@ -203,13 +209,14 @@ class Cast:
             given = [word.format(id=f"{name}.{incarnation}") for word in arguments]
             if self.tree == ROOT:
                 return forked(log, environment, *given)
-            command = [sys.executable, str(self.tree / "manage.py"), *given]
-            return running(command, log, environment)
+            return running(
+                [*self.here, PYTHON, str(self.tree / "manage.py"), *given], log, environment
+            )
 
         return self.add(name, start)
 
     def add_server(self, name: str, **variables: str) -> Member:
-        command = servers.granian(self.ports[name], 1, 16)
+        command = [*self.here, *servers.granian(self.ports[name], 1, 16)]
         log = self.logs
 
         def start(incarnation: int) -> Any:
@@ -226,7 +233,7 @@ class Cast:
 
     def add_worker(self, name: str, *, server: str = "", **variables: str) -> Member:
         kind, _, number = name.partition("-")
-        server = server or ("server-2" if number == "2" else "server-1")
+        server = server or ("server-2" if number.endswith("2") else "server-1")
         if kind in ("local", "http"):
             over = ["--url", self.url_of(server)] if kind == "http" else []
             own = ["--queues", "campaign", "--concurrency", "4", "--worker-id", "{id}"]

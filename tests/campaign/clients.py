@@ -32,6 +32,19 @@ def say(*words: object) -> None:
     print(f"{datetime.now(UTC):%H:%M:%S.%f}", *words, file=sys.stderr, flush=True)
 
 
+class Sign:
+    """A line, twice a second at most, that this worker was answered although there was no job."""
+
+    def __init__(self, book: ledger.Ledger) -> None:
+        self.book = book
+        self._last = 0.0
+
+    def heard(self) -> None:
+        if time.monotonic() - self._last > 0.5:
+            self._last = time.monotonic()
+            self.book.write("heard", "-")
+
+
 def outcome_of(work: dict[str, Any], attempt: int) -> str:
     return "failed" if work["fails"] and attempt == 1 else "finished"
 
@@ -44,6 +57,7 @@ class AGQ:
         # Its id is that of its place, as a host's name would be: a new process takes it over.
         self.id = options.id.partition(".")[0]
         self.book = ledger.of_worker(options.id)
+        self.sign = Sign(self.book)
         self.known = threading.Event()
 
     def connect(self) -> Any:
@@ -56,9 +70,6 @@ class AGQ:
             single_connection_client=True,
             socket_timeout=PATIENCE,
             socket_connect_timeout=5,
-            client_name=self.id,
-            lib_name=None,
-            lib_version=None,
             retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0),
         )
 
@@ -89,6 +100,8 @@ class AGQ:
                         owed = None
                     if pulled := connection.brpop([f"queue:{QUEUE}"], 2):
                         owed = self.perform(json.loads(pulled[1]))
+                    else:
+                        self.sign.heard()
             except (redis.RedisError, OSError) as problem:
                 say(type(problem).__name__, problem)
                 self.known.clear()
@@ -134,6 +147,7 @@ class Flare:
 
         self.options = options
         self.book = ledger.of_worker(options.id)
+        self.sign = Sign(self.book)
         self.me = {"worker_id": f"wrk_{options.id}"}
         self.http = httpx.Client(
             base_url=f"{options.url}/flare/v1/workers",
@@ -165,6 +179,8 @@ class Flare:
             for job in jobs:
                 self.perform(job)
             if not jobs:
+                if reply.status_code == 200:
+                    self.sign.heard()
                 time.sleep(PAUSE)
 
     def perform(self, job: dict[str, Any]) -> None:

@@ -198,6 +198,7 @@ def keep(plan: Plan, part: str, folder: Path) -> None:
     if plan.keep is None:
         return
     shutil.rmtree(plan.keep / part, ignore_errors=True)
+    (plan.keep / part).mkdir(parents=True)
     for name in ("logs", "ledgers"):
         if (folder / name).exists():
             shutil.copytree(folder / name, plan.keep / part / name)

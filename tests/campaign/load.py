@@ -91,6 +91,8 @@ class Load:
     def stream(self) -> None:
         """Begin in earnest."""
         self._stream = (time.monotonic(), self.confirmed)
+        # What was refused before there was a server is of no interest.
+        self.errors.clear()
 
     def end(self) -> None:
         """Enqueue no more; return when nobody does."""
