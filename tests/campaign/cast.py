@@ -33,6 +33,7 @@ VISIBILITY = 15
 WORKERS = ("local-1", "local-2", "http-1", "http-2", "agq-1", "agq-2", "rota-1", "flare-1")
 """Eight workers of five kinds; the first of each kind come first."""
 FEWER = ("local-1", "http-1", "agq-1", "rota-1", "flare-1")
+FEWEST = ("local-1", "http-1", "agq-1")
 
 
 class Member:

@@ -66,9 +66,9 @@ def clocks(plan: Plan) -> list[Outcome]:
         name: {"LD_PRELOAD": library, "CLOCK_SHIFT": str(seconds)}
         for name, seconds in SHIFTED.items()
     }
-    with postgres(plan.folder / "postgres") as database:
+    with postgres(plan.folder / "postgres", plan.template) as database:
         cast = Cast(plan.folder, database.url)
-        cast.prepare()
+        cast.use_key(plan.template.key)
         ledgers = Ledgers(cast.ledgers)
         workers = FEWER if plan.short else WORKERS
         voices = [f"worker-{name}" for name in workers]

@@ -9,29 +9,29 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.processes import eventually
 
 from .account import Ledgers
-from .cast import FEWER, WORKERS, Cast
+from .cast import FEWEST, WORKERS, Cast
 from .killed import SETTLING, everybody_works, finish, keep, settle, works_again
 from .load import KINDS, Load
 from .report import Outcome, Plan, say
 from .surroundings import NAME, Missing, Network, Postgres, network
 
-PROMISED = 30
-"""Seconds from promotion until everything works again."""
+PROMISED = {"killed": 30, "silent": 30, "frozen": 90}
+"""Seconds from promotion until everything works again. The kernel of a frozen server acknowledges
+what it is sent, as that of a busy one: statements that wait are given up after a minute."""
 NOTICED = 5
 """Seconds until somebody promotes the standby."""
 PATIENCE = 150
 HOW = ("killed", "frozen", "silent")
 
 
-def failover(plan: Plan) -> list[Outcome]:
-    outcomes = []
-    lacking = []
+def failover(plan: Plan) -> Iterator[Outcome]:
+    lacking: list[Missing] = []
     for how in HOW[:1] if plan.short else HOW:
         with contextlib.ExitStack() as stack:
             try:
@@ -40,12 +40,9 @@ def failover(plan: Plan) -> list[Outcome]:
                 lacking.append(lack)
                 say(f"b {how} SKIPPED: {lack}")
                 continue
-            outcomes.append(_run(plan, how, cable))
-    if not outcomes:
-        raise lacking[0]
+            yield _run(plan, how, cable)
     if lacking:
-        outcomes[0].notes["skipped"] = str(lacking[0])
-    return outcomes
+        raise lacking[0]
 
 
 def _run(plan: Plan, how: str, cable: Network | None) -> Outcome:
@@ -58,21 +55,21 @@ def _run(plan: Plan, how: str, cable: Network | None) -> Outcome:
     with contextlib.ExitStack() as stack:
         stack.callback(standby.stop)
         stack.callback(primary.stop)
-        primary.create()
+        primary.create(plan.template)
         primary.start()
-        primary.make_database()
-        cast = Cast(folder, primary.url)
-        cast.prepare()
         couple(primary, standby)
-        cast.environment["DATABASE_URL"] = both(primary, standby)
+        cast = Cast(folder, both(primary, standby))
+        cast.use_key(plan.template.key)
         ledgers = Ledgers(cast.ledgers)
-        workers = FEWER if plan.short else WORKERS
+        workers = FEWEST if plan.short else WORKERS
         load = Load(cast, ledgers, jobs=plan.jobs, seconds=plan.seconds, seed=plan.seed)
         voices = [f"worker-{name}" for name in workers]
         with cast, load:
             cast.enter(workers=workers, reapers=1 if plan.short else 2)
             everybody_works(cast, ledgers, voices, began, outcome)
-            voices += [f"enqueued-{kind}" for kind in KINDS]
+            # A site's own process waits for a frozen server for as long as the site lets it.
+            producers = [kind for kind in KINDS if (how, kind) != ("frozen", "django")]
+            voices += [f"enqueued-{kind}" for kind in producers]
             load.stream()
             pause = threading.Event()
             pause.wait(plan.seconds / 3)
@@ -92,9 +89,10 @@ def _run(plan: Plan, how: str, cable: Network | None) -> Outcome:
             reaped = all_reap(cast, standby, promoted, outcome)
             if again is not None and reaped is not None:
                 outcome.works_again = max(again, reaped)
-                if outcome.works_again > PROMISED:
+                if outcome.works_again > PROMISED[how]:
                     outcome.broken.append(
-                        f"worked again {outcome.works_again:.0f} s after promotion, not {PROMISED}"
+                        f"worked again {outcome.works_again:.0f} s after promotion, "
+                        f"not {PROMISED[how]}"
                     )
             load.end()
             settle(cast, standby, outcome, 60 if plan.short else SETTLING)

@@ -238,9 +238,9 @@ def finishers(plan: Plan) -> list[Outcome]:
     began = time.monotonic()
     outcome = Outcome("d")
     tally: dict[str, list[int]] = {}
-    with postgres(plan.folder / "postgres") as database:
+    with postgres(plan.folder / "postgres", plan.template) as database:
         cast = Cast(plan.folder, database.url, REAPER_INTERVAL="0.1")
-        cast.prepare()
+        cast.use_key(plan.template.key)
         with cast:
             for name in ("server-1", "server-2"):
                 cast.add_server(name)

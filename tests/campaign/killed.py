@@ -26,14 +26,14 @@ SETTLING = 240
 
 def killed(plan: Plan) -> list[Outcome]:
     """Part a: workers, servers, gateways, reapers and the postmaster."""
-    with postgres(plan.folder / "postgres") as database:
+    with postgres(plan.folder / "postgres", plan.template) as database:
         return [_run(plan, "a", database, database.url)]
 
 
 def pooled(plan: Plan) -> list[Outcome]:
     """Part c: the same behind PgBouncer in transaction mode, which is killed as well."""
     bouncer_folder = plan.folder / "pgbouncer"
-    with postgres(plan.folder / "postgres") as database:
+    with postgres(plan.folder / "postgres", plan.template) as database:
         bouncer = Bouncer(bouncer_folder, database)
         bouncer.start()
         try:
@@ -57,7 +57,7 @@ def _run(
             stack.enter_context(Kept(bouncer))
             others["pgbouncer"] = bouncer.kill
         cast = Cast(plan.folder, url, variables=pooled, **QUICK)
-        cast.prepare()
+        cast.use_key(plan.template.key)
         ledgers = Ledgers(cast.ledgers)
         load = Load(cast, ledgers, jobs=plan.jobs, seconds=plan.seconds * 0.9, seed=plan.seed)
         voices = [f"worker-{name}" for name in workers]

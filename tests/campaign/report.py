@@ -14,6 +14,7 @@ from typing import Any
 from tests.processes import ROOT
 
 from .account import Account
+from .surroundings import Template
 
 
 @dataclass
@@ -32,6 +33,7 @@ class Plan:
     short: bool
     folder: Path
     seed: str
+    template: Template
     rev: str = ""
     keep: Path | None = None
     """Where logs and ledgers are copied to."""

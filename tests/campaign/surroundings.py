@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import psycopg
@@ -96,8 +96,11 @@ class Postgres:
         self.log = folder / "postgres.log"
 
     def run(self, name: str, *arguments: str) -> None:
+        self.run_any(str(self.programs / name), *arguments)
+
+    def run_any(self, name: str, *arguments: str) -> None:
         done = subprocess.run(
-            [str(self.programs / name), *arguments],
+            [name, *arguments],
             capture_output=True,
             text=True,
             timeout=120,
@@ -107,9 +110,12 @@ class Postgres:
         if done.returncode:
             raise RuntimeError(f"{name} failed: {done.stderr[-2000:]}")
 
-    def create(self, *options: str) -> None:
-        whose = ("-U", "postgres", "-A", "trust")
-        self.run("initdb", "-D", str(self.data), *whose, *PLAIN, *options)
+    def create(self, template: Template | None = None) -> None:
+        """Make the files: new ones with an empty database, or a copy of those of `template`."""
+        if template is not None:
+            self.run_any("cp", "-a", str(template.data), str(self.data))
+            return
+        self.run("initdb", "-D", str(self.data), *PLAIN)
         # From other network namespaces, too: it lives for minutes, on addresses of its own.
         with (self.data / "pg_hba.conf").open("a") as rules:
             rules.write("host all all 10.0.0.0/8 trust\nhost replication all 10.0.0.0/8 trust\n")
@@ -189,6 +195,12 @@ class Postgres:
                 process.send_signal(signal.SIGSTOP)
         return frozen
 
+    def end(self) -> None:
+        """End as it should, with everything written."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(PATIENCE)
+
     def _postmaster(self) -> psutil.Process:
         assert self.process is not None
         # nsenter executes in its own place, unless it had to fork.
@@ -217,17 +229,25 @@ class Postgres:
             connection.execute("SELECT pg_promote(true, 60)")
 
 
-PLAIN = ("-E", "UTF8", "--locale=C")
+PLAIN = ("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--wal-segsize=4")
+
+
+class Template(NamedTuple):
+    """The files of a server that has been prepared, and the API key that is in its database."""
+
+    data: Path
+    key: str
 
 
 @contextlib.contextmanager
-def postgres(folder: Path, **options: Any) -> Iterator[Postgres]:
+def postgres(folder: Path, template: Template | None = None) -> Iterator[Postgres]:
     """A fresh PostgreSQL with a database of its own, until the block ends."""
-    server = Postgres(folder, **options)
+    server = Postgres(folder)
     try:
-        server.create()
+        server.create(template)
         server.start()
-        server.make_database()
+        if template is None:
+            server.make_database()
         yield server
     finally:
         server.stop()
