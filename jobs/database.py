@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -29,10 +30,52 @@ def borrowed() -> Iterator[None]:
     One that is broken or too old is closed, and one of a pool goes back to it.
     """
     close_old_connections()
+    drop_dead_connections()
     try:
         yield
     finally:
         close_old_connections()
+
+
+def drop_dead_connections() -> None:
+    """Close kept connections of this thread whose server has gone, before anything is sent.
+
+    A server that ends, or is killed, hangs up: that can be seen without asking it, in a
+    microsecond. So a restart of the database costs no request an error.
+    """
+    for database in connections.all(initialized_only=True):
+        drop_if_dead(database)
+
+
+def drop_if_dead(database: Any) -> None:
+    if database.vendor != "postgresql" or database.in_atomic_block:
+        return
+    libpq = getattr(database.connection, "pgconn", None)
+    if libpq is not None and _has_hung_up(libpq):
+        database.close()
+
+
+READABLE = select.POLLIN | select.POLLPRI if hasattr(select, "poll") else 0
+
+
+def _has_hung_up(libpq: Any) -> bool:
+    """Whether the other side has closed a connection on which nothing is under way."""
+    try:
+        for _ in range(3):  # its farewell, perhaps a notice, and the end
+            if not _is_readable(libpq.socket):
+                return False
+            libpq.consume_input()
+    except Exception:  # psycopg need not be installed to import this
+        return True
+    return False
+
+
+def _is_readable(descriptor: int) -> bool:
+    if not hasattr(select, "poll"):
+        return bool(select.select([descriptor], [], [], 0)[0])
+    line = select.poll()
+    line.register(descriptor, READABLE)
+    return bool(line.poll(0))
 
 
 def atomic() -> transaction.Atomic:

@@ -34,6 +34,7 @@ from ..models import (
     RefusedFinish,
     Workflow,
 )
+from ..trouble import explain
 from ..validation import META_SIZE, QUEUE_LENGTH, TYPE_LENGTH
 from .base import SPEC_VERSION, OJSViewSet, Response
 from .body import COMPRESSIONS
@@ -137,8 +138,8 @@ def backend_health() -> dict[str, Any]:
     try:
         with connection().cursor() as cursor:
             cursor.execute("SELECT 1")
-    except (DatabaseError, InterfaceError):
-        return {"type": backend(), "status": "unhealthy", "error": "the database is unreachable"}
+    except (DatabaseError, InterfaceError) as problem:
+        return {"type": backend(), "status": "unhealthy", "error": str(explain(problem))}
     latency = (time.monotonic() - started) * 1000
     return {"type": backend(), "status": "healthy", "latency_ms": round(latency)}
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from jobs import wakeup
 from jobs.conf import ojs_settings
-from jobs.errors import OJSError
+from jobs.errors import DatabaseUnavailable, OJSError
+from jobs.trouble import explain
 from workers.waiting import Look, Waiter
 
 from . import commands, documents, small_talk, verify
@@ -170,10 +171,15 @@ class Connection(asyncio.Protocol):
                 self._commands.clear()
         except OJSError as refusal:
             reply = commands.explained(refusal)
-        except Exception:
+        except Exception as problem:
             # A bug or a database that is away: this client is told, and the others go on.
-            logger.exception("%s failed.", name[:40])
-            reply = Failed("ERR the server failed; try again")
+            trouble = explain(problem)
+            if isinstance(trouble, DatabaseUnavailable):
+                logger.error("%s: %s %s", name[:40], trouble, str(problem).strip())
+                reply = Failed(f"ERR {trouble} Try again.")
+            else:
+                logger.exception("%s failed.", name[:40])
+                reply = Failed("ERR the server failed; try again")
         return reply if isinstance(reply, Encoded) else encode(reply, self.session.resp)
 
     async def _reply(self, name: str, arguments: list[bytes]) -> Any:

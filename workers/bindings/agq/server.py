@@ -14,6 +14,7 @@ from jobs import wakeup
 from jobs.conf import ojs_settings
 from jobs.database import borrowed, is_postgresql
 from jobs.endpoints import url_of
+from jobs.watchdog import bounded
 from workers.presence import announced
 from workers.waiting import Hub
 
@@ -45,7 +46,7 @@ class Server:
         """The one place where we cross over to Django."""
 
         def call() -> Any:
-            with borrowed():
+            with borrowed(), bounded("An AGQ command"):
                 return function(*arguments)
 
         return await self.loop.run_in_executor(self._threads, call)

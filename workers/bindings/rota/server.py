@@ -18,7 +18,9 @@ from jobs.conf import ojs_settings
 from jobs.database import borrowed, is_postgresql
 from jobs.endpoints import url_of
 from jobs.errors import NotAuthenticated, OJSError
+from jobs.watchdog import bounded
 from workers.presence import announced
+from workers.runtime.pulse import Pulse, beating
 from workers.waiting import Hub
 
 from . import desk
@@ -40,7 +42,8 @@ class RotaServer:
 
     hub: Hub
 
-    def __init__(self) -> None:
+    def __init__(self, pulse: Pulse | None = None) -> None:
+        self._pulse = pulse or Pulse()
         self._threads = ThreadPoolExecutor(ojs_settings.ROTA.THREADS, thread_name_prefix="rota")
         self._connections = 0
         self.sessions: dict[str, Session] = {}
@@ -71,7 +74,10 @@ class RotaServer:
             port = _port(server)
             logger.info("Rota workers are served at ws://%s:%s%s", host, port, PATH)
             url = url_of("ws", host, port, PATH, public=ojs_settings.ROTA.URL)
-            async with announced(self.in_thread, "rota", url):
+            async with (
+                announced(self.in_thread, "rota", url),
+                beating(self._pulse, self.in_thread),
+            ):
                 await stop.wait()
         ticking.cancel()
         self.hub.close()
@@ -107,10 +113,8 @@ class RotaServer:
             await session.run()
         except ConnectionClosed:
             pass
-        except Exception:
-            # A bug, or a database that is away: the worker shall connect again.
-            logger.exception("A Rota connection failed.")
-            await connection.close(1011, "internal error")
+        except Exception as problem:
+            await session.give_up(problem)
         finally:
             self._connections -= 1
             await session.end()
@@ -158,5 +162,5 @@ def _port(server: Server) -> int:
 
 
 def _call(function: Callable[..., Result], arguments: tuple[Any, ...]) -> Result:
-    with borrowed():
+    with borrowed(), bounded("A Rota message"):
         return function(*arguments)

@@ -12,7 +12,8 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from jobs.conf import ojs_settings
-from jobs.errors import InvalidRequest, OJSError
+from jobs.errors import DatabaseUnavailable, InvalidRequest, OJSError
+from jobs.trouble import explain
 from workers.waiting import Look, Waiter
 
 from . import desk, messages
@@ -26,6 +27,7 @@ SLOWEST_READER = 30.0
 """Seconds a worker may leave what we send unread before its connection is cut."""
 SILENT, REPLACED, REFUSED = 4408, 4409, 4400
 """Close codes of ours."""
+TRY_AGAIN_LATER, INTERNAL_ERROR = 1013, 1011
 PROPERLY = (1000, 1001)
 """Close codes of a worker that says goodbye."""
 
@@ -152,10 +154,21 @@ class Session:
                     await self._assign(found)
         except ConnectionClosed:
             pass
-        except Exception:
-            # A bug, or a database that is away: the worker shall connect again.
-            logger.exception("Jobs for a Rota worker cannot be claimed.")
-            await self._connection.close(1011, "internal error")
+        except Exception as problem:
+            await self.give_up(problem)
+
+    async def give_up(self, problem: Exception) -> None:
+        """Close the connection after a bug, or while the database is away.
+
+        The worker connects again.
+        """
+        trouble = explain(problem)
+        if isinstance(trouble, DatabaseUnavailable):
+            logger.error("Closing the connection of %r: %s %s", self.worker_id, trouble, problem)
+            await self._connection.close(TRY_AGAIN_LATER, str(trouble))
+        else:
+            logger.error("The connection of %r failed.", self.worker_id, exc_info=problem)
+            await self._connection.close(INTERNAL_ERROR, "internal error")
 
     async def _find(self, registration: messages.Registration) -> Look | None:
         """Wait for work; None if the worker wants more or fewer jobs meanwhile."""

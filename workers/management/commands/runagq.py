@@ -8,7 +8,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from jobs import keepalive
 from jobs.conf import ojs_settings
+from workers.management import alive
+from workers.runtime.pulse import Pulse, beating
 
 
 class Command(BaseCommand):
@@ -17,18 +20,21 @@ class Command(BaseCommand):
     def add_arguments(self, parser: Any) -> None:
         parser.add_argument("--host", help='address to listen on (default: OJS["AGQ"]["HOST"])')
         parser.add_argument("--port", type=int, help='port (default: OJS["AGQ"]["PORT"])')
+        alive.add_argument(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         host = options["host"] or ojs_settings.AGQ.HOST
         port = ojs_settings.AGQ.PORT if options["port"] is None else options["port"]
+        pulse = alive.outside(options)
+        keepalive.apply()
         try:
-            asyncio.run(self._serve(host, port))
+            asyncio.run(self._serve(host, port, pulse))
         except (OSError, OverflowError) as problem:
             raise CommandError(f"Cannot listen on {host}:{port}: {problem}") from None
         except KeyboardInterrupt:
             pass
 
-    async def _serve(self, host: str, port: int) -> None:
+    async def _serve(self, host: str, port: int, pulse: Pulse) -> None:
         from workers.bindings.agq.server import Server
 
         asked = asyncio.Event()
@@ -38,6 +44,7 @@ class Command(BaseCommand):
         address = await server.start(host, port)
         self.stdout.write(f"AGQ workers are served on {address}.")
         self.stdout.flush()
-        await asked.wait()
+        async with beating(pulse, server.in_thread):
+            await asked.wait()
         await server.end()
         self.stdout.write("The AGQ server stops.")

@@ -8,7 +8,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from jobs import keepalive
 from jobs.conf import ojs_settings
+from workers.management import alive
 
 
 class Command(BaseCommand):
@@ -17,6 +19,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: Any) -> None:
         parser.add_argument("--host", help='address to listen on (default: OJS["ROTA"]["HOST"])')
         parser.add_argument("--port", type=int, help='its port (default: OJS["ROTA"]["PORT"])')
+        alive.add_argument(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
@@ -27,8 +30,10 @@ class Command(BaseCommand):
             ) from None
         host = options["host"] or ojs_settings.ROTA.HOST
         port = ojs_settings.ROTA.PORT if options["port"] is None else options["port"]
+        pulse = alive.outside(options)
+        keepalive.apply()
         try:
-            asyncio.run(self._serve(RotaServer(), host, port))
+            asyncio.run(self._serve(RotaServer(pulse), host, port))
         except OSError as problem:
             raise CommandError(f"Cannot listen on {host}:{port}: {problem.strerror}.") from None
 
