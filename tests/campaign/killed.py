@@ -48,7 +48,7 @@ def _run(
     began = time.monotonic()
     chance = random.Random(plan.seed)
     workers = FEWER if plan.short else WORKERS
-    pooled = {"CAMPAIGN_POOLED": "1"} if bouncer else {}
+    pooled = {"DJANGO_DB_DISABLE_SERVER_SIDE_CURSORS": "1"} if bouncer else {}
     outcome = Outcome(part)
     with contextlib.ExitStack() as stack:
         stack.enter_context(Kept(database))
