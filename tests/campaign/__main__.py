@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from .guard import guarded
-from .run import arguments
+from .options import arguments
 
 if __name__ == "__main__":
-    arguments()  # wrong ones are refused here
+    arguments(sys.argv[1:])  # wrong ones are refused here
     sys.exit(guarded(sys.argv[1:]))

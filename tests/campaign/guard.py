@@ -20,6 +20,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SET_CHILD_SUBREAPER = 36
+DATABASE = "OJS_TEST_DATABASE"
 
 
 def guarded(arguments: list[str]) -> int:
@@ -46,6 +47,8 @@ def main() -> int:
         work = subprocess.Popen(
             [sys.executable, "-m", "tests.campaign.run", str(folder), *sys.argv[1:]],
             cwd=ROOT,
+            # For what it has from the suite; the database of these settings is not used.
+            env=os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings", DATABASE: "sqlite"},
             stdin=subprocess.DEVNULL,
         )
 

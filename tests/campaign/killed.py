@@ -161,6 +161,9 @@ def settle(cast: Cast, database: Postgres, outcome: Outcome, seconds: float = SE
 
     while not all_ended():
         threading.Event().wait(0.5)
+    with contextlib.suppress(psycopg.Error), database.connect("ojs") as connection:
+        listeners = connection.execute("SELECT count(*) FROM ojs_jobs_listener").fetchone()
+        outcome.notes["processes that listen, by the database"] = listeners and listeners[0]
     outcome.notes["settled after the last of it"] = f"{time.monotonic() - began:.1f} s"
     if left:
         outcome.broken.append(f"not ended after {seconds:.0f} s: {dict(left)}")
@@ -173,9 +176,6 @@ def finish(
     eventually(database.answers)
     with database.connect("ojs") as connection:
         outcome.account = account(ledgers, connection)
-        outcome.notes["stale listeners"] = connection.execute(
-            "SELECT count(*) FROM ojs_jobs_listener"
-        ).fetchone()[0]  # type: ignore[index]
     outcome.faults += cast.faults
     done = outcome.account
     outcome.notes["executions"] = (

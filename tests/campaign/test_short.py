@@ -10,7 +10,7 @@ import pytest
 
 from tests.processes import ROOT
 
-from .run import KEPT, PARTS, SKIPPED
+from .options import KEPT, PARTS, SKIPPED
 
 # Each has a PostgreSQL of its own, whichever database the suite runs on: once is enough.
 pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(300)]
