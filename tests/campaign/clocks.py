@@ -17,7 +17,7 @@ import psycopg
 
 from .account import Ledgers
 from .cast import FEWER, WORKERS, Cast
-from .killed import SETTLING, everybody_works, finish, keep, settle, works_again
+from .killed import everybody_works, finish, keep, settle, works_again
 from .load import KINDS, Load
 from .report import Outcome, Plan
 from .surroundings import NAME, Missing, Postgres, postgres, program
@@ -39,7 +39,7 @@ SHIFTED = {
     "rota-1": HOUR,
     "flare-1": HOUR,
 }
-LATE = 30
+LATE = 60
 """Seconds by which a cron run or a delayed job may be late on a busy machine."""
 
 
@@ -94,7 +94,7 @@ def clocks(plan: Plan) -> list[Outcome]:
             outcome.works_again = works_again(cast, ledgers, voices, time.monotonic(), outcome)
             load.end()
             look(database, delayed, outcome, since)
-            settle(cast, database, outcome, 60 if plan.short else SETTLING)
+            settle(cast, database, outcome)
         finish(outcome, cast, ledgers, database, load)
     outcome.took = time.monotonic() - began
     keep(plan, "e", plan.folder)

@@ -16,7 +16,7 @@ from tests.processes import ROOT
 
 from .account import Ledgers
 from .cast import FEWEST, QUICK, WORKERS, Cast
-from .killed import SETTLING, Reporter, everybody_works, finish, keep, settle, works_again
+from .killed import Reporter, everybody_works, finish, keep, settle, works_again
 from .load import KINDS, Load
 from .report import Outcome, Plan, say
 from .surroundings import Missing, postgres
@@ -91,7 +91,7 @@ def deploy(plan: Plan) -> list[Outcome]:
             again = works_again(new, ledgers, voices, ended, outcome)
             outcome.works_again = again
             load.end()
-            settle(new, database, outcome, 60 if plan.short else SETTLING)
+            settle(new, database, outcome)
         new.faults += old.faults
         finish(outcome, new, ledgers, database, load)
     outcome.took = time.monotonic() - began

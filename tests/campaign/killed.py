@@ -73,7 +73,7 @@ def _run(
             reign(cast, chance, blows_of(cast, others), pauses, over, others)
             outcome.works_again = works_again(cast, ledgers, voices, time.monotonic(), outcome)
             load.end()
-            settle(cast, database, outcome, 60 if plan.short else SETTLING)
+            settle(cast, database, outcome)
         finish(outcome, cast, ledgers, database, load)
     outcome.took = time.monotonic() - began
     keep(plan, part, plan.folder)

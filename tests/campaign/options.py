@@ -15,8 +15,8 @@ PARTS = {
     "f": ("pressure", "pressure", "disk, connections, locks, crowds", 3_000, 150, 60, 4),
     "g": ("deploy", "deploy", "a rolling deploy", 10_000, 200, 120, 5),
 }
-BEYOND = 1500
-"""Seconds that a part may take beyond those of disturbance: to begin, and to settle."""
+BEYOND = {False: 1500, True: 300}
+"""Seconds that a part may take beyond those of disturbance, by whether it is short."""
 KEPT, BROKEN, SKIPPED = 0, 1, 3
 
 

@@ -20,7 +20,7 @@ from tests.processes import eventually
 from .account import Ledgers
 from .cast import FEWEST, QUICK, WORKERS, Cast
 from .clients import CHECKSUM, TYPE
-from .killed import SETTLING, everybody_works, finish, keep, settle, works_again
+from .killed import everybody_works, finish, keep, settle, works_again
 from .load import KINDS, Load
 from .report import Outcome, Plan, say
 from .surroundings import NAME, Kept, Missing, Postgres, postgres, small_disk
@@ -142,7 +142,7 @@ def _run(
         outcome.faults[name.removeprefix("f ")] += 1
         outcome.works_again = works_again(cast, ledgers, voices, time.monotonic(), outcome)
         load.end()
-        settle(cast, database, outcome, 60 if plan.short else SETTLING)
+        settle(cast, database, outcome)
     finish(outcome, cast, ledgers, database, load)
     outcome.took = time.monotonic() - began
     keep(plan, name.replace(" ", "-"), folder)
@@ -197,7 +197,7 @@ def _crowds(plan: Plan) -> Outcome:
                 if crowd.lost:
                     outcome.broken.append(f"{crowd.lost} of the crowd lost their connection")
             load.end()
-            settle(cast, database, outcome, 60 if plan.short else SETTLING)
+            settle(cast, database, outcome)
         finish(outcome, cast, ledgers, database, load)
     outcome.took = time.monotonic() - began
     keep(plan, "f-crowds", folder)

@@ -60,7 +60,7 @@ def main() -> int:
         plan.folder.mkdir()
         say(f"{letter}: {what}; {plan.jobs:,} jobs")
         began = time.monotonic()
-        signal.alarm(int(plan.seconds + (120 if options.short else BEYOND)))
+        signal.alarm(int(plan.seconds + BEYOND[options.short]))
         try:
             part = getattr(importlib.import_module(f"tests.campaign.{module}"), name)
             # One by one: what came of the first is kept if the second does not end.

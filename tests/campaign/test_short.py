@@ -13,7 +13,7 @@ from tests.processes import ROOT
 from .options import KEPT, PARTS, SKIPPED
 
 # Each has a PostgreSQL of its own, whichever database the suite runs on: once is enough.
-pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(420)]
 
 
 @pytest.mark.parametrize("part", PARTS)
