@@ -15,7 +15,7 @@ import httpx
 
 from tests.processes import Api, eventually
 
-from .account import Account
+from .account import EXAMPLES, Account
 from .cast import Cast
 from .clients import CHECKSUM, TYPE, uuid_of
 from .report import Outcome, Plan, say
@@ -342,6 +342,7 @@ def at_once(
 
 
 def judge(race: Race, results: list[Result], outcome: Outcome, tally: list[int]) -> None:
+    wrongly: list[str] = []
     for job, left, right in results:
         place = 2 if left and right else 3 if not (left or right) else 0 if left else 1
         tally[place] += 1
@@ -351,7 +352,10 @@ def judge(race: Race, results: list[Result], outcome: Outcome, tally: list[int])
         else:
             wrong = (left, right) != (race.wins == 0, race.wins == 1)
         if wrong:
-            outcome.broken.append(f"{race.name}: {job.id} was answered {left}, {right}")
+            wrongly.append(f"{job.id} {left}, {right}")
+    if wrongly:
+        shown = "; ".join(wrongly[:EXAMPLES])
+        outcome.broken.append(f"{race.name}: {len(wrongly)} were answered wrongly: {shown}")
 
 
 def check(database: Postgres, outcome: Outcome, raced: int) -> None:
