@@ -10,9 +10,11 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ojs_project.settings")
 project = get_wsgi_application()
 
 # It reads the settings.
+from .ending import watch_for_the_end  # noqa: E402
 from .short_way import ShortWay  # noqa: E402
 
 application = ShortWay(project)
+watch_for_the_end()
 
 # What has been imported stays: the garbage collector need not go through it again and again.
 gc.collect()

@@ -299,7 +299,7 @@ def test_the_list_above_holds_every_endpoint():
         "/".join(NAMED.get(part, part) for part in absolute(path)[1:].split("/"))
         for _, path, _ in ENDPOINTS
     }
-    open_to_all = {"ojs/manifest", "ojs/v1/health", "ojs/v1/admin/reset"}
+    open_to_all = {"ojs/manifest", "ojs/v1/health", "ojs/v1/ready", "ojs/v1/admin/reset"}
     open_to_all |= {"ojs/v1/openapi.json", "ojs/v1/docs"}
     open_to_all |= {r"^ojs(?:/|\Z)", r"^flare(?:/|\Z)"}
 

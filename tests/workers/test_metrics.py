@@ -269,7 +269,7 @@ def test_the_format_is_plain_text_unless_openmetrics_is_asked_for(api):
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/ready", "/health"])
-def test_the_stand_alone_server_answers_where_machines_look_by_habit(api, path):
+def test_the_stand_alone_server_answers_where_machines_look_by_habit(transactional_db, api, path):
     assert api.get(path).status_code == 200
 
 
