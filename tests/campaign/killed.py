@@ -186,6 +186,9 @@ def finish(
     outcome.notes["longest standstill"] = f"{ledgers.longest_standstill():.1f} s"
     if load is not None and load.errors:
         outcome.notes["refused producers"] = dict(load.errors.most_common(8))
+        # An obedient client gives up what is answered like this, and the job with it.
+        if final := {kind: count for kind, count in load.errors.items() if " 500 " in kind}:
+            outcome.broken.append(f"trouble of the database was answered 500: {final}")
     by_itself = {kind: count for kind, count in cast.faults.items() if "by itself" in kind}
     if by_itself:
         outcome.notes["ended by themselves"] = by_itself
