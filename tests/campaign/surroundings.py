@@ -9,6 +9,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 import psutil
 import psycopg
 
-from tests.processes import PATIENCE, eventually, free_port
+from tests.processes import PATIENCE, ROOT, eventually, free_port
 
 DEBIAN = Path("/usr/lib/postgresql")
 NAME = "ojs"
@@ -358,6 +359,27 @@ class Network:
     def end(self) -> None:
         self.holder.kill()
         self.holder.wait()
+
+
+class Proxy:
+    """What stands for a cable that can be cut, where there are no network namespaces.
+
+    Its kernel goes on acknowledging what it is sent: it is a frozen server rather than a dead one.
+    """
+
+    def __init__(self, server: Postgres) -> None:
+        self.host, self.port = "127.0.0.1", free_port()
+        target = [str(self.port), server.host, str(server.port)]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.campaign.proxy", *target], cwd=ROOT
+        )
+
+    def cut(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
 
 
 @contextlib.contextmanager

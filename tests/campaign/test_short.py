@@ -6,9 +6,10 @@ import json
 import subprocess
 import sys
 
+import psutil
 import pytest
 
-from tests.processes import ROOT
+from tests.processes import ROOT, eventually
 
 from .options import KEPT, PARTS, SKIPPED
 
@@ -29,3 +30,28 @@ def test_every_job_is_accounted_for_whatever_breaks(part, tmp_path):
     if done.returncode == SKIPPED and not found["outcomes"]:
         pytest.skip(found["skipped"][part])
     assert all(outcome["account"]["jobs"] for outcome in found["outcomes"]), said
+
+
+def test_nothing_outlives_a_campaign_whose_caller_is_killed():
+    command = [sys.executable, "-m", "tests.campaign", "--short", "--part", "d"]
+    caller = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+    started: set[psutil.Process] = set()
+
+    def has_a_server() -> bool:
+        started.update(psutil.Process(caller.pid).children(recursive=True))
+        return any("granian" in name_of(process) for process in started)
+
+    try:
+        eventually(has_a_server)
+    finally:
+        caller.kill()
+        caller.wait()
+
+    eventually(lambda: not any(process.is_running() for process in started))
+
+
+def name_of(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
