@@ -6,6 +6,8 @@
 #   make check    lint, format, types, migrations, system checks, OpenAPI, architecture
 #   make lock     write requirements*.lock anew, after a change of constraints.txt or pyproject.toml
 #   make bench    the benchmarks                                  (ARGS="--help" shows their options)
+#   make campaign breaks what can break, and accounts for every job: half an hour, as root for all of it
+#                 (ARGS="--help" shows the options; docs/reliability.md)
 #   make clean    remove the environment and the caches; data/ stays, it may hold somebody's jobs
 
 PYTHON ?= python3
@@ -28,7 +30,7 @@ DJANGO6 ?= django~=6.1
 DJANGO6_TESTS ?= tests/jobs tests/workers tests/test_packaging.py tests/test_readme.py
 BIN6 := .venv-django6/bin
 
-.PHONY: help install run test test-django6 check lock bench clean
+.PHONY: help install run test test-django6 check lock bench campaign clean
 .DEFAULT_GOAL := help
 
 help:
@@ -97,6 +99,10 @@ bench: install
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 	@test -n "$(ARGS)" || $(BIN)/python -m tests.benchmarks.agq
 	@test -n "$(ARGS)" || $(BIN)/python -m tests.benchmarks.rota
+
+# Not part of CI: it takes the machine for half an hour, and what it needs beyond ours is Debian's.
+campaign: install
+	$(BIN)/python -m tests.campaign $(ARGS)
 
 clean:
 	rm -rf .venv .venv-django6 .venv-lock .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
