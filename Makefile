@@ -2,8 +2,10 @@
 #
 #   make run      a server with demonstration workers and jobs    (ARGS="--help" shows its options)
 #   make test     the whole test suite, on SQLite and on PostgreSQL
+#   make test-fast  without what starts processes or browsers, on SQLite: for while you work
 #   make test-django6  what depends on Django's version, on Django 6; skipped where no Python is new enough
 #   make check    lint, format, types, migrations, system checks, OpenAPI, architecture
+#   make release-check  the files of a release, installed and upgraded to (docs/releasing.md)
 #   make bench    the benchmarks                                  (ARGS="--help" shows their options)
 #   make clean    remove the environment and the caches; data/ stays, it may hold somebody's jobs
 
@@ -21,7 +23,7 @@ DJANGO6 ?= django~=6.1
 DJANGO6_TESTS ?= tests/jobs tests/workers tests/test_packaging.py tests/test_readme.py
 BIN6 := .venv-django6/bin
 
-.PHONY: help install run test test-django6 check bench clean
+.PHONY: help install run test test-fast test-django6 check release-check bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -55,6 +57,10 @@ test: install
 	done; \
 	if [ -n "$$failed" ]; then echo "The tests failed on:$$failed" >&2; exit 1; fi
 
+# `OJS_TEST_DATABASE=postgres make test-fast` runs the same tests on PostgreSQL.
+test-fast: install
+	$(BIN)/python -m pytest -q $(PYTEST_ARGS) -m "not slow and not browser and not conformance" --durations=10 $(ARGS)
+
 # Not part of CI: its machine need not have two Pythons.
 test-django6:
 	@for python in $(PYTHON) python3.14 python3.13 python3.12 $(HOME)/.pyenv/versions/*/bin/python3; do \
@@ -77,6 +83,9 @@ check: install
 	DJANGO_DEBUG=1 $(BIN)/python manage.py check
 	$(BIN)/python manage.py openapi --check --settings tests.settings
 	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+release-check: install
+	$(BIN)/python -m tests.release $(ARGS)
 
 bench: install
 	$(BIN)/python -m tests.benchmarks $(ARGS)
