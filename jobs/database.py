@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from django.db import DEFAULT_DB_ALIAS, close_old_connections, connections, router, transaction
+from django.db import (
+    DEFAULT_DB_ALIAS,
+    InterfaceError,
+    OperationalError,
+    close_old_connections,
+    connections,
+    router,
+    transaction,
+)
 
 
 def alias() -> str:
@@ -33,6 +41,11 @@ def borrowed() -> Iterator[None]:
         yield
     finally:
         close_old_connections()
+
+
+def is_away(problem: Exception) -> bool:
+    """Whether this is what Django raises while the database cannot be reached."""
+    return isinstance(problem, OperationalError | InterfaceError)
 
 
 def atomic() -> transaction.Atomic:

@@ -28,7 +28,7 @@ from tests.forks import Forked, fork
 
 ROOT = Path(__file__).resolve().parent.parent
 MEDIA_TYPE = "application/openjobspec+json"
-PATIENCE = 45
+PATIENCE = 120
 """Seconds to wait for what a busy machine does late; only a failing test waits that long."""
 OURS = ("OJS_", "DJANGO_", "DATABASE_URL", "Q_CLUSTER")
 
@@ -100,7 +100,7 @@ def ended_at_last(started: Running) -> Iterator[Running]:
         if started.process.poll() is None:
             started.process.terminate()
             try:
-                started.process.wait(15)
+                started.process.wait(30)
             except subprocess.TimeoutExpired:
                 started.process.kill()
                 started.process.wait()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ojs_project.environment import flag, misread, ojs_options
+from tests.processes import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -46,7 +47,7 @@ def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         env=inherited | variables,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
 
 

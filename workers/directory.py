@@ -15,7 +15,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from jobs import engine
-from jobs.expressions import JSONArrayHas
+from jobs.expressions import JSONArrayHas, JSONMerged
 from jobs.lifecycle import State
 from jobs.models import Job, Queue
 from jobs.projects import own
@@ -107,9 +107,14 @@ def standing(worker_id: str, *, registered: bool = False) -> tuple[bool, frozens
     return worker.may_fetch, frozenset(worker.labels) | frozenset(worker.capabilities)
 
 
-def keep_stats(worker_id: str, stats: dict[str, Any]) -> None:
-    """Remember what a worker measured of itself (AGQ §3.3)."""
-    Worker.objects.live().filter(pk=worker_id).update(stats=stats, stats_at=Now())
+def keep_stats(worker_id: str, stats: dict[str, Any], *, partial: bool = False) -> None:
+    """Remember what a worker measured of itself (AGQ §3.3; Rota, Status).
+
+    Args:
+        partial: what it does not mention is as it was.
+    """
+    measured: Any = JSONMerged("stats", stats) if partial else stats
+    Worker.objects.live().filter(pk=worker_id).update(stats=measured, stats_at=Now())
 
 
 def keep_queues(worker_id: str, queues: Collection[str]) -> None:

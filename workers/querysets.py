@@ -19,6 +19,10 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         """Workers that have neither left nor been declared dead."""
         return self.exclude(state=WorkerState.TERMINATED)
 
+    def dead(self) -> WorkerQuerySet:
+        """Workers that were declared dead and have not been heard since; none that has left."""
+        return self.filter(state=WorkerState.TERMINATED, left_at__isnull=True)
+
     def silent(self) -> WorkerQuerySet:
         """Live workers that missed their heartbeat timeout (OJS worker protocol §10.1)."""
         return self.live().filter(last_heartbeat_at__lte=Now() - F("heartbeat_timeout"))

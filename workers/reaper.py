@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import InterfaceError, OperationalError
-from django.db.models import Case, Exists, F, Max, OuterRef, Q, When
+from django.db.models import Case, Exists, F, Max, OuterRef, Q, Value, When
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -51,9 +51,13 @@ def declare_dead_workers() -> int:
         drained = Q(state__in=(WorkerState.QUIET, WorkerState.TERMINATE)) & ~Exists(
             Job.objects.held_by(OuterRef("pk"))  # type: ignore[arg-type]
         )
+        # An order stands for a worker that may come back, and ends with one that has obeyed it:
+        # who comes after one that heard `terminate` and fell silent is another process.
+        unheard = Q(directive=WorkerState.TERMINATE, directed_at__gt=F("last_heartbeat_at"))
+        stands = ~drained & (Q(directive=WorkerState.QUIET) | unheard)
         dead.update(
             state=WorkerState.TERMINATED,
-            directive="",
+            directive=Case(When(stands, then=F("directive")), default=Value("")),
             # One that took no more work and had none left has gone, not died.
             left_at=Case(When(drained, then=Now()), default=None),
             died_at=Case(When(drained, then=F("died_at")), default=Now()),

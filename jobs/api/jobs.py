@@ -16,6 +16,7 @@ from ..conf import ojs_settings
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope, is_pruned, result_expires_at
 from ..errors import JobNotFound, QueueFull
 from ..fields import array, integer, missing, refuse
+from ..http.waiting import until
 from ..identifiers import parse_uuid
 from ..lifecycle import TERMINAL, State
 from ..models import Job, ProgressReport
@@ -25,7 +26,6 @@ from ..validation import PRIORITIES, NewJob, new_job, read_args
 from .base import OJSViewSet, Response, dumps
 from .dialects import job_reply
 from .paging import number
-from .waiting import until
 
 memory = Memory()
 

@@ -49,7 +49,7 @@ def stored(job_id):
 
 
 def about(moment, seconds):
-    return abs(moment - timezone.now() - timedelta(seconds=seconds)) < timedelta(seconds=5)
+    return abs(moment - timezone.now() - timedelta(seconds=seconds)) < timedelta(seconds=10)
 
 
 # The switch

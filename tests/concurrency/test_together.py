@@ -140,9 +140,9 @@ def test_a_row_that_somebody_locks_holds_up_nobody_but_its_worker(model):
 
     with ThreadPoolExecutor(2) as pool, transaction.atomic():
         assert model.objects.select_for_update().get(pk=pk)
-        assert pool.submit(left_alone, *beats).result(30) == [False, True]
+        assert pool.submit(left_alone, *beats).result(120) == [False, True]
         answers = [pool.submit(closing, beat) for beat in beats]
-        assert answers[0].result(30) == Reply(RUNNING, jobs)
+        assert answers[0].result(120) == Reply(RUNNING, jobs)
         assert not answers[1].done()
 
     assert answers[1].result() == Reply(RUNNING, others)

@@ -18,7 +18,7 @@ def together(*tasks: Callable[[], Any]) -> list[Any]:
 
     def run(task: Callable[[], Any]) -> Any:
         try:
-            start.wait(30)
+            start.wait(120)
             return task()
         finally:
             connections.close_all()
@@ -33,7 +33,7 @@ def in_step(rounds: int, *tasks: Callable[[int], Any]) -> list[list[Any]]:
 
     def repeat(task: Callable[[int], Any]) -> list[Any]:
         try:
-            return [task(number) for number in range(rounds) if gate.wait(30) is not None]
+            return [task(number) for number in range(rounds) if gate.wait(120) is not None]
         except BaseException:
             gate.abort()
             raise

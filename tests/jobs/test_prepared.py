@@ -279,7 +279,7 @@ def test_other_threads_go_on_while_one_waits_for_the_database(statements):
         while thread.is_alive() and run(waiting, []) == [(0,)]:
             pass
         assert answers == []
-    thread.join(30)
+    thread.join(120)
 
     assert len(answers) == 1
 

@@ -24,6 +24,7 @@ from jobs.identifiers import uuid7
 from jobs.lifecycle import State
 from jobs.models import Job, Listener, Queue
 from tests.factories import JobFactory, ahead
+from tests.processes import PATIENCE
 
 
 class Oops(Exception):
@@ -38,7 +39,7 @@ def refused(**arguments):
 
 def test_importing_jobs_before_apps_are_ready_loads_no_model():
     code = "import jobs, sys; jobs.__version__; assert 'jobs.models' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
 
 
 @pytest.mark.django_db
@@ -52,7 +53,7 @@ def test_a_job_is_stored_with_everything_that_was_said_of_it():
         retry={"max_attempts": 9, "initial_interval": timedelta(seconds=90)},
         meta={"tenant": "acme"},
         tags=["onboarding"],
-        timeout=30,
+        timeout=PATIENCE,
         visibility_timeout=timedelta(minutes=5),
         unique={"keys": ["type"]},
     )
@@ -170,7 +171,7 @@ def test_waiting_workers_are_woken_when_the_transaction_commits_and_not_before()
             before_commit = list(other.notifies(timeout=0.1))
 
         assert before_commit == []
-        (told,) = other.notifies(timeout=30, stop_after=1)
+        (told,) = other.notifies(timeout=PATIENCE, stop_after=1)
         assert told.payload == "mail"
 
 

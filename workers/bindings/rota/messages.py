@@ -16,6 +16,8 @@ from jobs.envelope import claimed_envelope
 from jobs.errors import InvalidPayload, OJSError
 from jobs.fields import Document, missing, refuse, wrong_type
 from jobs.timestamps import format_timestamp
+from jobs.validation import queue_names
+from workers.alerts import Alert
 from workers.lifecycle import WorkerState
 from workers.protocol import Completion, Description, Failure, Reply
 
@@ -60,6 +62,8 @@ class Message:
     stats: dict[str, Any] | None = None
     """How busy its machine is."""
     lines: list[Line] = field(default_factory=list)
+    alerts: list[Alert] = field(default_factory=list)
+    """About the worker itself."""
     results: list[Completion | Failure] = field(default_factory=list)
     wanted: int | None = None
     """How many jobs it wants now; None leaves it as it was."""
@@ -118,10 +122,10 @@ def _objects(document: Document, name: str) -> list[Document]:
 def _registration(said: Document, timeout: timedelta) -> Registration:
     worker_id = fields.required_text(said, "worker_id")
     hostname = fields.required_text(said, "hostname")
-    queues = fields.texts(said, "queues")
+    queues = queue_names(said)
     if queues is None:
         raise missing("queues")
-    if not queues or "" in queues:
+    if not queues:
         raise refuse("queues", "The 'queues' field must name at least one queue.")
     specs: dict[str, str] = {}
     for index, spec in enumerate(_objects(said, "specs")):
@@ -168,7 +172,10 @@ def _status(status: Document, message: Message) -> None:
     for name, is_alert in (("logs", False), ("alerts", True)):
         for index, line in enumerate(_objects(status, name)):
             with fields.inside(f"{name}[{index}]", aloud=True):
-                message.lines.append(_line(line, is_alert))
+                if is_alert and line.get("job_id") is None:
+                    message.alerts.append(_alert(line))
+                else:
+                    message.lines.append(_line(line, is_alert))
 
 
 def _share(document: Document, name: str) -> float | None:
@@ -193,6 +200,14 @@ def _line(line: Document, is_alert: bool) -> Line:
         level=fields.text(line, "level", longest=16) or "",
         is_alert=is_alert,
         time=time,
+    )
+
+
+def _alert(line: Document) -> Alert:
+    return Alert(
+        fields.required_text(line, "message", longest=2**16),
+        level=fields.text(line, "level", longest=16) or "",
+        time=fields.when(line, "time", timezone.now()),
     )
 
 

@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed
 
 from jobs import wakeup
 from jobs.conf import ojs_settings
-from jobs.database import borrowed, is_postgresql
+from jobs.database import borrowed, is_away, is_postgresql
 from jobs.endpoints import url_of
 from jobs.errors import NotAuthenticated, OJSError
 from jobs.http.origins import check_socket
@@ -110,6 +110,12 @@ class RotaServer:
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, f"{refusal.message}\n")
         except OJSError as refusal:
             return connection.respond(http.HTTPStatus.FORBIDDEN, f"{refusal.message}\n")
+        except Exception as problem:
+            if not is_away(problem):
+                raise
+            logger.error("The database is unreachable: %s", problem)
+            text = "The database is unreachable.\n"
+            return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, text)
         return None
 
     async def _handle(self, connection: ServerConnection) -> None:
