@@ -14,7 +14,7 @@ from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
-from . import conf
+from . import conf, keepalive
 from .database import alias
 from .middleware import enqueue_chain, execution_chain
 
@@ -143,4 +143,19 @@ def check_database(databases: Any = None, **kwargs: Any) -> list[checks.CheckMes
                 id="ojs.W003",
             )
         ]
-    return []
+    return _check_keepalives(name)
+
+
+def _check_keepalives(name: str) -> list[checks.CheckMessage]:
+    lacking = keepalive.unguarded()
+    if not lacking:
+        return []
+    return [
+        checks.Warning(
+            "Server threads will hang for a quarter of an hour or longer if the database's machine "
+            "falls silent.",
+            hint=f'Add to DATABASES["{name}"]["OPTIONS"]: '
+            + ", ".join(f'"{option}": {number}' for option, number in lacking.items()),
+            id="ojs.W020",
+        )
+    ]

@@ -198,6 +198,18 @@ class InMaintenance(OJSError):
     hint = "Try again when the maintenance has ended."
 
 
+class DatabaseUnavailable(OJSError):
+    """The database cannot serve the request now (OJS HTTP §16.2); `jobs.trouble` says when."""
+
+    retryable = True
+    RETRY_AFTER = 1
+    """Seconds after which another try makes sense."""
+
+
+class DatabaseRefused(OJSError):
+    """The database refuses the statement, and would again: a bug of the server."""
+
+
 class NotAuthenticated(OJSError):
     """The request carries no key, or none that is good (OJS security §6)."""
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from django.db.models import Func, Q, QuerySet
-from django.db.models.fields import BigIntegerField
+from django.db.models import Max, Q, QuerySet
 from django.utils import timezone
 
 from . import signals
 from .conf import ojs_settings
-from .database import is_postgresql
+from .database import alias, is_postgresql, run
 from .models import Event
 from .timestamps import format_timestamp, wire_timestamp
 
@@ -132,49 +131,92 @@ def record(events: Iterable[Event]) -> None:
         Event.objects.bulk_create(events, batch_size=BATCH)
 
 
-class _Horizon(Func):
-    """The oldest transaction still writing: older ones cannot add events any more."""
+# A transaction that writes events holds a shared advisory lock until its commit is visible. The
+# lock's key is the last id that was drawn before its own (a trigger takes it, see the migration
+# `event_writers`). So the order matters here, and is what PostgreSQL does: the statement sees the
+# events that were committed when it began, and looks at the locks afterwards. Who has drawn an id
+# below the highest of those events had its lock by then. Either it still has it, or its commit is
+# visible to the next statement. The locks of other tables, other databases and of transactions
+# that write no events do not count; nor does our own, whose events we see.
+HORIZON = """
+    SELECT coalesce(max(id), 0),
+           ARRAY(SELECT DISTINCT objid::bigint
+                   FROM pg_locks
+                  WHERE locktype = 'advisory'
+                    AND mode = 'ShareLock'
+                    AND objsubid = 2
+                    AND classid = 'ojs_jobs_event'::regclass
+                    AND database = (SELECT oid
+                                      FROM pg_database
+                                     WHERE datname = current_database())
+                    AND pid IS DISTINCT FROM pg_backend_pid())
+      FROM ojs_jobs_event
+"""
+KEYS = 1 << 32
+"""A lock's key has 32 bits: of the last id drawn, the lower ones."""
 
-    template = "(pg_snapshot_xmin(pg_current_snapshot())::text::bigint)"
-    output_field = BigIntegerField()
+
+def horizon() -> int:
+    """Return the id up to which nothing can be added to the record any more."""
+    if not is_postgresql():  # writers take turns
+        newest: int = Event.objects.using(alias()).aggregate(newest=Max("id"))["newest"] or 0
+        return newest
+    ((newest, keys),) = run(HORIZON, [])
+    return min([newest, *(_full_id(key, newest) for key in keys)])
 
 
-class _OwnTransaction(Func):
-    template = "(pg_current_xact_id_if_assigned()::text::bigint)"
-    output_field = BigIntegerField()
+def _full_id(key: int, near: int) -> int:
+    """Return the id nearest to `near` of which `key` are the lower 32 bits."""
+    ahead = (key - near) % KEYS
+    return near + (ahead if ahead < KEYS // 2 else ahead - KEYS)
 
 
 def settled() -> QuerySet[Event]:
-    """Events no later-committing transaction can slip in front of.
+    """Events that no transaction still under way can slip another one in front of.
 
-    An event written by a transaction that began to write earlier, but commits later, would
-    otherwise appear behind a reader's cursor and never be read.
+    An event that was written earlier, but committed later, would otherwise appear behind a
+    reader's cursor and never be read. On PostgreSQL this asks for the horizon at once; read with
+    another snapshot than one from before it: not in a transaction of REPEATABLE READ that has
+    looked at anything yet.
     """
-    if not is_postgresql():
-        return Event.objects.all()
-    return Event.objects.filter(Q(txid__lt=_Horizon()) | Q(txid=_OwnTransaction()))
+    events = Event.objects.using(alias())
+    return events.filter(id__lte=horizon()) if is_postgresql() else events.all()
+
+
+class Cursor(NamedTuple):
+    """The last event that was read."""
+
+    txid: int
+    """0, or its transaction: the cursor is from when transactions gave the order."""
+    id: int
 
 
 def cursor_of(event: Event) -> str:
     """The event's id on the wire, which is also the cursor that continues after it."""
-    return f"evt_{event.txid:012x}-{event.pk:012x}"
+    return f"evt_{0:012x}-{event.pk:012x}"
 
 
-def parse_cursor(text: str) -> tuple[int, int] | None:
-    """Return (txid, id), or None if this is not one of our cursors."""
+def parse_cursor(text: str) -> Cursor | None:
+    """Return None if this is not one of our cursors."""
     prefix, _, rest = text.partition("_")
     txid, _, identifier = rest.partition("-")
     if prefix != "evt" or not (len(txid) == len(identifier) == 12):
         return None
     try:
-        return int(txid, 16), int(identifier, 16)
+        return Cursor(int(txid, 16), int(identifier, 16))
     except ValueError:
         return None
 
 
-def after(events: QuerySet[Event], cursor: tuple[int, int]) -> QuerySet[Event]:
-    txid, identifier = cursor
-    return events.filter(Q(txid__gt=txid) | Q(txid=txid, id__gt=identifier)).filter(txid__gte=txid)
+def after(events: QuerySet[Event], cursor: Cursor) -> QuerySet[Event]:
+    if not cursor.txid:
+        return events.filter(id__gt=cursor.id)
+    return events.filter(Q(id__gt=cursor.id) | overtaken(cursor))
+
+
+def overtaken(cursor: Cursor) -> Q:
+    """What a reader by transactions has not read yet although its ids are lower."""
+    return Q(txid__gt=cursor.txid, id__lt=cursor.id)
 
 
 def event_document(event: Event) -> dict[str, Any]:

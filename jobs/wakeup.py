@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import socket
 import threading
 import time
@@ -16,6 +17,7 @@ from typing import Any
 
 from .conf import ojs_settings
 from .database import connection, is_postgresql, on_commit, run
+from .keepalive import missing
 
 logger = logging.getLogger("jobs.wakeup")
 
@@ -31,10 +33,19 @@ LISTEN = """
     INSERT INTO ojs_jobs_listener (name, seen_at) VALUES (%s, statement_timestamp())
     ON CONFLICT (name) DO UPDATE SET seen_at = statement_timestamp()
 """
+FORGET = "DELETE FROM ojs_jobs_listener WHERE name = %s"
 SHORT_POLL = 0.1
 """Seconds between two looks where the database cannot notify."""
 LINGER = 60
 """Seconds a listener outlives its last waiter."""
+REFRESH = 5
+"""Seconds between two entries of a listener into the table of those that listen."""
+TRIAL = 1
+"""Seconds that a notification may take to arrive."""
+AGAIN = 1
+"""Seconds before another connection is tried after one that was lost."""
+DEAF = 300
+"""Seconds before LISTEN is tried again where it does not work."""
 
 
 class Subscription:
@@ -159,29 +170,99 @@ def _connection_parameters() -> dict[str, Any]:
     parameters = dict(connection().get_connection_params())
     for ours in ("cursor_factory", "context", "prepare_threshold"):
         parameters.pop(ours, None)
-    return parameters
+    return {**missing(parameters), **parameters}
 
 
 def _listen(parameters: dict[str, Any], ready: threading.Event) -> None:
-    """Relay notifications to the waiters of this process until none has come for a while."""
+    """Relay notifications to the waiters of this process until none has come for a while.
+
+    Whatever the server or a pooler says, this goes on; waiters look by themselves meanwhile.
+    """
     import psycopg
 
-    name = f"{socket.gethostname()}:{os.getpid()}"
-    idle_since = time.monotonic()
-    while time.monotonic() - idle_since < LINGER:
+    ear = _Ear(parameters, ready)
+    while ear.is_wanted:
+        pause = AGAIN
         try:
-            with psycopg.connect(**parameters, autocommit=True) as listening:
-                listening.execute(f"LISTEN {CHANNEL}")
-                while time.monotonic() - idle_since < LINGER:
-                    listening.execute(LISTEN, [name])
-                    ready.set()
-                    for notification in listening.notifies(timeout=5):
-                        _ring([notification.payload])
-                    if _subscriptions:
-                        idle_since = time.monotonic()
-                listening.execute("DELETE FROM ojs_jobs_listener WHERE name = %s", [name])
-        except psycopg.OperationalError as problem:
-            # Waiters go on by polling; the next round connects again.
+            with ear.connected() as line:
+                if ear.hears(line):
+                    ear.relay(line)
+                else:
+                    pause = DEAF
+                line.execute(FORGET, [ear.name])
+        except psycopg.Error as problem:
             logger.warning("Lost the connection that listens for jobs: %s", problem)
-            ready.set()
+        ready.set()
+        ear.rest(pause)
+
+
+class _Ear:
+    """What the thread that listens knows."""
+
+    def __init__(self, parameters: dict[str, Any], ready: threading.Event) -> None:
+        self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self._parameters = parameters
+        self._ready = ready
+        self._wanted_at = time.monotonic()
+        self._has_complained = False
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody waits, or did a moment ago."""
+        if _subscriptions:
+            self._wanted_at = time.monotonic()
+        return time.monotonic() - self._wanted_at < LINGER
+
+    def rest(self, seconds: float) -> None:
+        over = time.monotonic() + seconds
+        while self.is_wanted and time.monotonic() < over:
             threading.Event().wait(1)
+
+    def connected(self) -> Any:
+        """Connect. Nothing is prepared: a pooler may send each statement to another session."""
+        import psycopg
+
+        return psycopg.connect(**self._parameters, autocommit=True, prepare_threshold=None)
+
+    def hears(self, line: Any) -> bool:
+        """Listen; whether what another connection sends really arrives.
+
+        LISTEN concerns a session of the server. A pooler in transaction mode accepts it, and gives
+        the session to somebody else.
+        """
+        trial = f"{CHANNEL}_{secrets.token_hex(8)}"
+        line.execute(f"LISTEN {CHANNEL}")
+        line.execute(f"LISTEN {trial}")
+        with self.connected() as other:
+            other.execute("SELECT pg_notify(%s, '')", [trial])
+        if self._hears_of(trial, line):
+            line.execute(f"UNLISTEN {trial}")
+            self._has_complained = False
+            return True
+        # In the session that happens to be ours now: most probably the one that was before.
+        line.execute("UNLISTEN *")
+        if not self._has_complained:
+            self._has_complained = True
+            logger.warning(
+                "LISTEN does not work on this connection, probably because of a pooler in "
+                "transaction mode: those that wait for jobs look every %g s instead.",
+                ojs_settings.WAIT_POLL_INTERVAL.total_seconds(),
+            )
+        return False
+
+    def _hears_of(self, trial: str, line: Any) -> bool:
+        # The connection is the generator's until that is closed.
+        with contextlib.closing(line.notifies(timeout=TRIAL)) as heard:
+            for notification in heard:
+                if notification.channel == trial:
+                    return True
+                _ring([notification.payload])
+        return False
+
+    def relay(self, line: Any) -> None:
+        while self.is_wanted:
+            line.execute(LISTEN, [self.name])
+            self._ready.set()
+            for notification in line.notifies(timeout=REFRESH):
+                if notification.channel == CHANNEL:
+                    _ring([notification.payload])

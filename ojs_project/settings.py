@@ -4,7 +4,8 @@ A first look needs `DJANGO_DEBUG=1` and nothing else. In production, set at leas
 
     DJANGO_SECRET_KEY                       a long random text
     DJANGO_ALLOWED_HOSTS                    jobs.example.com,jobs.internal
-    DATABASE_URL                            postgresql://user:password@host:5432/name
+    DATABASE_URL                            postgresql://user:password@host:5432/name, or several:
+                                            …@host1:5432,host2:5432/name?target_session_attrs=read-write
                                             (else SQLite in DJANGO_DATA_DIR, or data/)
     DJANGO_SECURE_SSL_REDIRECT=1            also restricts cookies to HTTPS
     DJANGO_SECURE_PROXY_SSL_HEADER=1        behind a proxy that sets X-Forwarded-Proto
@@ -19,13 +20,12 @@ A first look needs `DJANGO_DEBUG=1` and nothing else. In production, set at leas
 import os
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
-import dj_database_url
 from django.core.exceptions import ImproperlyConfigured
 
-from .environment import data_folder, flag, number, ojs_options, value, words
+from .databases import database
+from .environment import data_folder, flag, number, ojs_options, words
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -153,14 +153,6 @@ PROXIES = number(os.environ, "DJANGO_PROXIES", 0)
 
 # Database
 
-SQLITE_OPTIONS = {
-    # SQLite has one writer at a time. IMMEDIATE takes its turn when a transaction begins, where
-    # waiting works; a transaction that reads first and then writes would fail at once instead.
-    "transaction_mode": "IMMEDIATE",
-    "timeout": 30,
-    "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
-}
-
 
 def _sqlite_url() -> str:
     folder = data_folder(os.environ)
@@ -168,25 +160,8 @@ def _sqlite_url() -> str:
     return f"sqlite:///{quote(str(folder / 'ojs.sqlite3'))}"
 
 
-def _database(url: str, pool: Any) -> dict[str, Any]:
-    """Return the database that `url` names; `pool` is true, false, or the options of a pool."""
-    database: dict[str, Any] = dict(dj_database_url.parse(url))
-    options = database.setdefault("OPTIONS", {})
-    if database["ENGINE"].endswith("sqlite3"):
-        options.update(SQLITE_OPTIONS)
-    elif database["ENGINE"].endswith("postgresql") and pool:
-        options["pool"] = pool if isinstance(pool, dict) else True
-    else:
-        # Connecting anew for each request costs several times more than the request itself.
-        database.update(CONN_MAX_AGE=None)
-    return database
-
-
 DATABASES = {
-    "default": _database(
-        os.environ.get("DATABASE_URL") or _sqlite_url(),
-        pool=value(os.environ.get("OJS_DB_POOL", "0")),
-    ),
+    "default": database(os.environ.get("DATABASE_URL") or _sqlite_url(), os.environ),
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 

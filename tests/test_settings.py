@@ -9,7 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 
+from jobs import keepalive
+from ojs_project.databases import database
 from ojs_project.environment import flag, misread, ojs_options
 from tests.processes import PATIENCE
 
@@ -84,6 +87,60 @@ def test_a_pool_takes_the_place_of_kept_connections(text, pool):
 
     assert database["OPTIONS"]["pool"] == pool
     assert database["CONN_MAX_AGE"] == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "hosts", "ports"),
+    [
+        ("a,b", "a,b", "5432,5432"),
+        ("u:p%2C@a:5433,b", "a,b", "5433,5432"),
+        ("u:p,q@[::1]:1,10.0.0.7:2", "::1,10.0.0.7", "1,2"),
+        ("%2Frun%2Fpg,b", "/run/pg,b", "5432,5432"),
+    ],
+)
+def test_a_database_on_several_hosts(place, hosts, ports):
+    url = f"postgresql://{place}/ojs?target_session_attrs=read-write&connect_timeout=3"
+
+    found = database(url, {})
+
+    assert (found["HOST"], found["PORT"], found["NAME"]) == (hosts, ports, "ojs")
+    assert found["OPTIONS"]["target_session_attrs"] == "read-write"
+    assert int(found["OPTIONS"]["connect_timeout"]) == 3, "what the URL says wins"
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://u:secret@a,/ojs", "postgresql://u:secret@a:x,b/ojs", "u:secret@nowhere"]
+)
+def test_what_is_no_url_is_refused_without_showing_the_password(url):
+    with pytest.raises(ImproperlyConfigured) as refusal:
+        database(url, {})
+
+    assert "DATABASE_URL" in str(refusal.value)
+    assert "secret" not in str(refusal.value)
+
+
+def test_a_silent_database_is_noticed_by_default():
+    options = database("postgresql://db.example.com/ojs", {})["OPTIONS"]
+
+    assert options == keepalive.PARAMETERS
+    own = database("postgresql://db.example.com/ojs?keepalives_idle=60", {})["OPTIONS"]
+    assert int(own["keepalives_idle"]) == 60
+
+
+def test_what_a_pooler_wants_is_said_by_variables():
+    url = "postgresql://db.example.com/ojs"
+    pooler = {"DJANGO_DB_DISABLE_SERVER_SIDE_CURSORS": "1", "DJANGO_DB_CONN_HEALTH_CHECKS": "1"}
+
+    plain, pooled = database(url, {}), database(url, pooler)
+
+    names = ("DISABLE_SERVER_SIDE_CURSORS", "CONN_HEALTH_CHECKS")
+    assert [plain[name] for name in names] == [False, False]
+    assert [pooled[name] for name in names] == [True, True]
+
+
+def test_connections_of_a_pool_are_asked_whether_they_live():
+    """One that is kept shows it; one that comes from a pool does not."""
+    assert database("postgresql://db.example.com/ojs", {"OJS_DB_POOL": "1"})["CONN_HEALTH_CHECKS"]
 
 
 def test_sqlite_waits_its_turn(tmp_path):

@@ -23,7 +23,8 @@ from tests.admin_walk import (
 from tests.ojs_client import MEDIA_TYPE
 from workers.models import FleetOperation
 
-pytestmark = pytest.mark.django_db
+# Thousands of requests: minutes on a machine with other things to do.
+pytestmark = [pytest.mark.django_db, pytest.mark.timeout(600)]
 
 METHODS = ("get", "head", "post", "put", "patch", "delete")
 

@@ -26,6 +26,7 @@ from jobs.database import atomic, connection
 from jobs.events import record, worker_event
 from jobs.models import Job
 from jobs.signals import send_on_commit
+from jobs.watchdog import bounded
 
 from . import fleet, fleet_sample, rolling, tallies
 from .lifecycle import WorkerState
@@ -167,12 +168,17 @@ SWEEPS = (
     Chore("old-workers", prune_workers, "workers forgotten", timedelta(minutes=1)),
 )
 SLOW = tuple(chore for chore in SWEEPS if chore.every)
+STUCK, STUCK_SLOW = 60.0, 300.0
+"""Seconds that one statement of a chore may take, of a slow one more; twice that ends a reaper."""
 BATCHES = 50
 """Most batches of one chore in a row, so that the others get their turn."""
 
 
 def sweep(
-    only: Collection[str] = (), *, stop: Callable[[], bool] = lambda: False
+    only: Collection[str] = (),
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    give_up: Callable[[], object] | None = None,
 ) -> dict[str, int]:
     """Do every chore once, batch after batch until nothing is left; return what was done.
 
@@ -181,6 +187,7 @@ def sweep(
     Args:
         only: names of the chores to do; empty means all.
         stop: asked between batches; True ends the round.
+        give_up: called in another thread if a chore hangs for good.
     """
     done: dict[str, int] = {}
     for chore in SWEEPS:
@@ -189,7 +196,7 @@ def sweep(
         try:
             if chore.every and not only and not take_turn(chore):
                 continue
-            count = run(chore, stop=stop)
+            count = run(chore, stop=stop, give_up=give_up)
         except Exception as problem:
             if _database_is_away(problem):
                 raise  # the caller waits until it is back
@@ -206,11 +213,21 @@ def _database_is_away(problem: Exception) -> bool:
     return lost and not connection().is_usable()
 
 
-def run(chore: Chore, *, stop: Callable[[], bool] = lambda: False) -> int:
-    """Do one chore until it finds nothing more; return how many it touched."""
+def run(
+    chore: Chore,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    give_up: Callable[[], object] | None = None,
+) -> int:
+    """Do one chore until it finds nothing more; return how many it touched.
+
+    Args:
+        give_up: called in another thread if a batch hangs although its connection was cut.
+    """
     total = 0
     for _ in range(BATCHES):
-        count = chore.run()
+        with bounded(f"The chore {chore.name}", STUCK_SLOW if chore.every else STUCK, give_up):
+            count = chore.run()
         total += count
         if not count or stop():
             break

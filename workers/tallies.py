@@ -11,13 +11,20 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from django.db.models import QuerySet
+
 from jobs import counters, events
 from jobs.conf import ojs_settings
 from jobs.database import atomic, connection
+from jobs.models import Event
 
 from .models import EventCursor, Worker
 
-NAME = "outcomes"
+NAME = "events"
+FORMER = "outcomes"
+"""The place of servers that counted in the order of transactions."""
+TAKEN_OVER = 2**62
+"""A transaction after all others: those servers find nothing more to count."""
 BATCH = 10_000
 BATCHES = 50
 COLUMN_OF = {"job.completed": "jobs_done", "job.failed": "jobs_failed"}
@@ -35,8 +42,10 @@ def count(batches: int = BATCHES) -> int:
 def _count_batch() -> bool:
     """Count one batch of events; return whether there may be more."""
     EventCursor.objects.get_or_create(pk=NAME)
+    # Asked for before the transaction, which may keep the snapshot that it begins with.
+    horizon = events.horizon()
     skip = connection().features.has_select_for_update_skip_locked
-    columns = ["txid", "id", "type", "worker_id"]
+    columns = ["id", "type", "worker_id"]
     if ojs_settings.METRICS:
         columns += counters.READ
     with atomic():
@@ -44,18 +53,34 @@ def _count_batch() -> bool:
         tally = EventCursor.objects.filter(pk=NAME).select_for_update(skip_locked=skip).first()
         if tally is None:
             return False
-        fresh = events.after(events.settled(), (tally.txid, tally.event_id))
-        rows: list[Any] = list(
-            fresh.order_by("txid", "id").values_list(*columns, named=True)[:BATCH]
-        )
-        if not rows:
+        former = None if tally.event_id else _former()
+        if former is None:
+            fresh = Event.objects.filter(id__gt=tally.event_id, id__lte=horizon)
+            rows = list(_read(fresh, columns)[:BATCH])
+            if not rows:
+                return False
+            last = rows[-1].id
+        elif former.id <= horizon:
+            rows = list(_read(Event.objects.filter(events.overtaken(former)), columns))
+            last = former.id
+            EventCursor.objects.filter(pk=FORMER).update(txid=TAKEN_OVER)
+        else:
             return False
         counters.add(rows)
         # Last, because heartbeats wait for the workers' rows.
         _count_outcomes(rows)
-        last = rows[-1]
-        EventCursor.objects.filter(pk=NAME).update(txid=last.txid, event_id=last.id)
-    return len(rows) == BATCH
+        EventCursor.objects.filter(pk=NAME).update(event_id=last)
+    return former is not None or len(rows) == BATCH
+
+
+def _read(fresh: QuerySet[Event], columns: Sequence[str]) -> Any:
+    return fresh.order_by("id").values_list(*columns, named=True)
+
+
+def _former() -> events.Cursor | None:
+    """Return how far servers of the release before have counted, unless that is taken over."""
+    row = EventCursor.objects.filter(pk=FORMER, txid__lt=TAKEN_OVER).select_for_update().first()
+    return events.Cursor(row.txid, row.event_id) if row and row.event_id else None
 
 
 def _count_outcomes(rows: Sequence[Any]) -> None:

@@ -44,7 +44,7 @@ class ApiKeyForm(forms.ModelForm):
 
     def clean_expires_at(self) -> datetime | None:
         date: datetime | None = self.cleaned_data["expires_at"]
-        # One that exists may be ended so: its date is what its clients are told.
+        # One that exists may be ended so: its clients are then refused with this date.
         if self.instance.pk is None and date is not None and date <= timezone.now():
             raise ValidationError(gettext("This has passed already."))
         return date

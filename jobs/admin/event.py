@@ -38,8 +38,7 @@ class EventAdmin(ReadOnlyModelAdmin):
     list_filter = (EventTypeFilter,)
     search_fields = ("subject",)
     search_help_text = _("A whole job id, worker id or queue name")
-    # In the order of the index that readers use.
-    ordering = ("-txid", "-id")
+    ordering = ("-id",)
     sortable_by = ()
     fieldsets = (
         (

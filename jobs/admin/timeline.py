@@ -49,7 +49,7 @@ def timeline(job: Any, site_name: str) -> list[Step]:
     events = Event.objects.filter(subject=str(job.pk), type__in=list(STATES))
     found = [
         (event.time, event.type, STATES[event.type], event.worker_id, event.attempt)
-        for event in events.order_by("-txid", "-id")[:MOST]
+        for event in events.order_by("-id")[:MOST]
     ][::-1] or _from_columns(job)
     steps = []
     for index, (moment, kind, state, worker, attempt) in enumerate(found):

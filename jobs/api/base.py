@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, ClassVar
 
-from django.db import DatabaseError, InterfaceError, OperationalError, transaction
+from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from rest_framework import exceptions
@@ -19,10 +19,13 @@ from rest_framework.viewsets import ViewSet
 
 from .. import access, projects
 from ..access import Binding, Command, refusals
+from ..database import connection, drop_if_dead
 from ..errors import (
     BatchTooLarge,
     BodyTooLarge,
     Conflict,
+    DatabaseRefused,
+    DatabaseUnavailable,
     DuplicateJob,
     InMaintenance,
     InvalidPayload,
@@ -46,6 +49,8 @@ from ..errors import (
 from ..http.hosts import check_host
 from ..identifiers import parse_uuid, uuid7
 from ..models import Protocol
+from ..trouble import explain
+from ..watchdog import bounded
 from . import dialects
 from .authentication import ApiKeyAuthentication, Caller
 from .body import read_object
@@ -81,6 +86,8 @@ STATUS: dict[type[OJSError], int] = {
     DuplicateJob: 409,
     Conflict: 409,
     InMaintenance: 503,
+    DatabaseUnavailable: 503,
+    DatabaseRefused: 500,
     NotAuthenticated: 401,
     PermissionDenied: 403,
 }
@@ -139,11 +146,13 @@ class OJSViewSet(ViewSet):
         self.request: Any = request
         self.args, self.kwargs = args, kwargs
         self.action = self.action_map.get(request.method.lower(), "")
+        drop_if_dead(connection())
         try:
-            self.initial(request, *args, **kwargs)
-            if not self.action:
-                raise exceptions.MethodNotAllowed(request.method)
-            response = getattr(self, self.action)(request, *args, **kwargs)
+            with bounded("A request"):
+                self.initial(request, *args, **kwargs)
+                if not self.action:
+                    raise exceptions.MethodNotAllowed(request.method)
+                response = getattr(self, self.action)(request, *args, **kwargs)
         except Exception as problem:
             self._note_refusal(problem)
             response = self.get_exception_handler()(problem, {"view": self, "request": request})
@@ -289,15 +298,13 @@ def answer_error(problem: Exception, context: dict[str, Any]) -> Response:
         return response
     if isinstance(problem, Http404):
         return error_response(request, unknown_path(request))
-    if isinstance(problem, OperationalError | InterfaceError):
-        logger.error("The database is unreachable: %s", problem)
-        away = OJSError("The database is unreachable.")
-        response = error_response(request, away, status=503, retryable=True)
-        response["Retry-After"] = "1"
-        return response
-    if isinstance(problem, DatabaseError):
+    trouble = explain(problem)
+    if isinstance(trouble, DatabaseUnavailable):
+        logger.error("%s %s", trouble, str(problem).strip())
+        return error_response(request, trouble)
+    if trouble is not None:
         logger.exception("Database error")
-        return error_response(request, OJSError("The database refused the request."), status=500)
+        return error_response(request, trouble)
     logger.exception("Unhandled error")
     return error_response(request, OJSError("Internal server error."), status=500, retryable=True)
 
@@ -348,6 +355,8 @@ def error_response(
         response["Retry-After"] = str(problem.RETRY_AFTER)
         response["X-OJS-Queue-Depth"] = str(problem.details["depth"])
         response["X-OJS-Queue-Bound"] = str(problem.details["bound"])
+    elif isinstance(problem, DatabaseUnavailable):
+        response["Retry-After"] = str(problem.RETRY_AFTER)
     elif isinstance(problem, BatchTooLarge):
         response["X-OJS-Max-Batch-Size"] = str(problem.details["max_batch_size"])
     if response.status_code == 401:

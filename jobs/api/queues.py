@@ -178,7 +178,7 @@ class EventViewSet(OJSViewSet):
     def list(self, request: Any) -> Response:
         parameters = request.query_params
         limit = number(parameters, "limit", EVENTS_LIMIT, least=1, most=MAX_EVENTS)
-        rows = _filtered(events.settled(), parameters).order_by("txid", "id")
+        rows = _filtered(events.settled(), parameters).order_by("id")
         after = parameters.get("after") or parameters.get("cursor")
         if after:
             cursor = events.parse_cursor(after)

@@ -16,6 +16,7 @@ from ..database import atomic, connection
 from ..endpoints import announced
 from ..errors import NotFound
 from ..signals import conformance_reset
+from ..trouble import explain
 from ..validation import META_SIZE, QUEUE_LENGTH, TYPE_LENGTH
 from .base import SPEC_VERSION, OJSViewSet, Response
 from .body import COMPRESSIONS
@@ -121,8 +122,8 @@ def backend_health() -> dict[str, Any]:
     try:
         with connection().cursor() as cursor:
             cursor.execute("SELECT 1")
-    except (DatabaseError, InterfaceError):
-        return {"type": backend(), "status": "unhealthy", "error": "the database is unreachable"}
+    except (DatabaseError, InterfaceError) as problem:
+        return {"type": backend(), "status": "unhealthy", "error": str(explain(problem))}
     latency = (time.monotonic() - started) * 1000
     return {"type": backend(), "status": "healthy", "latency_ms": round(latency)}
 

@@ -180,8 +180,8 @@ def prune_events() -> int:
     oldest = Event.objects.order_by("pk").values_list("pk", "time")[:BATCH_SIZE]
     horizon = Event.objects.filter(pk__in=[pk for pk, _ in oldest], time__lte=Now() - keep)
     deleted = horizon.delete()[0]
-    # A listener that was killed could not take itself off the list.
-    Listener.objects.filter(seen_at__lte=Now() - timedelta(minutes=5)).delete()
+    # A listener that was killed could not take itself off the list, and each NOTIFY has a price.
+    Listener.objects.filter(seen_at__lte=Now() - timedelta(minutes=1)).delete()
     BulkRequest.objects.filter(created_at__lte=Now() - IDEMPOTENT).delete()
     # Open runs are known by their jobs (§6.3 of OJS cron), however old.
     runs = CronRun.objects.filter(decided_at__lte=Now() - keep, unfinished=False).order_by("pk")

@@ -11,12 +11,13 @@ from ..querysets import EventTxid
 class Event(models.Model):
     """Something that happened to a job or a worker, in the order readers may rely on (OJS events).
 
-    A reader's cursor is (`txid`, `id`): ids are drawn before commit, so an id alone could be
-    overtaken and missed.
+    The order is that of the ids. They are drawn before the commit: `jobs.events.settled()` knows
+    up to which id no more can appear.
     """
 
     id = models.BigAutoField(primary_key=True)
     txid = models.BigIntegerField(db_default=EventTxid(), editable=False)
+    """The writing transaction: the order before that of the ids, which old cursors still name."""
     type = models.CharField(max_length=40)
     subject = models.CharField(max_length=255)
     """A job id, worker id or queue name."""
@@ -31,9 +32,8 @@ class Event(models.Model):
     class Meta:
         verbose_name = _("event")
         verbose_name_plural = _("events")
-        ordering = ("txid", "id")
+        ordering = ("id",)
         indexes = [
-            models.Index("txid", "id", name="ojs_event_cursor"),
             models.Index("subject", name="ojs_event_subject"),
         ]
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import Any
 
 import psycopg
 import pytest
@@ -75,11 +78,11 @@ def test_ids_are_unique_and_are_the_cursor(db):
     for _ in range(3):
         record()
 
-    rows = Event.objects.order_by("txid", "id")
+    rows = Event.objects.order_by("id")
     ids = [events.cursor_of(event) for event in rows]
     assert len(set(ids)) == 3
     assert ids == sorted(ids)
-    assert [events.parse_cursor(text) for text in ids] == [(row.txid, row.pk) for row in rows]
+    assert [events.parse_cursor(text) for text in ids] == [(0, row.pk) for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -92,12 +95,22 @@ def test_what_is_no_cursor(text):
 
 def test_reading_goes_on_after_the_cursor(db):
     first, second, third = (record(subject=str(number)) for number in range(3))
-    for event in (first, second, third):
-        event.refresh_from_db()
 
-    following = events.after(Event.objects.order_by("txid", "id"), (second.txid, second.pk))
+    following = events.after(Event.objects.order_by("id"), events.Cursor(0, second.pk))
 
+    assert first.pk < second.pk
     assert list(following) == [third]
+
+
+def test_a_cursor_from_before_the_order_of_ids_skips_nothing(db):
+    """Those read by transaction: what a later one had written first was still to come."""
+    overtaken, read, new = (
+        record(subject=str(number), txid=txid) for number, txid in enumerate((7, 6, 8))
+    )
+
+    following = events.after(Event.objects.order_by("id"), events.Cursor(6, read.pk))
+
+    assert list(following) == [overtaken, new]
 
 
 # Written in the transaction of the change
@@ -129,7 +142,7 @@ def test_a_jobs_life_is_told_in_order(db, backwards):
     else:
         engine.complete([engine.Completion(job.id, worker_id="worker-1")])
 
-    told = [event.type for event in events.settled().order_by("txid", "id")]
+    told = [event.type for event in events.settled().order_by("id")]
 
     assert told == [
         "job.enqueued",
@@ -145,19 +158,35 @@ def test_a_jobs_life_is_told_in_order(db, backwards):
 # The horizon: nothing may appear behind a reader's cursor
 
 
-@pytest.fixture
-def another_writer(transactional_db):
-    """A connection of its own, with a transaction open that has already written an event."""
+@contextmanager
+def another_connection(database: str = "") -> Iterator[psycopg.Connection[Any]]:
+    """A connection of its own, to the same database or another one of the server."""
     parameters = dict(connection.get_connection_params())
     for ours in ("cursor_factory", "context", "prepare_threshold"):
         parameters.pop(ours, None)
-    with psycopg.connect(**parameters) as writer:
-        writer.execute(
-            "INSERT INTO ojs_jobs_event (type, subject, queue, job_type, worker_id, time)"
-            " VALUES ('job.started', 'early', '', '', '', now())"
-        )
+    with psycopg.connect(**parameters | ({"dbname": database} if database else {})) as other:
+        yield other
+        other.rollback()
+
+
+def write(writer: psycopg.Connection[Any], subject: str) -> None:
+    writer.execute(
+        "INSERT INTO ojs_jobs_event (type, subject, queue, job_type, worker_id, time)"
+        " VALUES ('job.started', %s, '', '', '', now())",
+        [subject],
+    )
+
+
+@pytest.fixture
+def another_writer(transactional_db):
+    """A transaction open that has already written an event."""
+    with another_connection() as writer:
+        write(writer, "early")
         yield writer
-        writer.rollback()
+
+
+def subjects() -> list[str]:
+    return [event.subject for event in events.settled().order_by("id")]
 
 
 @pytest.mark.postgres
@@ -165,25 +194,24 @@ def test_events_wait_for_an_older_transaction_that_still_writes(another_writer):
     """Else a reader that saw the later one would never see the earlier one: it is behind."""
     record(subject="late")
 
-    assert list(events.settled()) == []
+    assert subjects() == []
 
     another_writer.commit()
 
-    rows = events.settled().order_by("txid", "id")
-    assert [event.subject for event in rows] == ["early", "late"]
+    assert subjects() == ["early", "late"]
 
 
 @pytest.mark.postgres
 def test_a_reader_misses_nothing_whatever_the_order_of_commits(another_writer):
     record(subject="before the cursor was drawn")
     seen: list[str] = []
-    cursor = (0, 0)
+    cursor = events.Cursor(0, 0)
 
     def read_on() -> None:
         nonlocal cursor
-        for event in events.after(events.settled().order_by("txid", "id"), cursor):
+        for event in events.after(events.settled().order_by("id"), cursor):
             seen.append(event.subject)
-            cursor = (event.txid, event.pk)
+            cursor = events.Cursor(0, event.pk)
 
     read_on()
     record(subject="after")
@@ -200,7 +228,125 @@ def test_a_writer_that_gave_up_holds_nobody_back(another_writer):
 
     another_writer.rollback()
 
-    assert [event.subject for event in events.settled()] == ["late"]
+    assert subjects() == ["late"]
+
+
+@pytest.mark.postgres
+def test_what_was_settled_stays_so_while_a_later_writer_is_at_work(transactional_db):
+    record(subject="before")
+    with another_connection() as writer:
+        write(writer, "under way")
+        record(subject="late")
+
+        assert subjects() == ["before"]
+
+
+@pytest.mark.postgres
+def test_a_writer_that_took_a_part_back_holds_back_what_follows_the_rest(transactional_db):
+    with another_connection() as writer:
+        write(writer, "early")
+        with pytest.raises(ZeroDivisionError), writer.transaction():
+            write(writer, "taken back")
+            raise ZeroDivisionError
+        record(subject="late")
+
+        assert subjects() == []
+        writer.commit()
+
+    assert subjects() == ["early", "late"]
+
+
+@pytest.mark.postgres
+def test_events_after_a_part_that_was_taken_back_are_announced_anew(transactional_db):
+    """The lock goes with the savepoint, and so must the knowledge of it."""
+    with another_connection() as writer:
+        writer.execute("SELECT 1")
+        with pytest.raises(ZeroDivisionError), writer.transaction():
+            write(writer, "taken back")
+            raise ZeroDivisionError
+        write(writer, "early")
+        record(subject="late")
+
+        assert subjects() == []
+
+
+@pytest.mark.postgres
+def test_a_transaction_that_began_long_ago_may_still_write_its_first_event(transactional_db):
+    """Its number is old, but not its place in the record."""
+    with another_connection() as writer:
+        writer.execute("INSERT INTO auth_group (name) VALUES ('old')")
+        record(subject="meanwhile")
+        assert subjects() == ["meanwhile"]
+
+        write(writer, "late")
+        writer.commit()
+
+    assert subjects() == ["meanwhile", "late"]
+
+
+@pytest.mark.postgres
+def test_an_open_transaction_on_another_table_holds_back_nothing(transactional_db):
+    with another_connection() as neighbour:
+        neighbour.execute("INSERT INTO auth_group (name) VALUES ('open for an hour')")
+        engine.enqueue([new_job({"type": "email.send", "args": []}, timezone.now())])
+
+        assert [event.type for event in events.settled()] == ["job.enqueued"]
+
+
+@pytest.mark.postgres
+def test_an_open_transaction_in_another_database_holds_back_nothing(transactional_db):
+    with another_connection("postgres") as neighbour:
+        neighbour.execute("CREATE TABLE open_for_an_hour (id integer)")
+        neighbour.execute("INSERT INTO open_for_an_hour VALUES (1)")
+        engine.enqueue([new_job({"type": "email.send", "args": []}, timezone.now())])
+
+        assert [event.type for event in events.settled()] == ["job.enqueued"]
+
+
+@pytest.mark.postgres
+def test_locks_of_others_hold_back_nothing(transactional_db):
+    with another_connection() as neighbour:
+        neighbour.execute("SELECT pg_advisory_lock(1), pg_advisory_lock_shared(2, 3)")
+        neighbour.execute("SELECT pg_advisory_lock('ojs_jobs_event'::regclass::oid::int8)")
+        record(subject="late")
+
+        assert subjects() == ["late"]
+
+
+@pytest.mark.postgres
+def test_ids_beyond_what_a_lock_can_carry(transactional_db):
+    """A lock's key has 32 bits."""
+    with connection.cursor() as cursor:
+        for start in (2**31 - 2, 2**32 - 2, 2**40 - 2):
+            cursor.execute("SELECT setval('ojs_jobs_event_id_seq', %s)", [start])
+            with another_connection() as writer:
+                settled = subjects()
+                write(writer, f"early {start}")
+                for _ in range(4):
+                    record(subject="late")
+                assert subjects() == settled
+            assert len(subjects()) == len(settled) + 4
+
+
+@pytest.mark.postgres
+def test_one_lock_is_enough_for_a_transaction(another_writer):
+    """Each takes a place in memory that the whole server shares."""
+    for number in range(3):
+        write(another_writer, str(number))
+
+    locks = another_writer.execute(
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+    )
+    assert locks.fetchone() == (1,)
+
+
+@pytest.mark.postgres
+def test_a_role_that_may_only_write_events_may_write_events(transactional_db):
+    with another_connection() as owner:
+        owner.execute("CREATE ROLE producer_only")
+        owner.execute("GRANT INSERT ON ojs_jobs_event TO producer_only")
+        owner.execute("SET ROLE producer_only")
+        write(owner, "mine")
 
 
 @pytest.mark.postgres
@@ -208,4 +354,4 @@ def test_a_transaction_sees_its_own_events(transactional_db):
     with transaction.atomic():
         record(subject="mine")
 
-        assert [event.subject for event in events.settled()] == ["mine"]
+        assert subjects() == ["mine"]

@@ -12,8 +12,10 @@ from django.utils import timezone
 from jobs import engine, wakeup
 from jobs.models import Job, Listener
 from jobs.validation import new_job
+from tests import poolers
 from tests.factories import JobFactory, ago
 
+directly = wakeup._connection_parameters
 PATIENCE = 10
 """Seconds that only a failing test waits."""
 
@@ -36,11 +38,15 @@ def this_process_is_known_to_listen(transactional_db):
 def no_listener_is_left_behind():
     """It would keep a connection to the test database, which then could not be dropped."""
     yield
+    end_the_listener()
+
+
+def end_the_listener() -> None:
     listener = wakeup._listener
     if listener is not None and listener.is_alive():
         patch = pytest.MonkeyPatch()
         patch.setattr(wakeup, "LINGER", 0)
-        with psycopg.connect(**wakeup._connection_parameters(), autocommit=True) as other:
+        with psycopg.connect(**directly(), autocommit=True) as other:
             end_listeners(other)
         listener.join(PATIENCE)
         patch.undo()
@@ -238,3 +244,60 @@ def test_a_waiter_that_was_woken_finds_the_job():
 
         assert len(engine.claim(["billing"])) == 1
     assert Job.objects.count() == 1
+
+
+# Behind a pooler
+
+
+needs_pgbouncer = pytest.mark.skipif(not poolers.is_installed(), reason="needs pgbouncer")
+
+
+@pytest.fixture
+def pooled(request, monkeypatch):
+    """What listens goes through PgBouncer, in the mode that the test names."""
+    end_the_listener()
+    with poolers.pgbouncer(request.param) as parameters:
+        monkeypatch.setattr(wakeup, "_connection_parameters", lambda: parameters)
+        yield parameters
+        end_the_listener()
+
+
+@pytest.mark.postgres
+@needs_pgbouncer
+@pytest.mark.parametrize("pooled", ["transaction"], indirect=True)
+def test_behind_a_pooler_of_transactions_waiters_look_by_themselves(pooled, caplog):
+    """PgBouncer accepts LISTEN and forgets it; nothing may be left that makes others notify."""
+    Listener.objects.all().delete()
+
+    with wakeup.subscription(["billing"]), wakeup.subscription(["email"]):
+        assert wakeup._listener is not None
+        assert wakeup._listener.is_alive(), "it tries again, less often"
+        assert not Listener.objects.exists()
+
+    (warning,) = [record for record in caplog.records if record.name == "jobs.wakeup"]
+    assert "LISTEN does not work" in warning.getMessage()
+
+
+@pytest.mark.postgres
+@needs_pgbouncer
+@pytest.mark.parametrize("pooled", ["session"], indirect=True)
+def test_a_pooler_of_sessions_is_no_hindrance(pooled):
+    with wakeup.subscription(["billing"]) as bell:
+        push("billing")
+
+        assert bell.wait(PATIENCE)
+
+
+@pytest.mark.postgres
+@needs_pgbouncer
+@pytest.mark.parametrize("pooled", ["session"], indirect=True)
+def test_a_pooler_that_refuses_does_not_end_the_thread_that_listens(pooled, caplog, monkeypatch):
+    monkeypatch.setattr(
+        wakeup, "_connection_parameters", lambda: pooled | {"dbname": "not served here"}
+    )
+
+    with wakeup.subscription(["billing"]):
+        assert wakeup._listener is not None
+        assert wakeup._listener.is_alive()
+
+    assert "Lost the connection" in caplog.text

@@ -14,6 +14,7 @@ from jobs.models import Event, Job, JobCounter, QueueFlow
 from tests.factories import JobFactory, QueueFactory, WorkerFactory, ago
 from tests.ojs_client import OJSClient, refusal
 from workers import reaper, tallies
+from workers.models import EventCursor
 
 pytestmark = pytest.mark.django_db
 
@@ -191,6 +192,24 @@ def test_what_one_process_counted_is_added_to_what_another_had(api, monkeypatch)
     assert scrape("ojs_job_queue_time_seconds_count", **EMAIL) == 5
 
 
+def test_counting_goes_on_where_the_release_before_stopped(api):
+    """It read by transaction: some lower ids were still to come."""
+    for _ in range(3):
+        pushed(api)
+    overtaken, counted, _ = Event.objects.order_by("id")
+    Event.objects.filter(pk=counted.pk).update(txid=6)
+    Event.objects.filter(pk=overtaken.pk).update(txid=7)
+    Event.objects.filter(pk__gt=counted.pk).update(txid=8)
+    EventCursor.objects.create(name=tallies.FORMER, txid=6, event_id=counted.pk)
+
+    for _ in range(2):
+        tallies.count()
+
+    assert total(api, "enqueued") == 2, "one of the three was counted before"
+    former = EventCursor.objects.get(name=tallies.FORMER)
+    assert not Event.objects.filter(txid__gt=former.txid).exists(), "nothing is left to the others"
+
+
 def test_a_client_that_makes_up_types_fills_neither_the_table_nor_prometheus(api, settings):
     settings.OJS = settings.OJS | {"METRICS_MAX_SERIES": 3}
     pushed(api)
@@ -250,7 +269,7 @@ def test_the_format_is_plain_text_unless_openmetrics_is_asked_for(api):
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/ready", "/health"])
-def test_the_stand_alone_server_answers_where_machines_look_by_habit(api, path):
+def test_the_stand_alone_server_answers_where_machines_look_by_habit(transactional_db, api, path):
     assert api.get(path).status_code == 200
 
 

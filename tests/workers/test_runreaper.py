@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 
+import psycopg
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
@@ -203,3 +206,62 @@ def test_it_can_be_stopped_while_the_database_is_away(runreaper):
             assert one.terminate() == 0, one.output
         finally:
             let_in(True)
+
+
+# Signs of life
+
+
+@pytest.mark.parametrize("command", ["runreaper", "runagq", "runrota"])
+def test_what_runs_for_long_leaves_a_file_that_stays_young(database_url, tmp_path, command):
+    file = tmp_path / "alive"
+    port = () if command == "runreaper" else ("--port", str(processes.free_port()))
+    environment = processes.environment(database_url)
+    arguments = (command, *port, "--alive-file", str(file))
+
+    with processes.manage(tmp_path, environment, *arguments) as started:
+        processes.eventually(
+            lambda: file.exists() and file.read_text() == "running", lambda: started.output
+        )
+        os.utime(file, (0, 0))
+        processes.eventually(lambda: file.stat().st_mtime > 0, lambda: started.output)
+        assert started.terminate() == 0
+        assert file.read_text() == ""
+
+
+def test_systemd_hears_when_a_reaper_has_begun_and_that_it_ends(database_url, tmp_path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "systemd"))
+        systemd.settimeout(processes.PATIENCE)
+        environment = processes.environment(database_url)
+        environment |= {"NOTIFY_SOCKET": systemd.getsockname()}
+        heard: set[bytes] = set()
+        with processes.manage(tmp_path, environment, "runreaper") as started:
+            while not {b"READY=1", b"WATCHDOG=1"} <= heard:
+                heard.add(systemd.recv(100))
+            started.process.terminate()
+            while b"STOPPING=1" not in heard:
+                heard.add(systemd.recv(100))
+            assert started.wait() == 0
+
+
+def test_a_file_that_cannot_be_left_is_refused_at_once(database_url, tmp_path):
+    with pytest.raises(CommandError, match="--alive-file"):
+        call_command("runreaper", "--once", "--alive-file", str(tmp_path / "nowhere" / "alive"))
+
+
+@pytest.mark.postgres
+def test_a_chore_that_hangs_is_named_and_the_others_go_on(transactional_db, monkeypatch, caplog):
+    """The database holds a lock that nobody gives back."""
+    monkeypatch.setattr(reaper, "STUCK", 0.1)
+    overdue()
+    parameters = dict(connection.get_connection_params())
+    for ours in ("cursor_factory", "context", "prepare_threshold"):
+        parameters.pop(ours, None)
+    with psycopg.connect(**parameters) as other:
+        other.execute("LOCK TABLE ojs_workers_worker")
+        done = reaper.sweep(["dead-workers", "expired-reservations", "due-jobs"])
+        other.rollback()
+
+    assert done == {}
+    assert "The chore dead-workers has been waiting for the database" in caplog.text
+    assert reaper.sweep(["expired-reservations"]) == {"expired-reservations": 1}

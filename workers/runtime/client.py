@@ -13,14 +13,16 @@ from typing import Any, Protocol
 from uuid import UUID
 
 import orjson
-from django.db import DatabaseError, InterfaceError, OperationalError, connections
+from django.db import Error, connections
 
 from jobs import engine, wakeup
 from jobs.conf import ojs_settings
-from jobs.database import atomic, connection
+from jobs.database import atomic, connection, drop_if_dead
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
 from jobs.envelope import claimed_envelope
 from jobs.errors import Conflict, OJSError, ResultTooLarge
+from jobs.trouble import is_transient
+from jobs.watchdog import bounded
 from workers import protocol
 from workers.lifecycle import WorkerState
 from workers.protocol import Description
@@ -134,14 +136,15 @@ class Client(Protocol):
 
 @contextlib.contextmanager
 def database_trouble() -> Iterator[None]:
+    drop_if_dead(connection())
     try:
-        yield
-    except (OperationalError, InterfaceError) as problem:
-        raise Unavailable(str(problem).strip()) from problem
+        with bounded("This worker"):
+            yield
+    except Error as problem:
+        raised = Unavailable if is_transient(problem) else Refused
+        raise raised(str(problem).strip()) from problem
     except OJSError as refusal:
         raise refused(refusal) from refusal
-    except DatabaseError as problem:
-        raise Refused(str(problem).strip()) from problem
 
 
 def refused(refusal: OJSError) -> Refused:

@@ -13,6 +13,8 @@ from typing import Any
 from django.db import connections
 from django.db.backends.signals import connection_created
 
+from jobs.database import drop_if_dead
+
 _here = threading.local()
 
 
@@ -37,6 +39,7 @@ class Leftovers:
         for connection in tuple(self._known.values()):
             connection.queries_log.clear()
             connection.close_if_unusable_or_obsolete()
+            drop_if_dead(connection)
 
     def after(self, *, interrupted: bool) -> None:
         """Leave no connection behind that the next job would be surprised by.

@@ -7,13 +7,15 @@ what the file says, for a probe of readiness (graceful shutdown §8.1).
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import mmap
 import os
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ logger = logging.getLogger("workers.runtime")
 
 STALE = 60.0
 """Seconds without a turn after which a thread is taken to be stuck."""
+BEAT = 5.0
+"""Seconds between two signs of life of a server."""
 SLOT = struct.Struct("=d??")
 RUNNING = "running"
 
@@ -130,6 +134,30 @@ class ChildPulse(Pulse):
     def is_alive(self) -> bool:
         beaten: float = SLOT.unpack_from(self._slots, self._place)[0]
         return time.monotonic() - beaten < STALE
+
+
+@contextlib.asynccontextmanager
+async def beating(pulse: Pulse, in_thread: Callable[..., Awaitable[Any]]) -> AsyncIterator[None]:
+    """Give signs of life for a server on asyncio: its loop turns, and its threads become free.
+
+    Args:
+        in_thread: runs a function in one of those threads.
+    """
+    pulse.ready()
+    pulse.takes(True)
+    task = asyncio.create_task(_beat(pulse, in_thread))
+    try:
+        yield
+    finally:
+        task.cancel()
+        pulse.takes(False)
+        pulse.ending()
+
+
+async def _beat(pulse: Pulse, in_thread: Callable[..., Awaitable[Any]]) -> None:
+    while True:
+        await asyncio.sleep(BEAT)
+        await in_thread(pulse.beat)
 
 
 def outside(file: str) -> OutsidePulse:

@@ -19,7 +19,8 @@ from jobs import wakeup
 from jobs.access import refusals
 from jobs.api.authentication import Caller
 from jobs.conf import ojs_settings
-from jobs.errors import NotAuthenticated, OJSError
+from jobs.errors import DatabaseUnavailable, NotAuthenticated, OJSError
+from jobs.trouble import explain
 from workers.waiting import Look, Waiter
 
 from . import commands, documents, small_talk, verify
@@ -296,10 +297,15 @@ class Connection(asyncio.Protocol):
         except OJSError as refusal:
             self._audit(refusal, name)
             reply = commands.explained(refusal)
-        except Exception:
+        except Exception as problem:
             # A bug or a database that is away: this client is told, and the others go on.
-            logger.exception("%s failed.", name[:40])
-            reply = Failed("ERR the server failed; try again")
+            trouble = explain(problem)
+            if isinstance(trouble, DatabaseUnavailable):
+                logger.error("%s: %s %s", name[:40], trouble, str(problem).strip())
+                reply = Failed(f"ERR {trouble} Try again.")
+            else:
+                logger.exception("%s failed.", name[:40])
+                reply = Failed("ERR the server failed; try again")
         return reply if isinstance(reply, Encoded) else encode(reply, self.session.resp)
 
     def _audit(self, problem: OJSError, name: str) -> None:
@@ -392,8 +398,7 @@ class Connection(asyncio.Protocol):
             return OK
         if name == "EXEC":
             return await self._execute(waiting)
-        command = [name.encode("latin-1"), *arguments]
-        return waiting.add(command)
+        return waiting.add([name.encode("latin-1"), *arguments])
 
     async def _execute(self, waiting: Transaction) -> Encoded:
         """Carry out what was put off, in order; what fails is an answer like any other.

@@ -15,6 +15,7 @@ from jobs.conf import ojs_settings
 from jobs.database import borrowed, is_postgresql
 from jobs.endpoints import url_of
 from jobs.once import Once
+from jobs.watchdog import bounded
 from workers import keyed, tls
 from workers.presence import announced
 from workers.waiting import Hub
@@ -61,7 +62,7 @@ class Server:
         """The one place where we cross over to Django."""
 
         def call() -> Any:
-            with borrowed():
+            with borrowed(), bounded("An AGQ command"):
                 return function(*arguments)
 
         return await self.loop.run_in_executor(self._threads, call)

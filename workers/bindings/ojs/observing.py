@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from django.http import HttpResponse
 
+from jobs import readiness
 from jobs.api.base import OJSViewSet, Response, request_id
-from jobs.api.system import backend_health
+from jobs.api.system import backend
 from jobs.conf import ojs_settings
 from jobs.errors import InvalidRequest, NotFound, NotInstalled
 from workers import autoscaling, metrics
@@ -82,12 +84,20 @@ def _document(demand: autoscaling.Demand) -> dict[str, Any]:
 
 
 class ReadinessViewSet(OJSViewSet):
-    """`/ready` of the stand-alone project: whether requests can be served (observability §10)."""
+    """`/ojs/v1/ready`: whether requests can be served (observability §10).
+
+    The stand-alone project answers at `/ready`, too.
+    """
 
     resource = "readiness"
 
     def retrieve(self, request: Any) -> Response:
-        backend = backend_health()
-        if backend["status"] != "healthy":
-            return Response({"status": "unavailable", "backend": backend}, status=503)
-        return Response({"status": "ready", "backend": backend})
+        started = time.monotonic()
+        obstacle = readiness.obstacle()
+        found: dict[str, Any]
+        if obstacle:
+            found = {"type": backend(), "status": "unhealthy", "error": obstacle}
+            return Response({"status": "unavailable", "backend": found}, status=503)
+        latency = round((time.monotonic() - started) * 1000)
+        found = {"type": backend(), "status": "healthy", "latency_ms": latency}
+        return Response({"status": "ready", "backend": found})

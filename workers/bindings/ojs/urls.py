@@ -4,7 +4,7 @@ from django.urls import path
 
 from .checkpoints import CheckpointViewSet
 from .documentation import docs, openapi_json
-from .observing import AutoscalingViewSet, MetricsViewSet
+from .observing import AutoscalingViewSet, MetricsViewSet, ReadinessViewSet
 from .progress import ProgressViewSet
 from .views import HealthViewSet, LeavingViewSet, WorkerViewSet
 
@@ -21,6 +21,7 @@ urlpatterns = [
     path("ojs/v1/workers/heartbeat", heartbeat, name="heartbeat"),
     path("ojs/v1/workers/nack", nack, name="nack"),
     path("ojs/v1/health", HealthViewSet.as_view({"get": "retrieve"}), name="health"),
+    path("ojs/v1/ready", ReadinessViewSet.as_view({"get": "retrieve"}), name="ready"),
     path("ojs/v1/metrics", MetricsViewSet.as_view({"get": "retrieve"}), name="metrics"),
     path("ojs/v1/autoscaling", AutoscalingViewSet.as_view({"get": "retrieve"}), name="autoscaling"),
     path("ojs/v1/openapi.json", openapi_json, name="openapi"),

@@ -15,12 +15,15 @@ from websockets.exceptions import ConnectionClosed
 
 from jobs import wakeup
 from jobs.conf import ojs_settings
-from jobs.database import borrowed, is_away, is_postgresql
+from jobs.database import borrowed, is_postgresql
 from jobs.endpoints import url_of
-from jobs.errors import NotAuthenticated, OJSError
+from jobs.errors import DatabaseUnavailable, NotAuthenticated, OJSError
 from jobs.http.origins import check_socket
+from jobs.trouble import explain
+from jobs.watchdog import bounded
 from workers import keyed, tls
 from workers.presence import announced
+from workers.runtime.pulse import Pulse, beating
 from workers.waiting import Hub
 
 from . import desk
@@ -42,8 +45,11 @@ class RotaServer:
 
     hub: Hub
 
-    def __init__(self, certificate: tls.Certificate | None = None) -> None:
+    def __init__(
+        self, certificate: tls.Certificate | None = None, pulse: Pulse | None = None
+    ) -> None:
         self._certificate = certificate
+        self._pulse = pulse or Pulse()
         self._threads = ThreadPoolExecutor(ojs_settings.ROTA.THREADS, thread_name_prefix="rota")
         self._connections = 0
         self.sessions: dict[str, Session] = {}
@@ -78,7 +84,11 @@ class RotaServer:
             scheme = "wss" if self._certificate else "ws"
             logger.info("Rota workers are served at %s://%s:%s%s", scheme, host, port, PATH)
             url = url_of(scheme, host, port, PATH, public=ojs_settings.ROTA.URL)
-            async with announced(self.in_thread, "rota", url), tls.renewed(self._certificate):
+            async with (
+                announced(self.in_thread, "rota", url),
+                tls.renewed(self._certificate),
+                beating(self._pulse, self.in_thread),
+            ):
                 await stop.wait()
         ticking.cancel()
         watching.cancel()
@@ -106,16 +116,16 @@ class RotaServer:
             connection.visitor = await self.in_thread(  # type: ignore[attr-defined]
                 desk.admit, _login(request), _address(connection)
             )
-        except NotAuthenticated as refusal:
-            return connection.respond(http.HTTPStatus.UNAUTHORIZED, f"{refusal.message}\n")
-        except OJSError as refusal:
-            return connection.respond(http.HTTPStatus.FORBIDDEN, f"{refusal.message}\n")
+        except NotAuthenticated as unknown:
+            return connection.respond(http.HTTPStatus.UNAUTHORIZED, f"{unknown.message}\n")
+        except OJSError as forbidden:
+            return connection.respond(http.HTTPStatus.FORBIDDEN, f"{forbidden.message}\n")
         except Exception as problem:
-            if not is_away(problem):
+            refusal = explain(problem)
+            if not isinstance(refusal, DatabaseUnavailable):
                 raise
-            logger.error("The database is unreachable: %s", problem)
-            text = "The database is unreachable.\n"
-            return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, text)
+            logger.error("%s %s", refusal.message, problem)
+            return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, f"{refusal.message}\n")
         return None
 
     async def _handle(self, connection: ServerConnection) -> None:
@@ -126,10 +136,8 @@ class RotaServer:
             await session.run()
         except ConnectionClosed:
             pass
-        except Exception:
-            # A bug, or a database that is away: the worker shall connect again.
-            logger.exception("A Rota connection failed.")
-            await connection.close(1011, "internal error")
+        except Exception as problem:
+            await session.give_up(problem)
         finally:
             self._connections -= 1
             self._open.discard(session)
@@ -182,5 +190,5 @@ def _port(server: Server) -> int:
 
 
 def _call(function: Callable[..., Result], arguments: tuple[Any, ...]) -> Result:
-    with borrowed():
+    with borrowed(), bounded("A Rota message"):
         return function(*arguments)

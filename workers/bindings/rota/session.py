@@ -13,7 +13,14 @@ from websockets.exceptions import ConnectionClosed
 
 from jobs.api.authentication import Caller
 from jobs.conf import ojs_settings
-from jobs.errors import InvalidRequest, NotAuthenticated, OJSError, PermissionDenied
+from jobs.errors import (
+    DatabaseUnavailable,
+    InvalidRequest,
+    NotAuthenticated,
+    OJSError,
+    PermissionDenied,
+)
+from jobs.trouble import explain
 from workers.waiting import Look, Waiter
 
 from . import desk, messages
@@ -27,6 +34,7 @@ SLOWEST_READER = 30.0
 """Seconds a worker may leave what we send unread before its connection is cut."""
 SILENT, REPLACED, REFUSED, REVOKED = 4408, 4409, 4400, 4401
 """Close codes of ours."""
+TRY_AGAIN_LATER, INTERNAL_ERROR = 1013, 1011
 PROPERLY = (1000, 1001)
 """Close codes of a worker that says goodbye."""
 
@@ -186,10 +194,21 @@ class Session:
             pass
         except (NotAuthenticated, PermissionDenied) as refusal:
             await self._revoked(refusal)
-        except Exception:
-            # A bug, or a database that is away: the worker shall connect again.
-            logger.exception("Jobs for a Rota worker cannot be claimed.")
-            await self._connection.close(1011, "internal error")
+        except Exception as problem:
+            await self.give_up(problem)
+
+    async def give_up(self, problem: Exception) -> None:
+        """Close the connection after a bug, or while the database is away.
+
+        The worker connects again.
+        """
+        trouble = explain(problem)
+        if isinstance(trouble, DatabaseUnavailable):
+            logger.error("Closing the connection of %r: %s %s", self.worker_id, trouble, problem)
+            await self._connection.close(TRY_AGAIN_LATER, str(trouble))
+        else:
+            logger.error("The connection of %r failed.", self.worker_id, exc_info=problem)
+            await self._connection.close(INTERNAL_ERROR, "internal error")
 
     async def _find(self, registration: messages.Registration) -> Look | None:
         """Wait for work; None if the worker wants none any more."""

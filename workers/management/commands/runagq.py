@@ -8,8 +8,11 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from jobs import keepalive
 from jobs.conf import ojs_settings
 from workers import tls
+from workers.management import alive
+from workers.runtime.pulse import Pulse, beating
 
 
 class Command(BaseCommand):
@@ -18,11 +21,14 @@ class Command(BaseCommand):
     def add_arguments(self, parser: Any) -> None:
         parser.add_argument("--host", help='address to listen on (default: OJS["AGQ"]["HOST"])')
         parser.add_argument("--port", type=int, help='port (default: OJS["AGQ"]["PORT"])')
+        alive.add_argument(parser)
         tls.add_arguments(parser, "AGQ")
 
     def handle(self, *args: Any, **options: Any) -> None:
         host = options["host"] or ojs_settings.AGQ.HOST
         port = ojs_settings.AGQ.PORT if options["port"] is None else options["port"]
+        pulse = alive.outside(options)
+        keepalive.apply()
         try:
             certificate = tls.certificate_of(
                 ojs_settings.AGQ, options["tls_certificate"], options["tls_key"]
@@ -30,13 +36,15 @@ class Command(BaseCommand):
         except tls.UnusableCertificate as problem:
             raise CommandError(str(problem)) from None
         try:
-            asyncio.run(self._serve(certificate, host, port))
+            asyncio.run(self._serve(certificate, host, port, pulse))
         except (OSError, OverflowError) as problem:
             raise CommandError(f"Cannot listen on {host}:{port}: {problem}") from None
         except KeyboardInterrupt:
             pass
 
-    async def _serve(self, certificate: tls.Certificate | None, host: str, port: int) -> None:
+    async def _serve(
+        self, certificate: tls.Certificate | None, host: str, port: int, pulse: Pulse
+    ) -> None:
         from workers.bindings.agq.server import Server
 
         asked = asyncio.Event()
@@ -47,6 +55,7 @@ class Command(BaseCommand):
         over = " over TLS" if certificate else ""
         self.stdout.write(f"AGQ workers are served on {address}{over}.")
         self.stdout.flush()
-        await asked.wait()
+        async with beating(pulse, server.in_thread):
+            await asked.wait()
         await server.end()
         self.stdout.write("The AGQ server stops.")

@@ -7,14 +7,15 @@ import gc
 import logging
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from jobs import keepalive
 from jobs.conf import ojs_settings
 from jobs.validation import QUEUE_LENGTH, QUEUE_PATTERN
-from workers.runtime import handlers, pulse, signals
+from workers.management import alive
+from workers.runtime import handlers, signals
 from workers.runtime.client import Client, LocalClient, Refused
 from workers.runtime.http import HttpClient
 from workers.runtime.options import Options, new_worker_id
@@ -69,11 +70,7 @@ def _refuse_nonsense(given: dict[str, Any], concurrency: int, grace: float) -> N
             HttpClient("", given["url"])
         except ValueError as problem:
             raise CommandError(f"--url: {problem}") from problem
-    if given["alive_file"]:
-        try:
-            Path(given["alive_file"]).touch()
-        except OSError as problem:
-            raise CommandError(f"--alive-file: {problem}") from problem
+    alive.check(given)
 
 
 class Command(BaseCommand):
@@ -88,7 +85,7 @@ class Command(BaseCommand):
         add("--processes", type=int, default=1, help="worker processes; a crashed one is restarted")
         add("--burst", action="store_true", help="run what there is, then end")
         add("--max-memory", type=int, default=0, metavar="MB", help="then drain and start afresh")
-        add("--alive-file", default="", metavar="PATH", help="touched for as long as all is well")
+        alive.add_argument(parser)
         add("--known-types", action="store_true", help="leave types without a handler to others")
         add("--worker-id", help="only with one process (default: a new one each time)")
         add("--url", default=os.environ.get("OJS_URL", ""), help="an OJS server [OJS_URL]")
@@ -108,8 +105,8 @@ class Command(BaseCommand):
         # forked children go on sharing it.
         gc.collect()
         gc.freeze()
-        outside = pulse.outside(given["alive_file"])
-        outside.beat()
+        outside = alive.outside(given)
+        keepalive.apply()
         if given["processes"] > 1:
             run = functools.partial(self._run, options, given)
             code = Supervisor(given["processes"], run, outside).run()

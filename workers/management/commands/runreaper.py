@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import queue
 import signal
 import time
+from collections.abc import Callable
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, InterfaceError, close_old_connections
 from django.utils import timezone
 
+from jobs import keepalive
 from jobs.conf import ojs_settings
+from jobs.watchdog import bounded
 from workers import reaper
+from workers.management import alive
 
 SIGN_OF_LIFE = 5
 """Seconds between two signs of life, or a third of the silence that is complained of."""
@@ -38,12 +44,16 @@ class Command(BaseCommand):
             "--interval", type=float, help="seconds between rounds (default: REAPER_INTERVAL)"
         )
 
+        alive.add_argument(parser)
+
     def handle(self, *args: Any, **options: Any) -> None:
         interval = options["interval"]
         if interval is None:
             interval = ojs_settings.REAPER_INTERVAL.total_seconds()
         if interval < 0:
             raise CommandError("--interval must not be negative.")
+        self._pulse = alive.outside(options)
+        keepalive.apply()
         if options["once"]:
             self._round(options["only"], lambda: False)
             reaper.sign_of_life(reaper.own_name())
@@ -57,6 +67,8 @@ class Command(BaseCommand):
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, lambda number, frame: asked.put(number))
         self._say(f"The reaper runs every {interval:g} s.")
+        self._pulse.ready()
+        self._pulse.takes(True)
         failures = 0
         last_sign = 0.0
         often = min(SIGN_OF_LIFE, ojs_settings.REAPER_SILENT.total_seconds() / 3)
@@ -64,7 +76,8 @@ class Command(BaseCommand):
             pause = interval
             try:
                 if time.monotonic() - last_sign >= often:
-                    reaper.sign_of_life(reaper.own_name())
+                    with bounded("The reaper's sign of life", reaper.STUCK, self._give_up):
+                        reaper.sign_of_life(reaper.own_name())
                     last_sign = time.monotonic()
                 self._round(only, lambda: not asked.empty())
                 failures = 0
@@ -73,13 +86,26 @@ class Command(BaseCommand):
                 failures += 1
                 self._say(f"Database trouble, trying again in {pause:g} s: {problem}".strip())
                 close_old_connections()
+            self._pulse.beat()
             with contextlib.suppress(queue.Empty):
                 asked.put(asked.get(timeout=pause))
+        self._pulse.takes(False)
+        self._pulse.ending()
         self._say("The reaper stops.")
 
-    def _round(self, only: list[str], stop: Any) -> None:
-        for line in reaper.report(reaper.sweep(only, stop=stop)):
+    def _round(self, only: list[str], stop: Callable[[], bool]) -> None:
+        def between_batches() -> bool:
+            self._pulse.beat()
+            return stop()
+
+        done = reaper.sweep(only, stop=between_batches, give_up=self._give_up)
+        for line in reaper.report(done):
             self._say(line)
+
+    def _give_up(self) -> None:
+        """Hanging, and not on the database: whoever started this process starts another."""
+        logging.shutdown()
+        os._exit(1)
 
     def _say(self, line: str) -> None:
         self.stdout.write(f"{timezone.now():%Y-%m-%d %H:%M:%S} {line}")

@@ -8,8 +8,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from jobs import keepalive
 from jobs.conf import ojs_settings
 from workers import tls
+from workers.management import alive
 
 
 class Command(BaseCommand):
@@ -18,6 +20,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: Any) -> None:
         parser.add_argument("--host", help='address to listen on (default: OJS["ROTA"]["HOST"])')
         parser.add_argument("--port", type=int, help='its port (default: OJS["ROTA"]["PORT"])')
+        alive.add_argument(parser)
         tls.add_arguments(parser, "ROTA")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -29,6 +32,8 @@ class Command(BaseCommand):
             ) from None
         host = options["host"] or ojs_settings.ROTA.HOST
         port = ojs_settings.ROTA.PORT if options["port"] is None else options["port"]
+        pulse = alive.outside(options)
+        keepalive.apply()
         try:
             certificate = tls.certificate_of(
                 ojs_settings.ROTA, options["tls_certificate"], options["tls_key"]
@@ -37,7 +42,7 @@ class Command(BaseCommand):
             raise CommandError(str(problem)) from None
         scheme = "wss" if certificate else "ws"
         try:
-            asyncio.run(self._serve(RotaServer(certificate), scheme, host, port))
+            asyncio.run(self._serve(RotaServer(certificate, pulse), scheme, host, port))
         except OSError as problem:
             raise CommandError(f"Cannot listen on {host}:{port}: {problem.strerror}.") from None
 

@@ -52,6 +52,23 @@ WELL = {
     "backend": {"type": "postgres", "status": "healthy", "latency_ms": 1},
     "reaper": {"status": "healthy", "last_seen_at": "2026-02-12T10:30:00.000Z"},
 }
+READINESS = obj(
+    "status backend",
+    status=enum("ready", "unavailable"),
+    backend=obj("type status", type=text(), status=text(), latency_ms=COUNT, error=text()),
+)
+READY = {
+    "status": "ready",
+    "backend": {"type": "postgres", "status": "healthy", "latency_ms": 2},
+}
+NOT_READY = {
+    "status": "unavailable",
+    "backend": {
+        "type": "postgres",
+        "status": "unhealthy",
+        "error": "The database did not answer in time.",
+    },
+}
 DEMAND = obj(
     "queue wanted_workers wanted_concurrency worker_concurrency available active"
     " arrivals_per_second run_seconds paused",
@@ -190,6 +207,17 @@ OPERATIONS = {
         "Server",
         "How the server is",
         {200: Reply("`degraded`: no reaper runs.", HEALTH, WELL)},
+        refusals={},
+    ),
+    ("GET", "/ojs/v1/ready"): Operation(
+        "Server",
+        "Whether the server can serve requests",
+        {
+            200: Reply("The table of jobs can be written to.", READINESS, READY),
+            503: Reply(
+                "It cannot, within a second, or the process is about to end.", READINESS, NOT_READY
+            ),
+        },
         refusals={},
     ),
     ("GET", "/ojs/manifest"): Operation(

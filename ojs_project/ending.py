@@ -1,0 +1,36 @@
+"""Let the readiness endpoint know that the server was asked to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+from jobs import readiness
+
+ENDS = (signal.SIGTERM, signal.SIGINT)
+
+
+def watch_for_the_end() -> None:
+    """Notice the signals that end a server, whoever handles them.
+
+    The handlers are the server's own. Python also writes the number of each signal that a handler
+    takes into a file of our choice; where a server uses that itself, it is left alone.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    heard, told = os.pipe()
+    os.set_blocking(told, False)
+    before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    if before != -1:
+        signal.set_wakeup_fd(before)
+        os.close(heard)
+        os.close(told)
+        return
+    threading.Thread(target=_listen, args=[heard], name="ojs-ending", daemon=True).start()
+
+
+def _listen(heard: int) -> None:
+    while numbers := os.read(heard, 1):
+        if numbers[0] in ENDS:
+            readiness.end()

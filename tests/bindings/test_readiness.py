@@ -1,0 +1,164 @@
+"""Readiness apart from liveness: what a balancer asks before it sends requests."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection
+
+from jobs import readiness, trouble
+from tests import processes
+from tests.processes import eventually
+
+PATHS = ["/ojs/v1/ready", "/ready"]
+
+
+@pytest.fixture
+def ready(transactional_db: None, api: Any) -> Any:
+    """It is asked for on another connection, which the transaction of a test would block."""
+    return api
+
+
+def asked(api: Any, path: str = PATHS[0]) -> tuple[int, str, str]:
+    reply = api.get(path)
+    document = reply.json()
+    assert ("Retry-After" in reply.headers) is (reply.status_code == 503)
+    return reply.status_code, document["status"], document["backend"].get("error", "")
+
+
+@contextlib.contextmanager
+def holding(statement: str) -> Iterator[None]:
+    parameters = dict(connection.get_connection_params())
+    for ours in ("cursor_factory", "context", "prepare_threshold"):
+        parameters.pop(ours, None)
+    with psycopg.connect(**parameters) as other:
+        other.execute(statement)
+        yield
+        other.rollback()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_server_that_can_write_jobs_is_ready(ready, path):
+    assert asked(ready, path) == (200, "ready", "")
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("mode", ["ACCESS EXCLUSIVE", "EXCLUSIVE", "SHARE"])
+def test_a_lock_on_the_table_of_jobs_is_an_obstacle(ready, mode):
+    with holding(f"LOCK TABLE ojs_jobs_job IN {mode} MODE"):
+        assert asked(ready) == (503, "unavailable", trouble.TOO_SLOW)
+        assert ready.see("health").status_code == 200, "it lives"
+
+    assert asked(ready) == (200, "ready", "")
+
+
+@pytest.mark.postgres
+def test_jobs_that_are_locked_are_none(ready):
+    ready.pushed()
+    with holding("SELECT * FROM ojs_jobs_job FOR UPDATE"):
+        assert asked(ready) == (200, "ready", "")
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="about SQLite's one writer")
+def test_a_writer_that_does_not_end_is_an_obstacle(ready):
+    with connection.cursor() as cursor:
+        cursor.execute("BEGIN IMMEDIATE")
+        try:
+            assert asked(ready) == (503, "unavailable", trouble.TOO_SLOW)
+        finally:
+            cursor.execute("ROLLBACK")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("ojs_jobs_job RENAME TO another", "another RENAME TO ojs_jobs_job"),
+        (
+            "ojs_jobs_job RENAME COLUMN priority TO another",
+            "ojs_jobs_job RENAME COLUMN another TO priority",
+        ),
+    ],
+)
+def test_before_migrate_it_is_not_ready(ready, before, after):
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {before}")
+        try:
+            assert asked(ready) == (503, "unavailable", trouble.NOT_MIGRATED)
+        finally:
+            cursor.execute(f"ALTER TABLE {after}")
+
+
+@pytest.mark.postgres
+def test_a_standby_is_not_ready(ready):
+    with connection.cursor() as cursor:
+        name = connection.settings_dict["NAME"]
+        cursor.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+        try:
+            assert asked(ready) == (503, "unavailable", trouble.RESTARTING)
+        finally:
+            cursor.execute("SET default_transaction_read_only = off")
+            cursor.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+
+
+@pytest.fixture
+def silent_database(ready: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """New connections reach a machine that takes what it is sent and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host, port = silent.getsockname()
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setitem(connection.settings_dict, "HOST", host)
+            elsewhere.setitem(connection.settings_dict, "PORT", port)
+            yield
+        silent.accept()[0].close()
+    eventually(lambda: readiness._under_way is None or readiness._under_way.done())
+
+
+@pytest.mark.postgres
+def test_a_database_that_never_answers_is_an_obstacle_in_time(silent_database, ready):
+    """Asked again meanwhile, it is one thread that waits."""
+    for _ in range(2):
+        assert asked(ready) == (503, "unavailable", trouble.TOO_SLOW)
+
+    waiting = [thread for thread in threading.enumerate() if thread.name == "ojs-readiness"]
+    assert len(waiting) == 1
+
+
+def test_a_server_that_was_asked_to_end_takes_no_more(ready, monkeypatch):
+    monkeypatch.setattr(readiness, "_is_ending", threading.Event())
+
+    readiness.end()
+
+    assert asked(ready) == (503, "unavailable", readiness.ENDING)
+
+
+def test_a_server_that_ends_is_no_longer_ready(tmp_path, database_url):
+    """It hears of the signal, although the handler is the web server's own."""
+    environment = processes.environment(database_url)
+    command = [sys.executable, "-c", SERVER]
+    with processes.running(command, tmp_path / "log", environment) as started:
+        started.wait_for("200 OK")
+        started.process.terminate()
+        started.wait_for("503 Service Unavailable")
+
+
+SERVER = """
+import io, signal, time
+signal.signal(signal.SIGTERM, lambda number, frame: None)
+from ojs_project.wsgi import application
+while True:
+    answer = application(
+        {"REQUEST_METHOD": "GET", "PATH_INFO": "/ojs/v1/ready", "QUERY_STRING": "",
+         "SERVER_NAME": "localhost", "SERVER_PORT": "80", "wsgi.url_scheme": "http",
+         "HTTP_HOST": "localhost", "wsgi.input": io.BytesIO()},
+        lambda status, headers: print(status, flush=True),
+    )
+    list(answer)
+    time.sleep(0.05)
+"""
