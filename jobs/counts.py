@@ -19,6 +19,7 @@ from django.db.models import Avg, Count, DurationField, F
 from django.utils import timezone
 
 from .dashboard import INDEXED
+from .database import compiled
 from .lifecycle import TERMINAL, State
 from .models import Job, JobError, Queue
 from .projects import own
@@ -50,9 +51,9 @@ def by_state(jobs: Any) -> dict[str, int]:
 def _finished(jobs: Any) -> dict[str, int]:
     # Asked for one by one, each is answered from an index that has nothing else in it.
     finished = jobs.filter(finished_at__isnull=False)
-    counts = remembered(("finished", str(jobs.query)), lambda: _grouped(finished, "state"))
+    counts = remembered(("finished", str(compiled(jobs))), lambda: _grouped(finished, "state"))
     pending = jobs.filter(state=State.PENDING)
-    return counts | remembered(("pending", str(jobs.query)), lambda: _grouped(pending, "state"))
+    return counts | remembered(("pending", str(compiled(jobs))), lambda: _grouped(pending, "state"))
 
 
 def by_queue(queues: Collection[str]) -> dict[str, dict[str, int]]:

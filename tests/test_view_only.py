@@ -21,6 +21,7 @@ from jobs.api.authentication import make_key
 from jobs.audit import of_shell
 from jobs.models import ApiKey, DeadJob, Job, OperatorAction, Queue, RateLimit, Workflow
 from tests.browser.walk import prepare
+from tests.database import alias, atomic
 from tests.ojs_client import MEDIA_TYPE
 from tests.operators import APPS, choose, forms
 from workers import drain
@@ -161,10 +162,10 @@ def test_what_an_administrator_confirms_a_viewer_cannot(viewer, admin_client):
             assert viewer.post(url, sent).status_code == 403, (name, action)
         assert snapshot() == before, (name, action)
 
-        with transaction.atomic():
+        with atomic():
             assert admin_client.post(url, form).status_code == 302, (name, action)
             assert snapshot() != before, f"{name}.{action} does nothing: then this proves nothing"
-            transaction.set_rollback(True)
+            transaction.set_rollback(True, using=alias())
 
 
 READING = ("observe", "ojs:admin:read", "ojs:data:read")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -162,16 +163,39 @@ BATCHES = 50
 """Most batches of one chore in a row, so that the others get their turn."""
 
 
+_complaints: dict[str, set[str]] = {}
+"""Chore → how it has failed since it last worked."""
+NUMBER = re.compile(r"[0-9a-f-]*\d[0-9a-f-]*")
+
+
+def complain(chore: Chore, problem: Exception) -> None:
+    """Log why a chore failed, unless it has failed in the same way since it last worked.
+
+    A chore that fails does so in each round, several times a second; two failures that differ in
+    their numbers alone are one.
+    """
+    text = f"{type(problem).__name__}: {NUMBER.sub('#', str(problem))}"
+    known = _complaints.setdefault(chore.name, set())
+    if text not in known:
+        known.add(text)
+        logger.error("The chore %s failed.", chore.name, exc_info=problem)
+
+
 def sweep(
-    only: Collection[str] = (), *, stop: Callable[[], bool] = lambda: False
+    only: Collection[str] = (),
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    failed: Callable[[Chore, Exception], object] = complain,
 ) -> dict[str, int]:
     """Do every chore once, batch after batch until nothing is left; return what was done.
 
-    A chore that fails is logged, and the others go on; only a lost connection ends the round.
+    A chore that fails does not keep the others from their turn; only a lost connection ends the
+    round.
 
     Args:
         only: names of the chores to do; empty means all.
         stop: asked between batches; True ends the round.
+        failed: called with each chore that failed, and why.
     """
     done: dict[str, int] = {}
     for chore in SWEEPS:
@@ -184,8 +208,10 @@ def sweep(
         except Exception as problem:
             if _database_is_away(problem):
                 raise  # the caller waits until it is back
-            logger.exception("The chore %s failed.", chore.name)
+            failed(chore, problem)
             continue
+        if _complaints.pop(chore.name, None):
+            logger.info("The chore %s works again.", chore.name)
         if count:
             done[chore.name] = count
     return done

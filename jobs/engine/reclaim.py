@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from .. import wakeup
 from ..conf import ojs_settings
-from ..database import atomic, connection, is_postgresql
+from ..database import atomic, compiled, connection, is_postgresql
 from ..envelope import timeout_details
 from ..events import job_event, record
 from ..lifecycle import Event, State
@@ -148,7 +148,7 @@ def reclaim(jobs: JobQuerySet, cause: Cause) -> int:
 
 
 def _take_back_postgresql(lost: JobQuerySet, cause: Cause) -> tuple[int, list[UUID]]:
-    select, parameters = lost.values(*COLUMNS)[:BATCH_SIZE].query.sql_with_params()
+    select, parameters = compiled(lost.values(*COLUMNS)[:BATCH_SIZE])
     parameters = (*parameters, cause.type, cause.type, cause.message)
     told = ""
     if ojs_settings.RECORD_EVENTS:

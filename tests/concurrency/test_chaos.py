@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.db import connection
 
 import jobs
 from jobs.models import Event, Job, JobError
+from tests.database import connection
 from tests.processes import Running, eventually, manage
 from tests.workers.site import Shop
 

@@ -9,11 +9,11 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
-from django.db import connection
 from django.urls import clear_url_caches
 
 from jobs.checks import check_database, check_settings
 from jobs.conf import Settings, configured, ojs_settings
+from tests.database import connection
 
 
 def complaints() -> list[str]:

@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 
 import psycopg
 import pytest
-from django.db import connection, transaction
 from django.utils import timezone
 
 from jobs import engine, events
 from jobs.models import Event, Job
 from jobs.validation import new_job
+from tests.database import atomic, connection
 from tests.factories import JobFactory
 
 MOMENT = datetime(2026, 2, 12, 10, 30, 5, 123_456, tzinfo=UTC)
@@ -107,7 +107,7 @@ def test_reading_goes_on_after_the_cursor(db):
 def test_what_was_rolled_back_did_not_happen():
     job = JobFactory()
 
-    with pytest.raises(ZeroDivisionError), transaction.atomic():
+    with pytest.raises(ZeroDivisionError), atomic():
         engine.claim(["default"])
         engine.complete([engine.Completion(job.pk)])
         raise ZeroDivisionError
@@ -205,7 +205,7 @@ def test_a_writer_that_gave_up_holds_nobody_back(another_writer):
 
 @pytest.mark.postgres
 def test_a_transaction_sees_its_own_events(transactional_db):
-    with transaction.atomic():
+    with atomic():
         record(subject="mine")
 
         assert [event.subject for event in events.settled()] == ["mine"]

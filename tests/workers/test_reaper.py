@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from django.db import IntegrityError, OperationalError, connection
+from django.db import IntegrityError, OperationalError
 from django.utils import timezone
 
+from tests.database import connection
 from tests.factories import JobFactory, WorkerFactory, ago
 from workers import reaper
 from workers.models import Reaper, Sweep, Worker

@@ -6,11 +6,11 @@ import signal
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection
 
 from jobs.lifecycle import State
 from jobs.models import Job, JobError
 from tests import processes
+from tests.database import connection
 from tests.factories import WorkerFactory, ago, many_jobs
 from workers import reaper
 from workers.models import Reaper

@@ -45,10 +45,24 @@ class Command(BaseCommand):
         if interval < 0:
             raise CommandError("--interval must not be negative.")
         if options["once"]:
-            self._round(options["only"], lambda: False)
-            reaper.sign_of_life(reaper.own_name())
+            self._once(options["only"])
             return
         self._loop(interval, options["only"])
+
+    def _once(self, only: list[str]) -> None:
+        failed: list[str] = []
+
+        def complain(chore: reaper.Chore, problem: Exception) -> None:
+            reaper.complain(chore, problem)
+            failed.append(f"{chore.name} ({type(problem).__name__}: {problem})")
+
+        try:
+            self._round(only, lambda: False, complain)
+            reaper.sign_of_life(reaper.own_name())
+        except (DatabaseError, InterfaceError) as problem:
+            raise CommandError(f"The database failed: {problem}".strip()) from problem
+        if failed:
+            raise CommandError(f"Not everything was done; what failed: {'; '.join(failed)}")
 
     def _loop(self, interval: float, only: list[str]) -> None:
         # Not an Event: a second signal on the heels of the first would find its lock taken by the
@@ -77,8 +91,8 @@ class Command(BaseCommand):
                 asked.put(asked.get(timeout=pause))
         self._say("The reaper stops.")
 
-    def _round(self, only: list[str], stop: Any) -> None:
-        for line in reaper.report(reaper.sweep(only, stop=stop)):
+    def _round(self, only: list[str], stop: Any, failed: Any = reaper.complain) -> None:
+        for line in reaper.report(reaper.sweep(only, stop=stop, failed=failed)):
             self._say(line)
 
     def _say(self, line: str) -> None:
