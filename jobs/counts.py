@@ -16,8 +16,8 @@ from datetime import timedelta
 from typing import Any
 
 from django.db.models import Avg, Count, DurationField, F
-from django.utils import timezone
 
+from . import clock
 from .dashboard import INDEXED
 from .database import compiled
 from .lifecycle import TERMINAL, State
@@ -138,7 +138,7 @@ def paces(queues: Collection[str] | None = None) -> dict[str, Pace]:
     Args:
         queues: left out, all of them, and without waiting times.
     """
-    since = timezone.now() - WINDOW
+    since = clock.now() - WINDOW
     jobs, errors = Job.objects.all(), JobError.objects.filter(occurred_at__gte=since)
     key: tuple[str, ...] = ("paces",)
     if queues is not None:
@@ -172,7 +172,7 @@ def last_hour(queue: str, project: str = "") -> dict[str, Any]:
     """
 
     def count() -> dict[str, Any]:
-        since = timezone.now() - HOUR
+        since = clock.now() - HOUR
         jobs = own(Job.objects.filter(queue=queue).order_by(), project)
         run, wait = F("finished_at") - F("started_at"), F("started_at") - F("enqueued_at")
         completed = jobs.filter(state=State.COMPLETED, finished_at__gte=since).aggregate(

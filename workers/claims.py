@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django.utils import timezone
-
+from jobs import clock
 from jobs.errors import Conflict
 
 from .models import Worker
@@ -32,13 +31,12 @@ def claimed(worker_id: str, known: Worker | None, claim: SessionClaim) -> Worker
         # Two that come at once: one of them makes the row, and the other finds it made.
         known, created = Worker.objects.get_or_create(
             pk=worker_id,
-            defaults={"last_heartbeat_at": timezone.now(), "session": claim.session},
+            defaults={"last_heartbeat_at": clock.now(), "session": claim.session},
         )
-    active = Worker.objects.live().exclude(pk__in=Worker.objects.silent().values("pk"))
     if (
         not created
         and not (claim.may_resume and known.session == claim.session)
-        and active.filter(pk=worker_id).exists()
+        and Worker.objects.heard().filter(pk=worker_id).exists()
     ):
         raise WorkerExists("Worker ID already registered", worker_id=worker_id)
     Worker.objects.filter(pk=worker_id).update(session=claim.session)

@@ -10,7 +10,6 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models.functions import Now
-from django.utils import timezone
 
 from jobs import engine
 from jobs.expressions import JSONArrayHas
@@ -26,8 +25,7 @@ MOST = 10_000
 
 def active(capability: str = "", project: str = "") -> list[str]:
     """Ids of the workers that are there, those with `capability` only if one is given."""
-    workers = Worker.objects.live().exclude(pk__in=Worker.objects.silent().values("pk"))
-    workers = own(workers, project)
+    workers = own(Worker.objects.heard(), project)
     if capability:
         workers = workers.filter(JSONArrayHas("capabilities", capability))
     return list(workers.order_by("pk").values_list("pk", flat=True)[:MOST])
@@ -54,7 +52,7 @@ def find(worker_id: str, project: str = "") -> Any | None:
 def is_active(worker: Any) -> bool:
     """Whether it is live and has been heard within its heartbeat timeout."""
     gone: bool = worker.state == WorkerState.TERMINATED
-    return not gone and timezone.now() - worker.last_heartbeat_at < worker.heartbeat_timeout
+    return not gone and not worker.is_silent
 
 
 def standing(worker_id: str) -> tuple[bool, frozenset[str]] | None:

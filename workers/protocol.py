@@ -11,9 +11,8 @@ from datetime import timedelta
 from typing import Any
 
 from django.db.models import F
-from django.utils import timezone
 
-from jobs import engine
+from jobs import clock, engine
 from jobs.conf import ojs_settings
 from jobs.database import atomic, is_postgresql
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
@@ -65,7 +64,7 @@ def register(
     Raises:
         WorkerExists: an active worker has the id, and the claim is not to it.
     """
-    now = timezone.now()
+    now = clock.now()
     with atomic():
         known = Worker.objects.filter(pk=worker_id).select_for_update().first()
         if claim is not None:
@@ -117,7 +116,7 @@ def deregister(worker_id: str) -> bool:
 
     Jobs it still holds are recovered by the reaper, as a dead worker's would be.
     """
-    now = timezone.now()
+    now = clock.now()
     with atomic():
         worker = Worker.objects.live().filter(pk=worker_id).select_for_update().first()
         if worker is None:
@@ -222,7 +221,7 @@ def _came_late(gone: Worker, heartbeat: Heartbeat) -> bool:
         heartbeat.sequence is not None
         and gone.sequence is not None
         and heartbeat.sequence <= gone.sequence
-        and timezone.now() - gone.last_heartbeat_at < 2 * gone.heartbeat_timeout
+        and clock.now() - gone.last_heartbeat_at < 2 * gone.heartbeat_timeout
     )
 
 

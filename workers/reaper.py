@@ -18,9 +18,8 @@ from typing import Any
 from django.db import InterfaceError, OperationalError
 from django.db.models import Case, Exists, F, Max, OuterRef, Q, When
 from django.db.models.functions import Now
-from django.utils import timezone
 
-from jobs import engine, rollup
+from jobs import clock, engine, rollup
 from jobs.conf import ojs_settings
 from jobs.database import atomic, connection
 from jobs.events import record, worker_event
@@ -242,11 +241,10 @@ def take_turn(chore: Chore, patience: float = 2) -> bool:
             that the reaper only steps in where no cluster runs.
     """
     assert chore.every is not None
-    now = timezone.now()
-    due = Sweep.objects.filter(pk=chore.name, ran_at__lte=now - chore.every * patience)
-    if due.update(ran_at=now):
+    due = Sweep.objects.filter(pk=chore.name, ran_at__lte=Now() - chore.every * patience)
+    if due.update(ran_at=Now()):
         return True
-    _, created = Sweep.objects.get_or_create(pk=chore.name, defaults={"ran_at": now})
+    _, created = Sweep.objects.get_or_create(pk=chore.name, defaults={"ran_at": Now()})
     return created
 
 
@@ -262,7 +260,7 @@ def own_name() -> str:
 
 def sign_of_life(name: str) -> None:
     """Tell health and admin that a reaper runs."""
-    Reaper.objects.update_or_create(pk=name, defaults={"seen_at": timezone.now()})
+    Reaper.objects.update_or_create(pk=name, defaults={"seen_at": Now()})
 
 
 def last_seen() -> datetime | None:
@@ -272,4 +270,4 @@ def last_seen() -> datetime | None:
 
 
 def is_silent(seen: datetime | None) -> bool:
-    return seen is None or timezone.now() - seen > ojs_settings.REAPER_SILENT
+    return seen is None or clock.now() - seen > ojs_settings.REAPER_SILENT

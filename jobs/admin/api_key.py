@@ -9,11 +9,11 @@ from django import forms
 from django.contrib import admin
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
-from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from .. import clock
 from ..api.authentication import forget_keys, make_key
 from ..audit import of_request, record_action
 from ..database import atomic
@@ -165,7 +165,7 @@ class ApiKeyAdmin(OJSModelAdmin):
         with atomic():
             usable = ApiKey.objects.filter(pk__in=answer.ids, revoked_at__isnull=True)
             keys = list(usable.select_for_update())
-            done = usable.update(revoked_at=timezone.now())
+            done = usable.update(revoked_at=clock.now())
             trace(request, "manage_keys", keys, answer, message=gettext("Revoked."))
         forget_keys()
         text = ngettext("%(count)d key was revoked.", "%(count)d keys were revoked.", done)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from django.utils import timezone
 from rest_framework.authentication import BaseAuthentication
 
+from .. import clock
 from ..conf import ojs_settings
 from ..errors import NotAuthenticated, PermissionDenied
 from ..models import ApiKey, Scope
@@ -100,7 +100,7 @@ def caller_of(key: str) -> Caller:
     if record is None or not hmac.compare_digest(record.digest, fingerprint):
         _cache.pop(fingerprint, None)
         raise NotAuthenticated("This API key is unknown or revoked.")
-    now = timezone.now()
+    now = clock.now()
     if record.last_used_at is None or now - record.last_used_at >= USED_EVERY:
         ApiKey.objects.filter(pk=record.pk).update(last_used_at=now)
     caller = Caller(

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import orjson
-from django.utils import timezone
 
+from .. import clock
 from ..database import connection, is_postgresql, run
 from ..errors import CheckpointTooLarge, Conflict, InvalidTransition, JobNotFound, ReservationLost
 from ..lifecycle import TERMINAL, State
@@ -77,7 +77,7 @@ def save_checkpoint(
             max_size=LARGEST,
             actual_size=len(text),
         )
-    now = timezone.now()
+    now = clock.now()
     rows = run(
         _statement(worker_id is not None, attempt is not None),
         {

@@ -14,8 +14,8 @@ import orjson
 from django.db import models
 from django.db.models import Case, F, Value, When
 from django.db.models.functions import Cast, Coalesce, Now
-from django.utils import timezone
 
+from .. import clock
 from ..database import atomic, connection
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN
 from ..events import job_event, record
@@ -146,7 +146,7 @@ def _read(chosen: models.QuerySet[Job], ids: Sequence[UUID]) -> list[ClaimedJob]
 
 
 def _tell(claimed: Sequence[ClaimedJob], was_due: set[UUID], worker_id: str) -> None:
-    now = timezone.now()
+    now = clock.now()
     record(
         [job_event("job.enqueued", job, time=now) for job in claimed if job.id in was_due]
         + [job_event("job.started", job, time=now, worker_id=worker_id) for job in claimed]

@@ -16,9 +16,8 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import Count, Q
-from django.utils import timezone
 
-from .. import rate_policy
+from .. import clock, rate_policy
 from ..database import atomic, connection, is_postgresql, run
 from ..events import partition_event, record
 from ..lifecycle import State
@@ -116,7 +115,7 @@ def _open_keys(queue: str) -> list[str]:
     waiting = keys_waiting(queue)
     if not waiting:
         return []
-    now = timezone.now()
+    now = clock.now()
     running = _running(waiting)
     found = []
     for row in RateLimit.objects.filter(pk__in=waiting).order_by("pk"):
@@ -141,7 +140,7 @@ def _locked(keys: set[str]) -> dict[str, Partition]:
 def _clock() -> datetime:
     """The one clock of all servers, the database's, read after the locks were got."""
     if not is_postgresql():
-        return timezone.now()
+        return clock.now()
     ((now,),) = run("SELECT statement_timestamp()", [])
     moment: datetime = now
     return moment
@@ -261,7 +260,7 @@ def _act(
 
 def rooms(keys: Iterable[str]) -> dict[str, Room]:
     """How many jobs of each key may start now, and what stands in the way: to be shown."""
-    now = timezone.now()
+    now = clock.now()
     rows = {row.pk: row for row in RateLimit.objects.filter(pk__in=list(keys))}
     running = _running(key for key in rows if not key.startswith(QUEUE_KEY))
     return {
@@ -274,7 +273,7 @@ def rooms(keys: Iterable[str]) -> dict[str, Room]:
 
 def remaining(key: str, rate: dict[str, Any]) -> tuple[int, datetime]:
     """How many jobs of the key may still start, and when surely one may (§10.4)."""
-    now = timezone.now()
+    now = clock.now()
     row = RateLimit.objects.filter(pk=key).first()
     memory = Memory(row.starts if row else [], None)
     found = rate_policy.room({"rate": rate}, memory, 0, now, None)
@@ -286,6 +285,6 @@ def hold(key: str, until: datetime, reason: str) -> None:
     with atomic():
         later = Q(held_until__isnull=True) | Q(held_until__lt=until)
         held = RateLimit.objects.filter(later, pk=key)
-        if held.update(held_until=until, closed_until=until, updated_at=timezone.now()):
+        if held.update(held_until=until, closed_until=until, updated_at=clock.now()):
             told = {"until": until.isoformat(), "reason": reason[:255]}
             record([partition_event("rate_limit.dynamic_adjusted", key, **told)])

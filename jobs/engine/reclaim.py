@@ -14,9 +14,8 @@ from uuid import UUID
 
 from django.db.models import F
 from django.db.models.functions import Now
-from django.utils import timezone
 
-from .. import wakeup
+from .. import clock, wakeup
 from ..conf import ojs_settings
 from ..database import atomic, compiled, connection, is_postgresql
 from ..envelope import timeout_details
@@ -165,7 +164,7 @@ def _take_back_postgresql(lost: JobQuerySet, cause: Cause) -> tuple[int, list[UU
 
 
 def _take_back_portable(lost: JobQuerySet, cause: Cause) -> tuple[int, list[UUID]]:
-    now = timezone.now()
+    now = clock.now()
     jobs = list(lost.only(*COLUMNS, "state", "attributes")[:BATCH_SIZE])
     JobError.objects.bulk_create(
         JobError(

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from django.utils import timezone
-
-from jobs import engine, projects
+from jobs import clock, engine, projects
 from jobs.batches import new_jobs
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob
@@ -197,7 +195,7 @@ def push(session: Session, key: bytes, *plans: bytes) -> int:
     session.may(PRODUCE)
     queue = queue_name(key)
     requests = [documents.pushed(queue, documents.read(plan, "job")) for plan in plans]
-    jobs = new_jobs(requests, timezone.now())
+    jobs = new_jobs(requests, clock.now())
     return len(engine.enqueue(projects.give(jobs, session.project)))
 
 

@@ -6,8 +6,7 @@ from datetime import timedelta
 from fnmatch import fnmatchcase
 from typing import Any
 
-from django.utils import timezone
-
+from jobs import clock
 from jobs.api.base import dumps
 from jobs.identifiers import parse_uuid
 from workers import directory
@@ -46,7 +45,7 @@ def _worker_part(worker_id: str, part: str, project: str) -> tuple[str, int] | N
 
 def _left(since: Any, length: timedelta) -> int:
     """Whole seconds, begun ones counted: nothing that still lives has 0 left."""
-    return -((timezone.now() - since - length) // timedelta(seconds=1))
+    return -((clock.now() - since - length) // timedelta(seconds=1))
 
 
 def _claim(text: str, project: str) -> tuple[str, int] | None:

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from django.utils import timezone
-
-from jobs import engine
+from jobs import clock, engine
 from jobs.api.base import dumps
 from jobs.batches import new_jobs
 from jobs.errors import OJSError
@@ -58,7 +56,7 @@ def ask(capability: str, challenge: dict[str, Any], worker_id: str, project: str
         "max_attempts": 1,
         "retry": {"max_attempts": 1, "on_exhaustion": "discard"},
     }
-    (job,) = engine.enqueue(give(new_jobs([request], timezone.now()), project))
+    (job,) = engine.enqueue(give(new_jobs([request], clock.now()), project))
     return Question(job.id, job.queue)
 
 
