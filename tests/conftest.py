@@ -34,17 +34,43 @@ OF_THE_SITE = {"admin_client", "admin_user", "database_url", "django_user_model"
 """Fixtures that need the other database, too."""
 OF_BOTH = {
     "test_backend",
+    "test_every_binding",
     "test_fleet",
     "test_housekeeping",
     "test_maintenance",
     "test_middleware",
+    "test_operators",
+    "test_permissions",
     "test_rolling_drain",
     "test_runtime_handlers",
     "test_specs",
+    "test_view_only",
 }
 """Files whose tests do, beside those about the admin."""
 if APART:
     TransactionTestCase.databases = {alias()}
+    # What the router makes no difference to, or is shown by the others already. It keeps the third
+    # configuration to a few minutes.
+    collect_ignore = [
+        "benchmarks",
+        "bindings/test_any_client.py",
+        "bindings/test_fuzzing.py",
+        "bindings/test_hostile_input.py",
+        "bindings/test_hostile_requests.py",
+        "bindings/test_public_clients.py",
+        "bindings/test_switched_off.py",
+        "browser",
+        "concurrency/test_chaos.py",
+        "conformance",
+        "project",
+        "test_architecture.py",
+        "test_database_url.py",
+        "test_openapi.py",
+        "test_packaging.py",
+        "test_readme.py",
+        "test_settings.py",
+        "test_translations.py",
+    ]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -69,7 +95,7 @@ def _confine(item: Any) -> None:
     would hide some that do.
     """
     marker = item.get_closest_marker("django_db")
-    if marker is None and "db" not in item.fixturenames:
+    if marker is None and "_django_db_helper" not in item.fixturenames:
         return
     file = item.path.stem
     of_both = "admin" in file or file in OF_BOTH

@@ -35,7 +35,12 @@ LONGEST = 2 * SECONDS * WORKERS * CONCURRENCY / JOBS * 0.6
 SILENCE = 2
 """Heartbeat timeout: some of the frozen workers are declared dead, others come back in time."""
 
-pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(60 + 6 * SECONDS)]
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.one_database,
+    pytest.mark.slow,
+    pytest.mark.timeout(60 + 6 * SECONDS),
+]
 
 
 class Chaos:
