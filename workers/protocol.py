@@ -282,12 +282,9 @@ def _asked(
         "visibility_timeout": visibility_timeout,
         "project": project,
         "count": count,
+        "gate": standing.GATE,
     }
-    if is_postgresql():
-        return asked | {"gate": standing.GATE}
-    found = standing.look(worker_id)
-    room = count if found.room is None else min(count, found.room)
-    return asked | {"count": room, "able": found.able, "versions": found.versions}
+    return asked
 
 
 def exchange(

@@ -7,18 +7,32 @@ like one that declared nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
-
-from jobs.engine import Gate
+from jobs.engine import Admission, Gate
 from jobs.models import Job
 
 from .abilities import ITSELF, able
 from .models import Worker
 
+
+def look(worker_id: str) -> Admission:
+    """Say it of a worker; `GATE` does in one statement."""
+    worker = Worker.objects.filter(pk=worker_id).first() if worker_id else None
+    if worker is None:
+        return Admission(None, able(worker_id, [], []), {})
+    words = able(worker_id, worker.labels, worker.capabilities)
+    versions = worker.job_versions or {}
+    if not worker.may_fetch:
+        return Admission(0, words, versions)
+    if worker.concurrency is None:
+        return Admission(None, words, versions)
+    in_hand = Job.objects.filter(reserved_by=worker_id, reserved_for__isnull=False).count()
+    return Admission(worker.concurrency - in_hand, words, versions)
+
+
 # The condition is `may_fetch`, and `able` what `abilities` says: words like `worker:…` are not a
 # worker's to say of itself.
-GATE = Gate(f"""
+GATE = Gate(
+    f"""
         SELECT CASE WHEN worker.worker_id IS NULL THEN NULL
                     WHEN NOT (worker.state = 'running' AND worker.directive IN ('', 'running')
                               OR worker.state = 'quiet' AND worker.directive = 'running') THEN 0
@@ -35,26 +49,6 @@ GATE = Gate(f"""
                     END AS able,
                nullif(worker.job_versions, '{{}}') AS versions
           FROM (SELECT %(worker_id)s::varchar(255) AS id) AS me
-     LEFT JOIN ojs_workers_worker AS worker ON worker.worker_id = me.id""")
-
-
-class Standing(NamedTuple):
-    room: int | None
-    """How many more jobs it may have; None where it decides for itself."""
-    able: Sequence[str]
-    versions: Mapping[str, Sequence[int | None]]
-
-
-def look(worker_id: str) -> Standing:
-    """The same, where a fetch takes several statements."""
-    worker = Worker.objects.filter(pk=worker_id).first() if worker_id else None
-    if worker is None:
-        return Standing(None, able(worker_id, [], []), {})
-    words = able(worker_id, worker.labels, worker.capabilities)
-    versions = worker.job_versions or {}
-    if not worker.may_fetch:
-        return Standing(0, words, versions)
-    if worker.concurrency is None:
-        return Standing(None, words, versions)
-    in_hand = Job.objects.filter(reserved_by=worker_id, reserved_for__isnull=False).count()
-    return Standing(worker.concurrency - in_hand, words, versions)
+     LEFT JOIN ojs_workers_worker AS worker ON worker.worker_id = me.id""",
+    look,
+)

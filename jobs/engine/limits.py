@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import orjson
 from django.db.models import Count, Q
 
 from .. import clock, rate_policy
@@ -27,7 +28,7 @@ from ..querysets import JobQuerySet
 from ..rate_policy import Memory, Room
 from ..validation import NewJob
 from .claim_portable import claim_chosen, open_queues
-from .claimed import Asked, ClaimedJob
+from .claimed import Admission, Asked, ClaimedJob
 from .rationed import drop, keys_waiting, make_known, promote_due, reschedule
 
 KEYS = 200
@@ -79,8 +80,6 @@ def claim_within(take: Take, asked: Asked) -> list[ClaimedJob]:
         take: claims available jobs that have no limit of their own.
     """
     claimed: list[ClaimedJob] = []
-    suiting = Job.objects.all().suiting(asked.types, asked.able, asked.versions)
-    suiting = own(suiting, asked.project)
     with atomic():
         queues = open_queues(asked.queues)
         found = Queue.objects.limited().filter(pk__in=queues).order_by("pk")
@@ -88,7 +87,11 @@ def claim_within(take: Take, asked: Asked) -> list[ClaimedJob]:
         limited = {queue.pk: queue for queue in found.filter(capped).select_for_update()}
         keyed = {queue.pk: _open_keys(queue.pk) for queue in found if queue.has_limits}
         partitions = _locked({QUEUE_KEY + name for name in limited}.union(*keyed.values()))
-        now = _clock()
+        now, asked = _as_it_stands(asked)
+        if asked.count < 1:
+            return []
+        suiting = Job.objects.all().suiting(asked.types, asked.able, asked.versions)
+        suiting = own(suiting, asked.project)
         _measure(partitions, now)
         for queue in queues:
             room = _room(limited.get(queue), partitions, asked.count - len(claimed))
@@ -107,6 +110,12 @@ def claim_within(take: Take, asked: Asked) -> list[ClaimedJob]:
             claimed += given
         _settle(partitions, keyed, now)
     return claimed
+
+
+AS_IT_STANDS = """
+    SELECT statement_timestamp(), room, able::text, versions::text FROM ({gate}
+    ) AS gate
+"""
 
 
 def _open_keys(queue: str) -> list[str]:
@@ -137,13 +146,17 @@ def _locked(keys: set[str]) -> dict[str, Partition]:
     return {row.pk: Partition(row, {}, 0, Room(0)) for row in rows}
 
 
-def _clock() -> datetime:
-    """The one clock of all servers, the database's, read after the locks were got."""
+def _as_it_stands(asked: Asked) -> tuple[datetime, Asked]:
+    """The time, and what the worker may have: both read after the locks were got."""
     if not is_postgresql():
-        return clock.now()
-    ((now,),) = run("SELECT statement_timestamp()", [])
-    moment: datetime = now
-    return moment
+        return clock.now(), asked.looked()
+    able = orjson.dumps(list(asked.able)).decode()
+    rows = run(
+        AS_IT_STANDS.format(gate=asked.gate.sql), {"worker_id": asked.worker_id, "able": able}
+    )
+    ((now, room, words, versions),) = rows
+    found = Admission(room, orjson.loads(words), orjson.loads(versions or "null") or asked.versions)
+    return now, asked.admitted(found)
 
 
 def _running(keys: Iterable[str]) -> Counter[str]:
