@@ -44,7 +44,6 @@ OF_BOTH = {
     "test_rolling_drain",
     "test_runtime_handlers",
     "test_specs",
-    "test_view_only",
 }
 """Files whose tests do, beside those about the admin."""
 if APART:
@@ -61,7 +60,11 @@ if APART:
         "bindings/test_switched_off.py",
         "browser",
         "concurrency/test_chaos.py",
+        "concurrency/test_claims.py",
+        "concurrency/test_workflows.py",
         "conformance",
+        "jobs/test_model_of_the_lifecycle.py",
+        "jobs/test_model_of_workflows.py",
         "project",
         "test_architecture.py",
         "test_database_url.py",
@@ -70,11 +73,17 @@ if APART:
         "test_readme.py",
         "test_settings.py",
         "test_translations.py",
+        "test_view_only.py",
+        "workers/test_deployment.py",
+        "workers/test_runtime_elsewhere.py",
     ]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if APART:
+        without = [item for item in items if not _needs_a_database(item)]
+        config.hook.pytest_deselected(items=without)
+        items[:] = [item for item in items if _needs_a_database(item)]
         apart = pytest.mark.skip(reason="needs the jobs beside the site's own tables")
         for item in items:
             _confine(item)
@@ -86,6 +95,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("postgres"):
             item.add_marker(skip)
+
+
+def _needs_a_database(item: Any) -> bool:
+    """Whether it may make a difference to a test where the jobs are."""
+    return bool(
+        item.get_closest_marker("django_db")
+        or "_django_db_helper" in item.fixturenames
+        # It asks for the database as it goes.
+        or item.path.stem == "test_testing"
+    )
 
 
 def _confine(item: Any) -> None:
@@ -108,15 +127,18 @@ def _confine(item: Any) -> None:
 @pytest.fixture
 def django_assert_num_queries(request: Any, django_assert_num_queries: Any) -> Any:
     """Counts the queries to all databases that the test may use."""
-    return (
-        partial(_counted, request, django_assert_num_queries)
-        if APART
-        else (django_assert_num_queries)
-    )
+    return partial(_counted, request) if APART else django_assert_num_queries
+
+
+@pytest.fixture
+def django_assert_max_num_queries(request: Any, django_assert_max_num_queries: Any) -> Any:
+    """Counts the queries to all databases that the test may use."""
+    most = partial(_counted, request, exact=False)
+    return most if APART else django_assert_max_num_queries
 
 
 @contextlib.contextmanager
-def _counted(request: Any, ours: Any, number: int, **how: Any) -> Iterator[Any]:
+def _counted(request: Any, number: int, *, exact: bool = True) -> Iterator[Any]:
     marker = request.node.get_closest_marker("django_db")
     others = set(marker.kwargs["databases"]) - {alias()}
     with contextlib.ExitStack() as stack:
@@ -126,7 +148,7 @@ def _counted(request: Any, ours: Any, number: int, **how: Any) -> Iterator[Any]:
         with CaptureQueriesContext(connection) as here:
             yield here
         count = len(here) + sum(map(len, elsewhere))
-    assert count == number if how.get("exact", True) else count <= number, here.captured_queries
+    assert count == number if exact else count <= number, here.captured_queries
 
 
 @pytest.fixture

@@ -219,7 +219,7 @@ def sweep(
 def _database_is_away(problem: Exception) -> bool:
     """Whether the next chore would fail as well: a deadlock or a bug concerns this one alone."""
     lost = isinstance(problem, OperationalError | InterfaceError)
-    return lost and not connection().is_usable()
+    return lost and (connection().connection is None or not connection().is_usable())
 
 
 def run(chore: Chore, *, stop: Callable[[], bool] = lambda: False) -> int:

@@ -37,6 +37,32 @@ def test_a_chore_that_fails_does_not_stop_the_others(monkeypatch, caplog, proble
     assert str(problem) in caplog.text, "with its traceback"
 
 
+def test_a_chore_that_fails_in_every_round_is_logged_once_for_each_way_of_failing(
+    monkeypatch, caplog
+):
+    again = [ValueError("row 17"), ValueError("row 18")]
+    troubles = [*again, KeyError("other"), None, *again]
+    coming = iter(troubles)
+
+    def run() -> int:
+        trouble = next(coming)
+        if trouble is not None:
+            raise trouble
+        return 0
+
+    monkeypatch.setattr(reaper, "SWEEPS", (Chore("at-times", run, "things"),))
+    caplog.set_level("INFO", "workers.reaper")
+    for _ in troubles:
+        reaper.sweep()
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "The chore at-times failed.",
+        "The chore at-times failed.",
+        "The chore at-times works again.",
+        "The chore at-times failed.",
+    ]
+
+
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
 def test_a_database_that_went_away_ends_the_round(monkeypatch, caplog):
