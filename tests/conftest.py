@@ -72,6 +72,7 @@ if APART:
         "test_packaging.py",
         "test_readme.py",
         "test_settings.py",
+        "test_shadows.py",
         "test_translations.py",
         "test_view_only.py",
         "workers/test_deployment.py",

@@ -54,7 +54,8 @@ class Command(BaseCommand):
 
         def complain(chore: reaper.Chore, problem: Exception) -> None:
             reaper.complain(chore, problem)
-            failed.append(f"{chore.name} ({type(problem).__name__}: {problem})")
+            reason, _, _ = str(problem).partition("\n")
+            failed.append(f"{chore.name} ({type(problem).__name__}: {reason})")
 
         try:
             self._round(only, lambda: False, complain)
