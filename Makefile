@@ -4,6 +4,7 @@
 #   make test     the whole test suite, on SQLite and on PostgreSQL, and its core behind a database router
 #   make test-django6  what depends on Django's version, on Django 6; skipped where no Python is new enough
 #   make check    lint, format, types, migrations, system checks, OpenAPI, architecture
+#   make lock     write requirements*.lock anew, after a change of constraints.txt or pyproject.toml
 #   make bench    the benchmarks                                  (ARGS="--help" shows their options)
 #   make clean    remove the environment and the caches; data/ stays, it may hold somebody's jobs
 
@@ -16,12 +17,18 @@ ARGS ?=
 BIN := .venv/bin
 STAMP := .venv/.installed
 
+# What `make lock` resolves with; it has an environment of its own.
+UV ?= uv==0.13.8
+# What a server needs, and no tests: the project's settings name django-q2.
+SERVER_EXTRAS := server q2 metrics pool rota tasks
+LOCK := pip compile pyproject.toml -c constraints.txt --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' --quiet
+
 # A Django of its own, beside the one of constraints.txt: `make test-django6 DJANGO6='django~=6.0.0'`.
 DJANGO6 ?= django~=6.1
 DJANGO6_TESTS ?= tests/jobs tests/workers tests/test_packaging.py tests/test_readme.py
 BIN6 := .venv-django6/bin
 
-.PHONY: help install run test test-django6 check bench clean
+.PHONY: help install run test test-django6 check lock bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -30,8 +37,9 @@ help:
 install: $(STAMP)
 	@:
 
-# hatchling comes first and builds without isolation, so that the build tool is pinned as well.
-$(STAMP): pyproject.toml constraints.txt
+# Every file that is downloaded is one whose hash is known, the build tool included: what is
+# installed of this repository itself is built with it, without isolation.
+$(STAMP): pyproject.toml requirements.lock
 	@command -v $(PYTHON) >/dev/null || { \
 		echo "There is no $(PYTHON) on this machine: install Python 3.11 or newer, or name one: make $(MAKECMDGOALS) PYTHON=/path/to/python" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -39,8 +47,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo "This Python cannot make virtual environments: install its venv package first (Debian, Ubuntu: apt-get install python3-venv)." >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
 
 run: install
@@ -78,11 +86,18 @@ check: install
 	$(BIN)/python manage.py openapi --check --settings tests.settings
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
+# The versions of constraints.txt, for every platform and Python, with the hashes of all their files.
+lock:
+	@test -x .venv-lock/bin/python || $(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check '$(UV)'
+	.venv-lock/bin/uv $(LOCK) --extra dev -o requirements.lock
+	.venv-lock/bin/uv $(LOCK) $(SERVER_EXTRAS:%=--extra %) -o requirements-server.lock
+
 bench: install
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 	@test -n "$(ARGS)" || $(BIN)/python -m tests.benchmarks.agq
 	@test -n "$(ARGS)" || $(BIN)/python -m tests.benchmarks.rota
 
 clean:
-	rm -rf .venv .venv-django6 .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .venv-django6 .venv-lock .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

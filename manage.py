@@ -8,13 +8,18 @@ import sys
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ojs_project.settings")
     if sys.argv[1:2] == ["quickstart"]:
-        # A first look needs no decisions; everything else asks for DJANGO_SECRET_KEY.
+        # A first look needs no decisions. Everything else asks for DJANGO_SECRET_KEY, unless it
+        # runs beside one.
         from ojs_project import first_look
 
         try:
             first_look.prepare(sys.argv[2:], os.environ)
         except first_look.Unusable as problem:
             sys.exit(str(problem))
+    else:
+        from ojs_project import beside
+
+        beside.join(os.environ)
     from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
 

@@ -58,6 +58,13 @@ class AGQ:
     HOST: str = _option("127.0.0.1", "Address `runagq` listens on.")
     PORT: int = _option(6380, "Port `runagq` listens on.")
     URL: str = _option("", "What the manifest calls it, where that is not where it listens.")
+    TLS_CERTIFICATE: str = _option(
+        "", "PEM file with a certificate and its chain; `runagq` then speaks TLS and nothing else."
+    )
+    TLS_KEY: str = _option("", "PEM file with the certificate's key, if that is another.")
+    AUTH_TIMEOUT: timedelta = _seconds(
+        10, "How long a connection that needs a key may take to send a good one; 0: as it likes."
+    )
     HEARTBEAT_INTERVAL: timedelta = _seconds(30, "How often AGQ workers are told to be heard.")
     HEARTBEAT_TIMEOUT: timedelta = _seconds(90, "Silence after which an AGQ worker is dead.")
     JOB_TIMEOUT: timedelta = _seconds(
@@ -69,7 +76,9 @@ class AGQ:
     MAX_CONNECTIONS: int = _option(10_000, "Most connections of one process.")
     MAX_COMMAND: int = _option(16 * 1024 * 1024, "Largest command, in bytes.")
     MAX_BUFFERED: int = _option(
-        256 * 1024 * 1024, "Most bytes of unfinished commands, all connections together."
+        256 * 1024 * 1024,
+        "Most bytes of unfinished commands, all connections together; an eighth of it is for those "
+        "that have not authenticated, and no more.",
     )
 
 
@@ -80,6 +89,10 @@ class Rota:
     HOST: str = _option("127.0.0.1", "Address `runrota` listens on.")
     PORT: int = _option(8081, "Port `runrota` listens on.")
     URL: str = _option("", "What the manifest calls it, where that is not where it listens.")
+    TLS_CERTIFICATE: str = _option(
+        "", "PEM file with a certificate and its chain; `runrota` then speaks TLS and nothing else."
+    )
+    TLS_KEY: str = _option("", "PEM file with the certificate's key, if that is another.")
     HEARTBEAT_TIMEOUT: timedelta = _seconds(5, "Silence after which a Rota worker is dead.")
     THREADS: int = _option(8, "Messages worked on at once, each with a database connection.")
     MAX_CONNECTIONS: int = _option(10_000, "Most connections of one process.")

@@ -63,6 +63,25 @@ def parse_duration(text: str) -> timedelta:
     return timedelta(microseconds=microseconds)
 
 
+SPAN = re.compile(r"(?P<number>[0-9]{1,9})(?P<unit>[smhdw])")
+SPANS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def parse_span(text: str) -> timedelta:
+    """Read a length of time as it is typed at a command line: 45s, 30m, 24h, 90d, 2w.
+
+    Raises:
+        ValueError: not such a text, or longer than LONGEST; the message says which.
+    """
+    match = SPAN.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a number and one of s, m, h, d, w, such as 24h or 90d.")
+    microseconds = int(match["number"]) * MICROSECONDS[SPANS[match["unit"]]]
+    if microseconds > LONGEST // timedelta(microseconds=1):
+        raise ValueError(f"{text!r} is longer than a century.")
+    return timedelta(microseconds=microseconds)
+
+
 def format_duration(duration: timedelta) -> str:
     """Write `duration` in days, hours, minutes and seconds, leaving out what is zero (§4.1).
 

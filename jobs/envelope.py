@@ -11,7 +11,7 @@ import orjson
 
 from . import clock
 from .lifecycle import State
-from .timestamps import format_timestamp
+from .timestamps import format_timestamp, wire_timestamp
 
 ERROR_FIELDS = (
     "attempt",
@@ -24,7 +24,13 @@ ERROR_FIELDS = (
     "retryable",
     "worker_id",
 )
-TIMEOUT_TYPES = ("timeout", "total_timeout", "enqueue_ttl_expired")
+TIMEOUT_TYPES = (
+    "timeout",
+    "total_timeout",
+    "enqueue_ttl_expired",
+    "visibility_timeout",
+    "worker_death",
+)
 TIMEOUT_FIELDS = ("timeout_kind", "limit_seconds", "elapsed_seconds")
 ERRORS_SHOWN = 50
 """The newest of a long history; the documents ask for ten (errors §6.2)."""
@@ -37,6 +43,7 @@ Errors = Iterable[Mapping[str, Any]]
 
 
 def wire_time(moment: datetime | str) -> str:
+    """A claim's text is in the form of the wire already."""
     return moment if isinstance(moment, str) else format_timestamp(moment)
 
 
@@ -80,10 +87,8 @@ def error_entry(row: Mapping[str, Any]) -> dict[str, Any]:
     entry = {name: row[name] for name in ERROR_FIELDS if row.get(name) not in (None, "")}
     entry["code"] = row.get("code") or row["type"]
     entry["message"] = row.get("message") or ""
-    occurred_at = row["occurred_at"]
-    if isinstance(occurred_at, datetime):
-        occurred_at = format_timestamp(occurred_at)
-    entry["occurred_at"] = entry["timestamp"] = occurred_at
+    # A claim brings its history as PostgreSQL writes it.
+    entry["occurred_at"] = entry["timestamp"] = wire_timestamp(row["occurred_at"])
     if row["type"] in TIMEOUT_TYPES:
         details = entry.get("details") or {}
         entry |= {name: details[name] for name in TIMEOUT_FIELDS if name in details}

@@ -192,8 +192,29 @@ class InMaintenance(OJSError):
 
 
 class NotAuthenticated(OJSError):
+    """The request carries no key, or none that is good (OJS security §6)."""
+
     code = "unauthenticated"
     hint = "Send 'Authorization: Bearer <API key>'."
+
+    def __init__(
+        self, message: str, *, reason: str = "no_key", key: str = "", **details: Any
+    ) -> None:
+        """
+        Args:
+            reason: one word for the audit.
+            key: name of the key, where it is known, for the audit too; the client is not told.
+        """
+        super().__init__(message, **details)
+        self.reason = reason
+        self.key = key
+
+
+class KeyExpired(NotAuthenticated):
+    """The key, or this secret of it, has reached its date (OJS errors §5)."""
+
+    code = "token_expired"
+    hint = "Ask for a new key, or for the key's new secret."
 
 
 class PermissionDenied(OJSError):

@@ -17,7 +17,7 @@ from . import clock, signals
 from .conf import ojs_settings
 from .database import is_postgresql
 from .models import Event
-from .timestamps import format_timestamp, parse_timestamp
+from .timestamps import format_timestamp, wire_timestamp
 
 BATCH = 1000
 MOMENTS = frozenset({"until", "visible_until"})
@@ -211,13 +211,5 @@ def _data(event: Event) -> dict[str, Any]:
             data[name] = value
     for name, value in (event.data or {}).items():
         is_moment = type(value) is str and (name.endswith("_at") or name in MOMENTS)
-        data[name] = _wire_time(value) if is_moment else value
+        data[name] = wire_timestamp(value) if is_moment else value
     return data
-
-
-def _wire_time(text: str) -> str:
-    """In the one form of all timestamps (OJS HTTP §6.3); databases write them in theirs."""
-    try:
-        return format_timestamp(parse_timestamp(text))
-    except ValueError:
-        return text

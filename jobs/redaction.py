@@ -88,6 +88,11 @@ def redact_told(value: Any) -> Any:
     return value
 
 
+def redact_job(envelope: dict[str, Any]) -> dict[str, Any]:
+    """A job's envelope without what is sensitive, saying that it is not whole."""
+    return redact_told(envelope) | {"redacted": True}
+
+
 def _quoted(value: Any) -> Any:
     if isinstance(value, str):
         return redact_prose(value)

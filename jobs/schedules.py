@@ -43,7 +43,10 @@ UNITS = {
     "s": timedelta(seconds=1),
     "ms": timedelta(milliseconds=1),
 }
-NEAREST = re.compile(r"([0-9]{1,2})W")
+COUNTED = re.compile(r"([0-9]{1,2})W|L-([0-9]{1,2})(W?)")
+"""Days of the month that are counted in each month anew: `15W`, `L-3`, `L-3W`."""
+BOTH = "+"
+"""Before the day of the week: the day of the month must match as well."""
 
 
 class InvalidSchedule(ValueError):
@@ -78,29 +81,69 @@ class Interval:
 
 
 class WallClock(CronSim):
-    """cronsim, and `15W`: the weekday nearest to the 15th, within its month (§3.3)."""
+    """cronsim, and what it lacks.
+
+    `15W` is the weekday nearest to the 15th, within its month (§3.3); `L-3` the third day before
+    the last of the month, `L-3W` the weekday nearest to that. `+MON` for the day of the week asks
+    for the day of the month as well, where either would do: `0 0 1-7 * +MON` is the first Monday.
+    """
 
     def __init__(self, expression: str, start: datetime) -> None:
-        fields = expression.upper().split()
-        fields[-1] = fields[-1].replace("-SUN", "-7")
-        days = fields[-3].split(",") if len(fields) in (5, 6) else []
-        wanted = {day: int(found[1]) for day in days if (found := NEAREST.fullmatch(day))}
-        self.nearest = frozenset(wanted.values())
-        if wanted:
-            fields[-3] = ",".join(day.removesuffix("W") if day in wanted else day for day in days)
+        fields = expression.upper().replace("-SUN", "-7").split()
+        if len(fields) not in (5, 6):
+            raise CronSimError("Wrong number of fields")
+        day, weekday = fields[-3], fields[-1].removeprefix(BOTH)
+        must_both = weekday != fields[-1]
+        others, found = _apart(day)
+        fields[-3], fields[-1] = others or "1", weekday
         super().__init__(" ".join(fields), start)
-        self.days -= {day for day in self.nearest if str(day) not in days}
+        if not others:
+            self.days = set()
+        self.day_and = must_both or "*" in (day[:1], weekday[:1])
+        self.nearest = frozenset(int(each[1]) for each in found if each[1])
+        """Days of the month whose nearest weekday is meant."""
+        self.before_last = frozenset(int(each[2]) for each in found if each[2] and not each[3])
+        """Days before the last of the month."""
+        self.nearest_before_last = frozenset(int(each[2]) for each in found if each[3])
 
     def match_dom(self, d: date) -> bool:
-        return super().match_dom(d) or any(
-            d.day == nearest_weekday(d.year, d.month, day) for day in self.nearest
+        if super().match_dom(d):
+            return True
+        if not (self.nearest or self.before_last or self.nearest_before_last):
+            return False
+        last = calendar.monthrange(d.year, d.month)[1]
+        return (
+            last - d.day in self.before_last
+            or any(d.day == nearest_weekday(d.year, d.month, day) for day in self.nearest)
+            or any(
+                d.day == nearest_weekday(d.year, d.month, last - days)
+                for days in self.nearest_before_last
+            )
         )
+
+
+def _apart(field: str) -> tuple[str, list[re.Match[str]]]:
+    """Split the days of the month into those that cronsim can read and those that it cannot.
+
+    Raises:
+        CronSimError: no month has such a day.
+    """
+    others, found = [], []
+    for part in field.split(","):
+        match = COUNTED.fullmatch(part)
+        if match is None:
+            others.append(part)
+        elif not (1 <= int(match[1]) <= 31 if match[1] else int(match[2]) <= 30):
+            raise CronSimError("Bad day-of-month")
+        else:
+            found.append(match)
+    return ",".join(others), found
 
 
 def nearest_weekday(year: int, month: int, day: int) -> int:
     """The working day nearest to `day`, never in another month; 0 if the month has no such day."""
     last = calendar.monthrange(year, month)[1]
-    if day > last:
+    if not 1 <= day <= last:
         return 0
     weekday = calendar.weekday(year, month, day)
     if weekday == calendar.SATURDAY:

@@ -90,6 +90,19 @@ def format_timestamp(moment: datetime) -> str:
     )
 
 
+def wire_timestamp(moment: datetime | str) -> str:
+    """Return `moment` in the one form of all timestamps (OJS HTTP §6.3); databases have theirs.
+
+    Text that is no timestamp is returned as it is.
+    """
+    if isinstance(moment, datetime):
+        return format_timestamp(moment)
+    try:
+        return format_timestamp(parse_timestamp(moment))
+    except ValueError:
+        return moment
+
+
 def _offset(sign: str, hours: int, minutes: int) -> timezone:
     if hours > 23 or minutes > 59:
         raise ValueError("A timezone offset must lie between -23:59 and +23:59.")

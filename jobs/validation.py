@@ -32,6 +32,9 @@ from .versions import split_type, take_version
 # Core §5.1 has lower case only; the conformance document and the JSON schema take both, and the
 # public cases use hyphens.
 TYPE_PATTERN = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]*(\.[a-zA-Z][a-zA-Z0-9_-]*)*")
+CLASS_PATTERN = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]*([.+][a-zA-Z][a-zA-Z0-9_-]*)*")
+"""Types as .NET names them, where a protocol has them: `Billing.Invoices+Send` is a class within
+a class. OJS has no `+` in a type, so a client of OJS cannot enqueue one."""
 QUEUE_PATTERN = re.compile(r"[a-z0-9][a-z0-9\-.]*")
 QUEUE_LENGTH = 128
 TYPE_LENGTH = 255
@@ -168,8 +171,13 @@ class NewJob:
         return self.rate_limit["key"] if self.rate_limit else ""
 
 
-def new_job(document: Document, now: datetime) -> NewJob:
+def new_job(
+    document: Document, now: datetime, *, type_pattern: re.Pattern[str] = TYPE_PATTERN
+) -> NewJob:
     """Check one enqueue request (OJS core §5, JSON format §3, HTTP §9.1).
+
+    Args:
+        type_pattern: wider for a document that another protocol's request was turned into.
 
     Raises:
         InvalidRequest: a field breaks its rule; `details["field"]` names it.
@@ -181,7 +189,7 @@ def new_job(document: Document, now: datetime) -> NewJob:
     _check_version(document)
     options = _options(document)
     try:
-        return _checked(document, options, now)
+        return _checked(document, options, now, type_pattern)
     except InvalidRequest as refusal:
         name = re.split(r"[.\[]", refusal.details.get("field", ""))[0]
         if name not in ENVELOPE_NAMES and (document.get("options") or {}).get(name) is not None:
@@ -189,10 +197,12 @@ def new_job(document: Document, now: datetime) -> NewJob:
         raise
 
 
-def _checked(document: Document, options: Document, now: datetime) -> NewJob:
+def _checked(
+    document: Document, options: Document, now: datetime, type_pattern: re.Pattern[str]
+) -> NewJob:
     named, version = split_type(document)
     job = NewJob(
-        type=fields.required_text(named, "type", pattern=TYPE_PATTERN, longest=TYPE_LENGTH),
+        type=fields.required_text(named, "type", pattern=type_pattern, longest=TYPE_LENGTH),
         args=read_args(document),
         id=uuid7(),
     )

@@ -33,8 +33,6 @@ class Announcement:
     """Whether AGQ workers are served."""
     rota: bool
     """Whether Rota workers are."""
-    database_named: bool
-    """Whether the database was named on the command line, which other commands do not know."""
 
     def lines(self) -> Iterator[str]:
         url = self.address.url
@@ -68,7 +66,8 @@ class Announcement:
         elif agq.PORT:
             yield f"  AGQ       not served: {agq.HOST}:{agq.PORT} is in use (OJS_AGQ_PORT)"
         if self.rota:
-            yield f"  Rota      ws://{rota.HOST}:{rota.PORT}/work    workers on a WebSocket"
+            scheme = "wss" if rota.TLS_CERTIFICATE else "ws"
+            yield f"  Rota      {scheme}://{rota.HOST}:{rota.PORT}/work    workers on a WebSocket"
         elif rota.PORT and rota_is_installed():
             yield f"  Rota      not served: {rota.HOST}:{rota.PORT} is in use (OJS_ROTA_PORT)"
 
@@ -101,11 +100,8 @@ class Announcement:
         yield f"            {self._command('createapikey', '--name', 'mine')}"
 
     def _command(self, *words: str) -> str:
-        """A call of manage.py that works as it stands, where quickstart was started."""
-        call = shlex.join([from_here(Path(sys.executable)), from_here(MANAGE), *words])
-        # The URL itself may hold a password.
-        database = "DATABASE_URL=<the same> " if self.database_named else ""
-        return f"DJANGO_DEBUG=1 {database}{call}"
+        """A call of manage.py that works as it stands, in another terminal while this runs."""
+        return shlex.join([from_here(Path(sys.executable)), from_here(MANAGE), *words])
 
 
 def database_name() -> str:

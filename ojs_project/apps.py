@@ -6,3 +6,6 @@ class OjsProjectConfig(AppConfig):
 
     name = "ojs_project"
     verbose_name = "Open Job Spec server"
+
+    def ready(self) -> None:
+        from . import checks  # noqa: F401  (registers them)

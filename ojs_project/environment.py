@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 
+from jobs.conf import GROUPS, option_names
+
 TRUE = {"1", "true", "yes", "on"}
 FALSE = {"0", "false", "no", "off", ""}
-
-GROUPS = ("AGQ", "FLARE", "ROTA")
-"""Options of the optional bindings; `OJS_AGQ_PORT` is `OJS["AGQ"]["PORT"]`."""
 
 NOT_OPTIONS = {
     # How the stand-alone project reaches its database.
     "OJS_DB_POOL",
     # Read by the test suite.
     "OJS_TEST_DATABASE",
+    "OJS_TEST_DATABASE_OF",
     "OJS_TEST_DATABASE_URL",
     # Read by clients of an Open Job Spec server, which may share a shell or a container with it.
     "OJS_AUTH_TOKEN",
@@ -27,6 +29,11 @@ NOT_OPTIONS = {
     "OJS_URL",
 }
 """Variables that begin like an option and are none."""
+
+ADDRESS = re.compile(r"(tcp|udp|sctp)://")
+SERVICE = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)\Z")
+"""What Kubernetes sets in every container for a Service: one called `ojs-agq` gives
+`OJS_AGQ_SERVICE_HOST`, `OJS_AGQ_PORT=tcp://10.0.0.1:6380`, `OJS_AGQ_PORT_6380_TCP_ADDR`, …"""
 
 
 def flag(environ: Mapping[str, str], name: str, default: bool = False) -> bool:
@@ -76,23 +83,66 @@ def value(text: str) -> Any:
 
 
 def ojs_options(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the `OJS` setting that the variables `OJS_<NAME>` spell.
+    """Return the `OJS` setting that the variables `OJS_<NAME>` spell; `misread` tells of the rest.
 
     Raises:
         ImproperlyConfigured: a group is given both as a whole that is no object, and by option.
     """
     options: dict[str, Any] = {}
     # In sorted order a group given as a whole (OJS_AGQ) comes before its single options.
-    for variable in sorted(environ):
-        if not variable.startswith("OJS_") or variable in NOT_OPTIONS:
+    for variable, place in _variables(environ):
+        if place is None or _is_service(variable, environ[variable]):
             continue
-        name = variable.removeprefix("OJS_")
-        group, _, option = name.partition("_")
-        if group not in GROUPS or not option:
-            options[name] = value(environ[variable])
+        group, option = place
+        if not group:
+            options[option] = value(environ[variable])
             continue
         grouped = options.setdefault(group, {})
         if not isinstance(grouped, dict):
             raise ImproperlyConfigured(f"OJS_{group} must be a JSON object, not {grouped!r}.")
         grouped[option] = value(environ[variable])
     return options
+
+
+def misread(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with each variable that begins like ours and is ignored, and a hint.
+
+    What Kubernetes sets beside our options is passed over in silence.
+    """
+    known = [f"OJS_{name}" for name in option_names()]
+    known += [f"OJS_{group}_{name}" for group in GROUPS for name in option_names(GROUPS[group])]
+    for variable, place in _variables(environ):
+        if _is_service(variable, environ[variable]):
+            if place is not None:
+                yield (
+                    f"{variable} is ignored: {environ[variable]!r} is what Kubernetes sets for a "
+                    "Service.",
+                    "Set enableServiceLinks: false in the pod, or name the Service otherwise, to "
+                    "use this option.",
+                )
+        elif place is None:
+            close = difflib.get_close_matches(variable, known, n=1, cutoff=0.8)
+            yield (
+                f"{variable} is ignored: there is no such option.",
+                f"Did you mean {close[0]}?" if close else "`manage.py ojsconfig` lists them.",
+            )
+
+
+def _variables(environ: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str] | None]]:
+    """Each variable that begins like ours, sorted: its group and option, or None for no option."""
+    for variable in sorted(environ):
+        if not variable.startswith("OJS_") or variable in NOT_OPTIONS:
+            continue
+        name = variable.removeprefix("OJS_")
+        group, _, option = name.partition("_")
+        if group in GROUPS and option:
+            yield variable, (group, option) if option in option_names(GROUPS[group]) else None
+        else:
+            yield variable, ("", name) if name in option_names() else None
+
+
+def _is_service(variable: str, text: str) -> bool:
+    """Whether Kubernetes set the variable for a Service whose name begins like our options."""
+    return bool(SERVICE.search(variable)) or (
+        variable.endswith("_PORT") and bool(ADDRESS.match(text))
+    )

@@ -1,14 +1,82 @@
-"""The short way of the protocols through the project."""
+"""What stands before every view: the edge of the site, and the protocols' way past the rest."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from django.http import HttpRequest, HttpResponseBase
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.urls import ResolverMatch, URLResolver, get_resolver, get_urlconf
 from django.utils import translation
 
+from jobs.api.base import dress, error_response
+from jobs.api.response import for_django
+from jobs.errors import InvalidRequest
+from jobs.http.hosts import check_host
+
 PROTOCOLS = ("/ojs/", "/flare/")
+POLICY = "Content-Security-Policy"
+OUR_POLICY = (
+    "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
+    "object-src 'none'"
+)
+"""Scripts, styles and pictures come from this site's own files, and nothing stands inline."""
+DEBUG_PAGES = (400, 403, 404, 500)
+"""What Django explains in DEBUG, on pages that carry their styles and scripts in them."""
+
+Handler = Callable[[HttpRequest], HttpResponseBase]
+
+
+class PolicyMiddleware:
+    """Send a content security policy with every response.
+
+    Django has a middleware for it from version 6 on. One policy for all pages, without nonces or
+    exceptions, is a header, and the short way sends it without a middleware.
+    """
+
+    def __init__(self, get_response: Handler) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        return with_policy(self.get_response(request))
+
+
+def with_policy(response: HttpResponseBase) -> HttpResponseBase:
+    if not (settings.DEBUG and response.status_code in DEBUG_PAGES):
+        response.headers.setdefault(POLICY, OUR_POLICY)
+    return response
+
+
+class HostMiddleware:
+    """Answer 400 to who names a host that is not ours, whatever the path.
+
+    Django looks at the host only where somebody asks for it, and writes a traceback each time.
+    """
+
+    def __init__(self, get_response: Handler) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        try:
+            check_host(request)
+        except InvalidRequest as refusal:
+            return _refused(request, refusal)
+        return self.get_response(request)
+
+
+def _refused(request: HttpRequest, refusal: InvalidRequest) -> HttpResponse:
+    response: HttpResponse
+    if request.path_info.startswith(PROTOCOLS):
+        answer = error_response(request, refusal)
+        dress(request, answer)
+        response = for_django(answer)
+    else:
+        text = f"{refusal.message}\n{refusal.hint}\n"
+        response = HttpResponse(text, status=400, content_type="text/plain; charset=utf-8")
+    response["X-Content-Type-Options"] = "nosniff"
+    # What is worth a line was written by the check: one for each host, not one for each request.
+    response._has_been_logged = True  # type: ignore[attr-defined]
+    return response
 
 
 MOST = 1_000
@@ -49,7 +117,7 @@ class ProtocolMiddleware:
     people with a browser. What stands before it in `MIDDLEWARE` concerns everybody.
     """
 
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+    def __init__(self, get_response: Handler) -> None:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:

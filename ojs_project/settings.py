@@ -17,6 +17,7 @@ A first look needs `DJANGO_DEBUG=1` and nothing else. In production, set at leas
 """
 
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -73,13 +74,16 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "rest_framework",
     "django_q",
+    "axes",
     "jobs",
     "workers",
     "ojs_project",
 ]
 
-# What the admin and safety need, and no more. API requests see the first two only.
+# What the admin and safety need, and no more. API requests see the first four only.
 MIDDLEWARE = [
+    "ojs_project.middleware.PolicyMiddleware",
+    "ojs_project.middleware.HostMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "ojs_project.middleware.ProtocolMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
@@ -90,6 +94,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "axes.middleware.AxesMiddleware",
 ]
 
 ROOT_URLCONF = "ojs_project.urls"
@@ -119,6 +124,32 @@ AUTH_PASSWORD_VALIDATORS = [
         "NumericPasswordValidator",
     )
 ]
+
+# Guessing passwords at the admin: ten attempts, then ten minutes of rest for that name from that
+# address. Both together, so that operators who share an address do not lock one another out, and
+# strangers elsewhere lock out nobody. It is kept in the database, which all servers share;
+# `manage.py axes_reset` lifts it at once.
+
+AUTHENTICATION_BACKENDS = [
+    "axes.backends.AxesStandaloneBackend",
+    "django.contrib.auth.backends.ModelBackend",
+]
+AXES_FAILURE_LIMIT = 10
+AXES_COOLOFF_TIME = timedelta(minutes=10)
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_LOCKOUT_TEMPLATE = "admin/ojs/locked_out.html"
+AXES_RESET_ON_SUCCESS = True
+# Attempts during the rest neither prolong it nor fill the table.
+AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
+AXES_CLIENT_IP_CALLABLE = "ojs_project.addresses.client_address"
+AXES_DISABLE_ACCESS_LOG = True
+AXES_ENABLE_ADMIN = False
+AXES_VERBOSE = False
+# Who mistakes one field for the other types a password as the name.
+AXES_SENSITIVE_PARAMETERS = ["username"]
+
+# How many proxies add a client's address to X-Forwarded-For. With 0 the header is not believed.
+PROXIES = number(os.environ, "DJANGO_PROXIES", 0)
 
 # Database
 
@@ -191,7 +222,11 @@ LOGGING = {
     "root": {"handlers": ["console"], "level": LOG_LEVEL},
     # Django's own handlers would print its messages a second time, and its own level would let
     # every refused request through.
-    "loggers": {"django": {"handlers": [], "propagate": True, "level": LOG_LEVEL}},
+    "loggers": {
+        "django": {"handlers": [], "propagate": True, "level": LOG_LEVEL},
+        # Failed logins are worth a line, and each thing it looks up for one is not.
+        "axes": {"level": "WARNING"},
+    },
 }
 
 # Slow housekeeping (`manage.py qcluster`): a few small tasks an hour, brokered by the database.

@@ -28,10 +28,13 @@ from django.utils.log import log_response
 from jobs.api.base import OJSViewSet
 from jobs.api.received import Received
 from jobs.api.response import Response, for_django
+from jobs.http.hosts import is_served
 
-from .middleware import MOST, PROTOCOLS, call, resolve
+from .middleware import MOST, OUR_POLICY, POLICY, PROTOCOLS, call, resolve, with_policy
 
 BEFORE = (
+    "ojs_project.middleware.PolicyMiddleware",
+    "ojs_project.middleware.HostMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "ojs_project.middleware.ProtocolMiddleware",
 )
@@ -51,12 +54,14 @@ class ShortWay:
         self._project = project
         # Whoever puts a middleware before ours has it see every request.
         self._is_open = (
-            tuple(settings.MIDDLEWARE[:2]) == BEFORE and settings.FORCE_SCRIPT_NAME is None
+            tuple(settings.MIDDLEWARE[: len(BEFORE)]) == BEFORE
+            and settings.FORCE_SCRIPT_NAME is None
         )
         # What comes by plain HTTP is then sent elsewhere, or lacks a header.
         self._only_secure = bool(settings.SECURE_SSL_REDIRECT or settings.SECURE_HSTS_SECONDS)
         self._security = SecurityMiddleware(lambda request: HttpResponse())
         self._headers = _security_headers(self._security, is_secure=self._only_secure)
+        self._headers.append((POLICY, OUR_POLICY))
         self._started = _own_receivers(request_started)
         self._finished = _own_receivers(request_finished)
         self._databases = len(settings.DATABASES)
@@ -69,6 +74,7 @@ class ShortWay:
             or not self._is_open
             or not path.isascii()
             or any(map(environ.get, MOVED))
+            or not is_served(environ)
             or (self._only_secure and not WSGIRequest(environ).is_secure())
         ):
             return self._project(environ, start_response)
@@ -105,6 +111,7 @@ class ShortWay:
     def _hand_over(self, request: Received, response: Any, start_response: Any) -> Iterable[bytes]:
         """Send a response of Django's, as its handler does."""
         self._security.process_response(request._request, response)
+        with_policy(response)
         if response.status_code >= 400:
             log_response(
                 "%s: %s",

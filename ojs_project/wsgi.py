@@ -9,8 +9,11 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ojs_project.settings")
 
 project = get_wsgi_application()
 
-# It reads the settings.
+# They read the settings.
+from .checks import hold_to_checks  # noqa: E402
 from .short_way import ShortWay  # noqa: E402
+
+hold_to_checks()
 
 application = ShortWay(project)
 

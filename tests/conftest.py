@@ -197,12 +197,17 @@ def url_of_test_database(name: str = alias()) -> str:
 @pytest.fixture(autouse=True)
 def forgetful_process() -> Iterator[None]:
     """Forget what a server process remembers of rows: they go when the test ends."""
+    from jobs.access import refusals
     from jobs.api.authentication import forget_keys
     from jobs.engine import forget_queues
+    from ojs_project import middleware
 
     yield
+    refusals.forget()
     forget_queues()
     forget_keys()
+    # Where a path leads depends on options, which no server changes.
+    middleware._matches.clear()
 
 
 @pytest.fixture

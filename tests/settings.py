@@ -34,6 +34,8 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "ojs_project.middleware.PolicyMiddleware",
+    "ojs_project.middleware.HostMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "ojs_project.middleware.ProtocolMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -116,5 +118,8 @@ LANGUAGES = [("en", "English"), ("de", "Deutsch"), ("es", "Español")]
 STATIC_URL = "static/"
 
 Q_CLUSTER = {"name": "tests", "orm": "default", "workers": 1, "timeout": 30, "retry": 60}
+
+# What `ojs_project.settings` adds to Django's own.
+PROXIES = 0
 
 OJS: dict[str, Any] = {}

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
 import pytest
 from django.core.management import CommandError, call_command
 
+from jobs.api.base import status_of
+from jobs.errors import OJSError
 from tests.ojs_client import OJSClient
+from workers.bindings.flare.views import WORDS
 from workers.openapi import operations
 from workers.openapi.document import PATH, shipped, written
 from workers.openapi.generate import NotDescribed, document
@@ -87,6 +91,40 @@ def test_nothing_is_described_that_is_not_there():
 def test_every_example_has_the_form_it_is_an_example_of(content):
     if "example" in content:
         check(content["example"], content["schema"])
+
+
+def sent(kind: type[OJSError]) -> Iterator[tuple[type[OJSError], int]]:
+    """The errors that may be raised, and the status that each is answered with."""
+    yield kind, status_of(kind.__new__(kind))
+    for more in kind.__subclasses__():
+        yield from sent(more)
+
+
+OJS_CODES = {(status, kind.code) for kind, status in sent(OJSError)} | {(503, OJSError.code)}
+FLARE_CODES = {(status, code) for _, status, code in WORDS} | OJS_CODES
+
+
+@pytest.mark.parametrize("name", sorted(shipped()["components"]["responses"]))
+def test_every_refusal_has_a_code_that_is_sent_with_its_status(name):
+    status = int(name[-3:])
+    (content,) = shipped()["components"]["responses"][name]["content"].values()
+    codes = FLARE_CODES if name.startswith("Flare") else OJS_CODES
+
+    assert (status, content["example"]["error"]["code"]) in codes
+
+
+def test_every_other_code_in_an_example_is_one_of_a_failed_attempt():
+    def codes(value: Any) -> Iterator[str]:
+        if isinstance(value, dict):
+            yield from (value["code"],) if isinstance(value.get("code"), str) else ()
+            value = list(value.values())
+        if isinstance(value, list):
+            for each in value:
+                yield from codes(each)
+
+    found = {code for param in media() for code in codes(param.values[0].get("example"))}
+
+    assert found - {code for _, code in FLARE_CODES} == {"handler_error"}
 
 
 def test_every_body_and_every_refusal_has_an_example():

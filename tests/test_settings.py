@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ojs_project.environment import flag, ojs_options
+from ojs_project.environment import flag, misread, ojs_options
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -98,8 +98,8 @@ def test_every_variable_of_the_job_server_becomes_an_option():
         "OJS_HEARTBEAT_TIMEOUT": "45",
         "OJS_REAPER_INTERVAL": "0.2",
         "OJS_REQUIRE_WORKER_ID": "true",
-        "OJS_QUEUES": '["critical", "default"]',
-        "OJS_NAME": "north",
+        "OJS_REDACT_KEYS": '["*iban*", "*pin*"]',
+        "OJS_QUEUES": "one that is none",
         "OJS_AGQ": '{"HOST": "localhost"}',
         "OJS_AGQ_PORT": "6380",
         "OJS_TEST_DATABASE": "postgres",
@@ -110,8 +110,7 @@ def test_every_variable_of_the_job_server_becomes_an_option():
         "HEARTBEAT_TIMEOUT": 45,
         "REAPER_INTERVAL": 0.2,
         "REQUIRE_WORKER_ID": True,
-        "QUEUES": ["critical", "default"],
-        "NAME": "north",
+        "REDACT_KEYS": ["*iban*", "*pin*"],
         "AGQ": {"HOST": "localhost", "PORT": 6380},
     }
 
@@ -121,3 +120,81 @@ def test_every_variable_of_the_job_server_becomes_an_option():
 )
 def test_flags_say_yes_or_no(text, answer):
     assert flag({"DJANGO_DEBUG": text}, "DJANGO_DEBUG") is answer
+
+
+KUBERNETES = {
+    "OJS_SERVICE_HOST": "10.0.0.1",
+    "OJS_SERVICE_PORT": "8000",
+    "OJS_SERVICE_PORT_HTTP": "8000",
+    "OJS_PORT": "tcp://10.0.0.1:8000",
+    "OJS_PORT_8000_TCP": "tcp://10.0.0.1:8000",
+    "OJS_PORT_8000_TCP_PROTO": "tcp",
+    "OJS_PORT_8000_TCP_PORT": "8000",
+    "OJS_PORT_8000_TCP_ADDR": "10.0.0.1",
+    "OJS_AGQ_SERVICE_HOST": "10.0.0.2",
+    "OJS_AGQ_SERVICE_PORT": "6380",
+    "OJS_AGQ_PORT_6380_TCP_ADDR": "10.0.0.2",
+    "OJS_REAPER_METRICS_PORT": "udp://10.0.0.3:9100",
+}
+
+
+def test_what_kubernetes_sets_beside_us_is_passed_over():
+    assert ojs_options(KUBERNETES) == {}
+    assert list(misread(KUBERNETES)) == []
+
+
+def test_an_address_in_the_place_of_an_option_is_ignored_and_told():
+    environ = KUBERNETES | {"OJS_AGQ_PORT": "tcp://10.0.0.2:6380", "OJS_AGQ_HOST": "0.0.0.0"}
+
+    assert ojs_options(environ) == {"AGQ": {"HOST": "0.0.0.0"}}
+    ((problem, hint),) = misread(environ)
+    assert "OJS_AGQ_PORT is ignored" in problem
+    assert "enableServiceLinks" in hint
+
+
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [
+        ("OJS_HEARTBEAT_TIMOUT", "Did you mean OJS_HEARTBEAT_TIMEOUT?"),
+        ("OJS_AGQ_HOSST", "Did you mean OJS_AGQ_HOST?"),
+        ("OJS_AGQ_TREADS", "Did you mean OJS_AGQ_THREADS?"),
+        ("OJS_ALLOW_ANONYMUS", "Did you mean OJS_ALLOW_ANONYMOUS?"),
+        ("OJS_SOMETHING_ELSE_ENTIRELY", "`manage.py ojsconfig` lists them."),
+    ],
+)
+def test_a_typo_is_a_warning_that_says_what_was_meant(variable, hint):
+    assert list(misread({variable: "30"})) == [
+        (f"{variable} is ignored: there is no such option.", hint)
+    ]
+
+
+def test_no_variable_of_others_stops_a_command():
+    environ = PRODUCTION | KUBERNETES | {"OJS_AGQ_PORT": "tcp://10.0.0.2:6380"}
+    result = run("manage.py", "check", **environ, OJS_HEARTBEAT_TIMOUT="30")
+
+    assert result.returncode == 0, result.stderr
+    assert "OJS_HEARTBEAT_TIMOUT is ignored" in result.stderr
+    assert "OJS_AGQ_PORT is ignored" in result.stderr
+    assert "OJS_SERVICE_HOST" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "problem"),
+    [
+        ({"OJS_ALLOW_ANONYMOUS": "1"}, "serves everybody; it is refused outside DEBUG"),
+        ({"OJS_CONFORMANCE_MODE": "1"}, "refused outside DEBUG"),
+        ({"OJS_MAX_WAIT": "soon"}, "must be a number of seconds"),
+    ],
+)
+def test_a_server_refuses_what_every_command_refuses(variables, problem):
+    result = run("-c", "import ojs_project.wsgi", **PRODUCTION | variables)
+
+    assert result.returncode == 1
+    assert problem in result.stderr.splitlines()[-1]
+
+
+def test_a_server_warns_of_what_it_ignores():
+    result = run("-c", "import ojs_project.wsgi", **PRODUCTION, OJS_HEARTBEAT_TIMOUT="30")
+
+    assert result.returncode == 0, result.stderr
+    assert "OJS_HEARTBEAT_TIMOUT is ignored" in result.stderr

@@ -2,52 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
-from django.apps import apps
-from django.contrib import admin
-from django.contrib.admin.models import LogEntry
-from django.contrib.admin.utils import quote
 from django.contrib.auth.models import Group, User
 from django.core.management import call_command
 from django.db import transaction
 from django.test import Client
-from django.urls import get_resolver
-from django.urls.resolvers import RoutePattern
 
 from jobs.api.authentication import make_key
-from jobs.audit import of_shell
-from jobs.models import ApiKey, DeadJob, Job, OperatorAction, Queue, RateLimit, Workflow
-from tests.browser.walk import prepare
+from jobs.models import DeadJob, Job, Queue
+from tests.admin_walk import (
+    ACTIONS,
+    OURS,
+    SHOWS,
+    addresses,
+    chosen,
+    confirmation,
+    make_site,
+    snapshot,
+)
 from tests.database import alias, atomic
 from tests.ojs_client import MEDIA_TYPE
-from tests.operators import APPS, choose, forms
-from workers import drain
-from workers.models import FleetOperation, OperationStep, Worker
+from workers.models import FleetOperation
 
 pytestmark = pytest.mark.django_db
 
-OURS = [model for model in admin.site._registry if model._meta.app_label in APPS]
 METHODS = ("get", "head", "post", "put", "patch", "delete")
-OWN = ("admin/login/", "admin/logout/", "admin/password_change/")
-"""A user's own session and password."""
-NOT_ADDRESSES = {
-    "^ojs(?:/|\\Z)",
-    "^flare(?:/|\\Z)",
-    "admin/(?P<url>.*)$",
-    "admin/^(?P<app_label>auth|django_q|ojs_jobs|ojs_workers)/$",
-}
-"""Patterns for what is not there, and the list of an app's models."""
 
 
 @pytest.fixture
 def site() -> None:
-    """A row of everything, in every state that an action is about."""
-    prepare()
-    paused = drain.start(["web-9"], actor=of_shell())
-    drain.pause(paused.pk, actor=of_shell())
+    make_site()
 
 
 @pytest.fixture
@@ -58,59 +42,6 @@ def viewer(site: None) -> Client:
     client = Client(raise_request_exception=False)
     client.force_login(user)
     return client
-
-
-def snapshot() -> dict[str, Any]:
-    """Every row of ours, and of the admin's history and its users."""
-    models = [model for app in (*APPS, "auth") for model in apps.get_app_config(app).get_models()]
-    rows = {model: list(model.objects.order_by("pk").values()) for model in (*models, LogEntry)}
-    for key in rows[ApiKey]:
-        key["last_used_at"] = None  # of that, the server takes note by itself
-    return {str(model): found for model, found in rows.items()}
-
-
-def patterns(resolver: Any = None, before: str = "") -> Iterator[tuple[str, Any]]:
-    """Every pattern of the whole site: its text, and what Django knows of it."""
-    for pattern in (resolver or get_resolver()).url_patterns:
-        text = before + str(pattern.pattern)
-        if hasattr(pattern, "url_patterns"):
-            yield from patterns(pattern, text)
-        else:
-            yield text, pattern.pattern
-
-
-def addresses() -> Iterator[str]:
-    """An address for each pattern, of rows that are there."""
-    known = {
-        "job_id": Job.objects.filter(state="active").latest("pk").pk,
-        "worker_id": "web-4",
-        "type": "email.send",
-        "version": "2.0",
-        "workflow_id": Workflow.objects.get(name="etl").pk,
-        "key": RateLimit.objects.first(),
-        "action_id": OperatorAction.objects.latest("pk").pk,
-        "content_type_id": 1,
-        "id": 1,
-    }
-    named = {"queues": "mail", "cron": "daily-report", "job-specs": "email.send"}
-    rows = {model._meta.model_name: model._default_manager.first() for model in OURS}
-    for text, pattern in patterns():
-        if not isinstance(pattern, RoutePattern):
-            assert text in NOT_ADDRESSES, text
-            continue
-        if text.startswith(OWN):
-            continue
-        parts = text.split("/")
-        for place, part in enumerate(parts):
-            name = part.strip("<>").rpartition(":")[2] if part.startswith("<") else ""
-            if name == "name":
-                parts[place] = named[parts[place - 1]]
-            elif name == "object_id":
-                row = rows.get(parts[place - 1])
-                parts[place] = str(quote(row.pk)) if row else "1"
-            elif name:
-                parts[place] = str(getattr(known[name], "pk", known[name]))
-        yield "/" + "/".join(parts)
 
 
 def test_a_viewer_changes_nothing_at_any_address_by_any_method(viewer):
@@ -133,37 +64,21 @@ def test_a_viewer_changes_nothing_at_any_address_by_any_method(viewer):
     assert snapshot() == before
 
 
-ACTIONS = [
-    (model, action) for model in OURS for action in admin.site._registry[model].actions or ()
-]
-TYPED = {"max_unavailable": "1", "terminates": "terminate"}
-
-
-def targets(model: Any, action: str) -> list[Any]:
-    """Rows of which some will be changed."""
-    if model is Worker:
-        taken = OperationStep.objects.filter(is_open=True).values("worker_id")
-        return list(Worker.objects.exclude(pk__in=taken))
-    return list(model._default_manager.all()[:200])
-
-
 def test_what_an_administrator_confirms_a_viewer_cannot(viewer, admin_client):
     """The very form that does it, sent by both: first by the one who may not."""
     for model, action in ACTIONS:
-        name = f"{model._meta.app_label}_{model._meta.model_name}"
-        rows = targets(model, action)
-        question = choose(admin_client, name, action, *rows)
-        form = next(form for form in forms(question) if "confirmed" in form.fields).fields
-        form |= TYPED | {"typed": " ".join(str(row) for row in rows)}
-        url, before = question.request["PATH_INFO"], snapshot()
+        name = model._meta.label
+        asked = chosen(model, action)
+        url, form = confirmation(admin_client, model, action)
+        before = snapshot()
 
-        asked = {"action": action, "index": "0", "_selected_action": [row.pk for row in rows]}
         for sent in (asked, asked | {"select_across": "1"}, form):
             assert viewer.post(url, sent).status_code == 403, (name, action)
         assert snapshot() == before, (name, action)
 
         with atomic():
-            assert admin_client.post(url, form).status_code == 302, (name, action)
+            done = 200 if action in SHOWS else 302
+            assert admin_client.post(url, form).status_code == done, (name, action)
             assert snapshot() != before, f"{name}.{action} does nothing: then this proves nothing"
             transaction.set_rollback(True, using=alias())
 

@@ -16,7 +16,8 @@ class WorkersConfig(AppConfig):
     def ready(self) -> None:
         from jobs.labels import translate_labels
 
-        from . import finished_tasks, log  # noqa: F401 (they connect themselves)
+        # They connect themselves, and declare who may do what.
+        from . import access, conformance, finished_tasks, log  # noqa: F401
 
         translate_labels(self)
 

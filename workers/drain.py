@@ -58,6 +58,8 @@ def floors(text: str, queues: Collection[str], running: dict[str, int]) -> dict[
     found: dict[str, int] = {}
     for word in text.replace(",", " ").split():
         queue, equals, value = word.rpartition("=")
+        # It is read even where no queue is served, and its size asked of none.
+        amount(value, 0, "floor", up=True)
         for name in [queue] if equals else sorted(queues):
             found[name] = amount(value, running.get(name, 0), "floor", up=True)
     return found

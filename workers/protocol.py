@@ -23,7 +23,7 @@ from jobs.signals import send_on_commit
 
 from . import heartbeats, standing
 from .admission import own_jobs, settle_own
-from .claims import SessionClaim, WorkerExists, claimed
+from .claims import SessionClaim, WorkerExists, claimed, require_own
 from .heartbeats import Description, Heartbeat
 from .incarnations import same_process
 from .lifecycle import WorkerState
@@ -63,12 +63,15 @@ def register(
 
     Raises:
         WorkerExists: an active worker has the id, and the claim is not to it.
+        ForeignWorker: the id is another project's, or none's, and the key is of a project.
     """
     now = clock.now()
     with atomic():
         known = Worker.objects.filter(pk=worker_id).select_for_update().first()
+        if known is not None:
+            require_own(known, description.project)
         if claim is not None:
-            known = claimed(worker_id, known, claim)
+            known = claimed(worker_id, known, claim, description.project)
         fresh = description.given() | {
             "last_heartbeat_at": now,
             "registered_at": now,
@@ -79,7 +82,7 @@ def register(
         # Ranges that a registration leaves out are not in force any more.
         fresh.setdefault("job_versions", None)
         if known is None:
-            worker, _ = Worker.objects.update_or_create(pk=worker_id, defaults=fresh)
+            worker = _made(worker_id, fresh)
         else:
             if same_process(known, description, must_say=starts):
                 if known.state == WorkerState.TERMINATE:
@@ -99,6 +102,20 @@ def register(
             worker = Worker.objects.get(pk=worker_id)
         record([_started(worker)])
     send_on_commit(worker_registered, Worker, worker_id=worker_id, incarnation=worker.incarnation)
+    return worker
+
+
+def _made(worker_id: str, fresh: dict[str, Any]) -> Worker:
+    """Store a worker that was not there a moment ago.
+
+    Raises:
+        ForeignWorker: in that moment another project's took the id.
+    """
+    worker, created = Worker.objects.get_or_create(pk=worker_id, defaults=fresh)
+    if not created:
+        require_own(worker, fresh.get("project"))
+        Worker.objects.filter(pk=worker_id).update(**fresh)
+        worker.refresh_from_db()
     return worker
 
 
@@ -205,7 +222,9 @@ def _meet(heartbeat: Heartbeat) -> bool:
             known.state != WorkerState.TERMINATED or _came_late(known, heartbeat)
         ):
             return False
-        worker, _ = Worker.objects.update_or_create(pk=heartbeat.worker_id, defaults=fresh)
+        if known is not None:
+            require_own(known, fresh.get("project"))
+        worker = _made(heartbeat.worker_id, fresh)
         record([_started(worker)])
     if known is not None:
         send_on_commit(worker_returned, Worker, worker_id=worker.worker_id)
@@ -248,16 +267,20 @@ def fetch(
     types: Sequence[str] | None = None,
     visibility_timeout: timedelta | None = None,
     project: str = "",
+    registered: bool = False,
 ) -> list[ClaimedJob]:
     """Claim jobs for a worker (§6); see `engine.claim`.
 
     Nothing for a worker that is, or was told to be, quiet or terminating (§6.6), that was
     declared dead and has not been heard since, or that already runs all it can (§8.2).
 
+    Args:
+        registered: nothing for a worker that never registered either (AGQ §6).
+
     Raises:
         InvalidRequest: no queue is named.
     """
-    asked = _asked(queues, project, worker_id, count, types, visibility_timeout)
+    asked = _asked(queues, project, worker_id, count, types, visibility_timeout, registered)
     return engine.claim(queues, **asked)
 
 
@@ -268,6 +291,7 @@ def _asked(
     count: int = 1,
     types: Sequence[str] | None = None,
     visibility_timeout: timedelta | None = None,
+    registered: bool = False,
 ) -> dict[str, Any]:
     """What the engine is asked for by a worker as it stands."""
     if not queues:
@@ -282,7 +306,7 @@ def _asked(
         "visibility_timeout": visibility_timeout,
         "project": project,
         "count": count,
-        "gate": standing.GATE,
+        "gate": standing.REGISTERED if registered else standing.GATE,
     }
     return asked
 

@@ -20,6 +20,7 @@ from django.db.models import Case, Exists, F, Max, OuterRef, Q, When
 from django.db.models.functions import Now
 
 from jobs import clock, engine, rollup
+from jobs.access import refusals
 from jobs.conf import ojs_settings
 from jobs.database import atomic, connection
 from jobs.events import record, worker_event
@@ -88,8 +89,11 @@ def reclaim_orphans() -> int:
             .order_by("pk")
             .select_for_update(skip_locked=skip)
         )
-        ids = list(gone.values_list("pk", flat=True)[:BATCH_SIZE])
-        return engine.reclaim(held.filter(reserved_by__in=ids), engine.WORKER_DEATH) if ids else 0
+        dead: list[Any] = list(gone.annotate(now=Now())[:BATCH_SIZE])
+        if not dead:
+            return 0
+        silent = {worker.pk: worker.silence_at(worker.now) for worker in dead}
+        return engine.reclaim(held.filter(reserved_by__in=silent), engine.WORKER_DEATH, silent)
 
 
 def expire_reservations() -> int:
@@ -153,6 +157,7 @@ SWEEPS = (
     Chore("old-results", engine.prune_results, "results deleted", timedelta(minutes=1)),
     Chore("old-workflows", engine.prune_workflows, "workflows deleted", timedelta(minutes=1)),
     Chore("old-events", engine.prune_events, "events deleted", timedelta(minutes=1)),
+    Chore("old-refusals", refusals.prune, "refusals forgotten", timedelta(minutes=1)),
     Chore("tallies", tallies.count, "outcomes counted", timedelta(seconds=5)),
     Chore("old-directives", fleet.prune_directives, "directives forgotten", timedelta(minutes=1)),
     Chore("old-workers", prune_workers, "workers forgotten", timedelta(minutes=1)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from django.db.models.functions import Now
 
@@ -57,8 +58,10 @@ def remove(worker_id: str, *, actor: Actor, reason: str = "") -> Removal:
                 state=worker.state,
             )
         held, count = Job.objects.held_by(worker_id), 0
+        dead: Any = Worker.objects.annotate(now=Now()).get(pk=worker_id)
+        silent = {worker_id: dead.silence_at(dead.now)}
         for _ in range(BATCHES):
-            batch = engine.reclaim(held, engine.WORKER_DEATH)
+            batch = engine.reclaim(held, engine.WORKER_DEATH, silent)
             count += batch
             if not batch:
                 break

@@ -7,6 +7,8 @@ like one that declared nothing.
 
 from __future__ import annotations
 
+from functools import partial
+
 from jobs.engine import Admission, Gate
 from jobs.models import Job
 
@@ -14,9 +16,11 @@ from .abilities import ITSELF, able
 from .models import Worker
 
 
-def look(worker_id: str) -> Admission:
-    """Say it of a worker; `GATE` does in one statement."""
+def look(worker_id: str, *, registered: bool = False) -> Admission:
+    """Say it of a worker; `GATE` and `REGISTERED` do in one statement."""
     worker = Worker.objects.filter(pk=worker_id).first() if worker_id else None
+    if registered and (worker is None or worker.registered_at is None):
+        return Admission(0, (), {})
     if worker is None:
         return Admission(None, able(worker_id, [], []), {})
     words = able(worker_id, worker.labels, worker.capabilities)
@@ -31,9 +35,8 @@ def look(worker_id: str) -> Admission:
 
 # The condition is `may_fetch`, and `able` what `abilities` says: words like `worker:…` are not a
 # worker's to say of itself.
-GATE = Gate(
-    f"""
-        SELECT CASE WHEN worker.worker_id IS NULL THEN NULL
+SQL = """
+        SELECT CASE WHEN {unknown}
                     WHEN NOT (worker.state = 'running' AND worker.directive IN ('', 'running')
                               OR worker.state = 'quiet' AND worker.directive = 'running') THEN 0
                     WHEN worker.concurrency IS NULL THEN NULL
@@ -45,10 +48,14 @@ GATE = Gate(
                CASE WHEN me.id = '' THEN '[]' ELSE (
                     SELECT coalesce(jsonb_agg(word), '[]')
                       FROM jsonb_array_elements_text(worker.labels || worker.capabilities) AS word
-                     WHERE NOT starts_with(word, '{ITSELF}')) || to_jsonb('{ITSELF}' || me.id)
+                     WHERE NOT starts_with(word, '{itself}')) || to_jsonb('{itself}' || me.id)
                     END AS able,
                nullif(worker.job_versions, '{{}}') AS versions
           FROM (SELECT %(worker_id)s::varchar(255) AS id) AS me
-     LEFT JOIN ojs_workers_worker AS worker ON worker.worker_id = me.id""",
-    look,
+     LEFT JOIN ojs_workers_worker AS worker ON worker.worker_id = me.id"""
+GATE = Gate(SQL.format(unknown="worker.worker_id IS NULL THEN NULL", itself=ITSELF), look)
+REGISTERED = Gate(
+    SQL.format(unknown="worker.registered_at IS NULL THEN 0", itself=ITSELF),
+    partial(look, registered=True),
 )
+"""Where a worker must register before it is given anything (AGQ §6)."""

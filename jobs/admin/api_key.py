@@ -1,12 +1,17 @@
-"""API keys: make one, see it once, revoke it. What is stored cannot be turned back into a key."""
+"""API keys: make one, see it once, give it a new secret, revoke it.
+
+What is stored cannot be turned back into a key.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
 from django.utils.safestring import SafeString
@@ -14,13 +19,15 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import clock
-from ..api.authentication import forget_keys, make_key
+from ..api.authentication import NotRotated, forget_keys, make_key, rotate_key
 from ..audit import of_request, record_action
 from ..database import atomic
 from ..models import ApiKey, Scope
 from . import display
 from .base import OJSModelAdmin, may
-from .confirm import Answer, Question, ask, say, trace
+from .confirm import Answer, Question, ReasonForm, ask, back, say, trace
+
+GRANTED = ("name", "scopes", "project", "worker_id", "label")
 
 
 class ApiKeyForm(forms.ModelForm):
@@ -33,7 +40,37 @@ class ApiKeyForm(forms.ModelForm):
 
     class Meta:
         model = ApiKey
-        fields: ClassVar[list[str]] = ["name", "scopes", "project", "worker_id", "label"]
+        fields: ClassVar[list[str]] = [*GRANTED, "expires_at"]
+
+    def clean_expires_at(self) -> datetime | None:
+        date: datetime | None = self.cleaned_data["expires_at"]
+        # One that exists may be ended so: its date is what its clients are told.
+        if self.instance.pk is None and date is not None and date <= clock.now():
+            raise ValidationError(gettext("This has passed already."))
+        return date
+
+
+class RotationForm(ReasonForm):
+    overlap = forms.TypedChoiceField(
+        label=_("The present secret works for"),
+        choices=[
+            ("0", _("no longer: it has leaked")),
+            ("1", _("1 hour")),
+            ("24", _("24 hours")),
+            ("168", _("7 days")),
+            ("720", _("30 days")),
+        ],
+        initial="24",
+        coerce=lambda hours: timedelta(hours=int(hours)),
+        help_text=_("So long, clients may change over to the new one."),
+    )
+    end_earlier = forms.BooleanField(
+        label=_("End the secret before it now"),
+        required=False,
+        help_text=_("Where the last rotation is not over: a key has two secrets at most."),
+    )
+
+    field_order = ("overlap", "end_earlier", "reason")
 
 
 class UsableFilter(admin.SimpleListFilter):
@@ -41,12 +78,18 @@ class UsableFilter(admin.SimpleListFilter):
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
-        return (("usable", _("usable")), ("revoked", _("revoked")))
+        return (
+            ("usable", _("usable")),
+            ("expiring", _("expires within 14 days")),
+            ("in_rotation", _("has two secrets")),
+            ("expired", _("expired")),
+            ("revoked", _("revoked")),
+        )
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        if self.value() is None:
+        if self.value() not in dict(self.lookup_choices):
             return queryset
-        return queryset.filter(revoked_at__isnull=self.value() == "usable")
+        return getattr(queryset, str(self.value()))()
 
 
 @admin.register(ApiKey)
@@ -60,23 +103,36 @@ class ApiKeyAdmin(OJSModelAdmin):
         "project",
         "worker_id",
         "label",
+        "expires",
         "used",
+        "used_by",
         "created",
     )
-    list_filter = (UsableFilter,)
-    search_fields = ("name", "prefix", "project", "worker_id")
+    list_filter = (UsableFilter, "last_used_protocol")
+    search_fields = ("name", "prefix", "previous_prefix", "project", "worker_id")
     ordering = ("name", "id")
-    actions = ("revoke",)
-    buttons: ClassVar[dict[str, Any]] = {"revoke": _("Revoke")}
-    readonly_fields = ("beginning", "state", "used", "created")
+    actions = ("rotate", "revoke")
+    buttons: ClassVar[dict[str, Any]] = {"rotate": _("New secret"), "revoke": _("Revoke")}
+    readonly_fields = (
+        "beginning",
+        "state",
+        "used",
+        "used_by",
+        "created",
+        "rotated",
+        "earlier",
+        "earlier_until",
+        "earlier_used",
+    )
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        sections: list[Any] = [
-            (None, {"fields": ("name", "scopes", "project", "worker_id", "label")})
-        ]
+        sections: list[Any] = [(None, {"fields": (*GRANTED, "expires_at")})]
         if obj is not None:
-            known = ("beginning", "state", "used", "created")
+            known = ("beginning", "state", "used", "used_by", "created")
             sections.append((_("Use"), {"fields": known}))
+        if obj is not None and obj.rotated_at is not None:
+            rotation = ("rotated", "earlier", "earlier_until", "earlier_used")
+            sections.append((_("The secret before"), {"fields": rotation}))
         return sections
 
     has_manage_permission = may("ojs_jobs.manage_keys")
@@ -93,7 +149,9 @@ class ApiKeyAdmin(OJSModelAdmin):
         return super().render_change_form(request, context, *args, **kwargs)
 
     def allowed(self, obj: Any) -> Collection[str]:
-        return ("revoke",) if obj.is_usable else ()
+        if obj.revoked_at is not None:
+            return ()
+        return ("rotate", "revoke") if obj.is_usable else ("revoke",)
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         if change:
@@ -110,6 +168,10 @@ class ApiKeyAdmin(OJSModelAdmin):
             self._record(request, obj, {"made": obj.name})
 
     def _record(self, request: HttpRequest, key: ApiKey, what: dict[str, Any]) -> None:
+        what = {
+            name: value.isoformat() if isinstance(value, datetime) else value
+            for name, value in what.items()
+        }
         # The form's own history entry tells the rest.
         record_action(
             of_request(request),
@@ -121,7 +183,12 @@ class ApiKeyAdmin(OJSModelAdmin):
         )
 
     def response_add(self, request: HttpRequest, obj: Any, post_url_continue: Any = None) -> Any:
-        """Show the key: in this answer and nowhere else, not in a message that a cookie carries."""
+        title = gettext("The key “%(name)s” was made") % {"name": obj.name}
+        return self._show(request, obj, obj.fresh_key, title)
+
+    def _show(self, request: HttpRequest, obj: Any, key: str, title: str, note: str = "") -> Any:
+        """Show a key: in this answer and nowhere else, not in a message that a cookie carries."""
+        request.current_app = self.admin_site.name
         return TemplateResponse(
             request,
             "admin/ojs/api_key_made.html",
@@ -129,8 +196,9 @@ class ApiKeyAdmin(OJSModelAdmin):
                 **self.admin_site.each_context(request),
                 "opts": self.opts,
                 "media": self.media,
-                "title": gettext("The key “%(name)s” was made") % {"name": obj.name},
-                "key": obj.fresh_key,
+                "title": title,
+                "note": note,
+                "key": key,
                 "original": obj,
             },
         )
@@ -141,9 +209,36 @@ class ApiKeyAdmin(OJSModelAdmin):
 
     @admin.display(description=_("state"))
     def state(self, key: ApiKey) -> SafeString:
-        if key.is_usable:
-            return display.chip("active", gettext("usable"))
-        return display.chip("discarded", gettext("revoked"))
+        if key.revoked_at is not None:
+            return display.chip("discarded", gettext("revoked"))
+        if key.is_expired:
+            return display.chip("discarded", gettext("expired"))
+        if key.is_expiring:
+            return display.chip("retryable", gettext("expires soon"))
+        return display.chip("active", gettext("usable"))
+
+    @admin.display(description=_("expires"), ordering="expires_at")
+    def expires(self, key: ApiKey) -> str | SafeString:
+        return display.when(key.expires_at)
+
+    @admin.display(description=_("made anew"))
+    def rotated(self, key: ApiKey) -> str | SafeString:
+        return display.moment(key.rotated_at)
+
+    @admin.display(description=_("begins with"))
+    def earlier(self, key: ApiKey) -> SafeString:
+        return display.code(f"{key.previous_prefix}…")
+
+    @admin.display(description=_("works until"))
+    def earlier_until(self, key: ApiKey) -> str | SafeString:
+        return display.moment(key.previous_until)
+
+    @admin.display(description=_("last used"))
+    def earlier_used(self, key: ApiKey) -> str | SafeString:
+        """Who has not changed over yet."""
+        if key.previous_used_at is None:
+            return gettext("never since the new one was made")
+        return display.moment(key.previous_used_at)
 
     @admin.display(description=_("scopes"))
     def scope_list(self, key: ApiKey) -> str | SafeString:
@@ -153,9 +248,51 @@ class ApiKeyAdmin(OJSModelAdmin):
     def used(self, key: ApiKey) -> str | SafeString:
         return display.when(key.last_used_at) if key.last_used_at else gettext("never")
 
+    @admin.display(description=_("by"), ordering="last_used_address")
+    def used_by(self, key: ApiKey) -> str:
+        """Address and protocol of its last use."""
+        protocol = key.get_last_used_protocol_display()
+        return f"{key.last_used_address} ({protocol})" if protocol else key.last_used_address
+
     @admin.display(description=_("made"), ordering="created_at")
     def created(self, key: ApiKey) -> str | SafeString:
         return display.when(key.created_at)
+
+    @admin.action(description=_("Give the selected key a new secret"), permissions=["manage"])
+    def rotate(self, request: HttpRequest, queryset: Any) -> Any:
+        answer = ask(self, request, queryset, ROTATE)
+        if not isinstance(answer, Answer):
+            return answer
+        (key, *_others) = answer.objects
+        try:
+            with atomic():
+                secret = rotate_key(
+                    key, overlap=answer.data["overlap"], end_earlier=answer.data["end_earlier"]
+                )
+                key.refresh_from_db()
+                until = key.previous_until
+                selection = {"rotated": key.name, "earlier_until": until.isoformat()}
+                trace(
+                    request,
+                    "manage_keys",
+                    [key],
+                    answer,
+                    selection=answer.selection | selection,
+                    message=gettext("A new secret was made."),
+                )
+        except NotRotated as problem:
+            self.message_user(request, problem.message, messages.ERROR)
+            return back(request)
+        title = gettext("The key “%(name)s” has a new secret") % {"name": key.name}
+        note = gettext("The one before, %(prefix)s…, works until %(until)s.") % {
+            "prefix": key.previous_prefix,
+            "until": display.absolute(until),
+        }
+        if not answer.data["overlap"]:
+            note = gettext("The one before, %(prefix)s…, works no more.") % {
+                "prefix": key.previous_prefix
+            }
+        return self._show(request, key, secret, title, note)
 
     @admin.action(description=_("Revoke selected keys"), permissions=["manage"])
     def revoke(self, request: HttpRequest, queryset: Any) -> Any:
@@ -172,6 +309,18 @@ class ApiKeyAdmin(OJSModelAdmin):
         return say(self, request, done, text % {"count": done}, len(answer.objects))
 
 
+ROTATE = Question(
+    action="rotate",
+    title=_("New secret of an API key"),
+    consequence=_(
+        "The new secret is shown once, on the next page. The key keeps its name, scopes and "
+        "bindings; its present secret works beside the new one for as long as you say, so that "
+        "its clients can change over one after the other."
+    ),
+    button=_("Make a new secret"),
+    form_class=RotationForm,
+    most=1,
+)
 REVOKE = Question(
     action="revoke",
     title=_("Revoke API keys"),

@@ -23,7 +23,7 @@ from ..identifiers import parse_uuid
 from ..models import Job
 from ..projects import give
 from ..redaction import may_see, redact
-from ..validation import SYSTEM_MANAGED, NewJob, new_job
+from ..validation import CLASS_PATTERN, SYSTEM_MANAGED, NewJob, new_job
 from . import display
 
 LEFT_OUT = SYSTEM_MANAGED | {"id", "scheduled_at", "expires_at", "unique"}
@@ -117,7 +117,7 @@ def _enqueue(request: HttpRequest, job: Job, original: Any, form: CopyForm) -> N
     if form.cleaned_data["delay_until"]:
         document["delay_until"] = form.cleaned_data["delay_until"].strip()
     try:
-        made = new_job(document, clock.now())
+        made = new_job(document, clock.now(), type_pattern=CLASS_PATTERN)
         made.parent_results = job.parent_results
         give([made], job.project)
         with atomic():

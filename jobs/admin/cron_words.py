@@ -139,6 +139,20 @@ def _of_month(clock: WallClock) -> Iterator[str]:
             yield text % {"numbers": numbers}
     for day in sorted(clock.nearest):
         yield _("on the working day nearest to day %(day)s of the month") % {"day": day}
+    for count in sorted(clock.nearest_before_last):
+        text = ngettext(
+            "on the working day nearest to the day before the last day of the month",
+            "on the working day nearest to %(count)s days before the last day of the month",
+            count,
+        )
+        yield text % {"count": count}
+    for count in sorted(clock.before_last):
+        text = ngettext(
+            "on the day before the last day of the month",
+            "%(count)s days before the last day of the month",
+            count,
+        )
+        yield text % {"count": count}
     if clock.LAST in clock.days:
         yield _("on the last day of the month")
     if clock.LAST_WEEKDAY in clock.days:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
 from django.contrib import admin
+from django.contrib.admin.utils import unquote
 from django.db.models import QuerySet
 from django.db.models.functions import Left
 from django.http import HttpRequest
@@ -14,6 +15,7 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext_lazy as _
 
+from ..identifiers import parse_uuid
 from ..models import DeadJob, Job, JobError
 from ..redaction import redact_prose
 from . import display
@@ -76,7 +78,12 @@ class DeadJobAdmin(JobPages):
 
     def history_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
         """A job has one history, wherever it is listed."""
-        return JobAdmin(Job, self.admin_site).history_view(request, object_id, *args, **kwargs)
+        pages: Any = JobAdmin(Job, self.admin_site)
+        dead = self.get_queryset(request).filter(pk=parse_uuid(unquote(object_id)))
+        if self.has_view_or_change_permission(request) and dead.exists():
+            # Who sees it in the dead letter sees its history there.
+            pages.has_view_permission = lambda request, obj=None: True
+        return pages.history_view(request, object_id, *args, **kwargs)
 
     @admin.action(description=_("Retry selected jobs"), permissions=["retry"])
     def retry(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:

@@ -10,6 +10,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
+from ..models.audit import REFUSED
 from ..permissions import APPS
 
 VERBS = {
@@ -42,6 +43,7 @@ VERBS = {
     "register_spec": _("registered or withdrew job specs"),
     "manage_keys": _("managed API keys"),
     "maintenance": _("switched maintenance mode"),
+    REFUSED: _("was refused (401, 403)"),
 }
 
 

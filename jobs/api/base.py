@@ -17,7 +17,8 @@ from django.views.decorators.csrf import csrf_exempt
 from rest_framework import exceptions
 from rest_framework.viewsets import ViewSet
 
-from .. import projects
+from .. import access, projects
+from ..access import Binding, Command, refusals
 from ..errors import (
     BatchTooLarge,
     BodyTooLarge,
@@ -41,7 +42,9 @@ from ..errors import (
     UnsupportedCompression,
     WaitTimeout,
 )
+from ..http.hosts import check_host
 from ..identifiers import parse_uuid, uuid7
+from ..models import Protocol
 from . import dialects
 from .authentication import ApiKeyAuthentication, Caller
 from .body import read_object
@@ -55,7 +58,6 @@ SPEC_VERSION = "1.0"
 OUR_VERSION = re.compile(r"1(\.[0-9]{1,9}){0,2}(-rc\.[0-9]{1,9})?")
 """Any minor version of our major one: a newer one only adds (OJS HTTP §3.3)."""
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
-READS = ("GET", "HEAD")
 DOCUMENTATION = "https://openjobspec.org/errors/"
 
 STATUS: dict[type[OJSError], int] = {
@@ -84,7 +86,7 @@ ERROR_TYPES: dict[type[OJSError], str] = {InvalidRetryPolicyRequest: "validation
 
 
 class OJSViewSet(ViewSet):
-    """A viewset of the OJS HTTP binding. Each action says which scope it needs."""
+    """A viewset of the OJS HTTP binding. Who may use its actions is declared in `jobs.access`."""
 
     authentication_classes: Any = [ApiKeyAuthentication]
     permission_classes: Any = []
@@ -97,15 +99,25 @@ class OJSViewSet(ViewSet):
     # No OPTIONS: DRF would describe its classes to anybody.
     http_method_names: Any = ["get", "head", "post", "put", "patch", "delete"]
 
-    scopes: ClassVar[dict[str, str]] = {}
-    """Action → scope; an action that is not named here is open to everybody."""
-    about_everybody: ClassVar[frozenset[str]] = frozenset()
-    """Actions on what all projects share: nothing for the key of one of them."""
+    protocol: ClassVar[str] = Protocol.OJS
+    """What its clients speak, for the record of a key's last use."""
+    binding: ClassVar[Binding] = Binding.OJS
+    resource: ClassVar[str] = ""
+    """What its actions are about; `resource.action` is the name of a command in the table."""
+    commands: ClassVar[dict[str, Command | None]] = {}
+    """Action → what the table says of it: looked up with the URLs, not for each request."""
+    command: Command | None = None
+    """What is asked for by the request."""
 
     @classmethod
     def as_view(cls, actions: Any = None, **initkwargs: Any) -> Any:
         if "get" in actions:
             actions = {"head": actions["get"], **actions}
+        # Its own: a subclass has another binding, or is about something else.
+        cls.commands = cls.__dict__.get("commands", {}) | {
+            action: access.find(cls.binding, f"{cls.resource}.{action}")
+            for action in actions.values()
+        }
         # The engine has its own transactions. Inside a host's ATOMIC_REQUESTS the record of a
         # refused finish would be rolled back with the refusal.
         return transaction.non_atomic_requests(super().as_view(actions, **initkwargs))
@@ -131,6 +143,7 @@ class OJSViewSet(ViewSet):
                 raise exceptions.MethodNotAllowed(request.method)
             response = getattr(self, self.action)(request, *args, **kwargs)
         except Exception as problem:
+            self._note_refusal(problem)
             response = self.get_exception_handler()(problem, {"view": self, "request": request})
         return self.finalize_response(request, response, *args, **kwargs)
 
@@ -140,25 +153,32 @@ class OJSViewSet(ViewSet):
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         """Hold the request to what every endpoint asks; there is nothing to negotiate."""
+        check_host(request)
         check_version(request.META)
         check_url(request)
-        scope = self.scope
-        if scope:
-            self.caller.require(scope, reads=request.method in READS)
-        if self.action in self.about_everybody:
-            self.caller.require_no_project()
-        if "job_id" in kwargs and self.caller.project:
-            self.require_own(kwargs["job_id"])
+        if not self.action:
+            return
+        command = self.command = self.commands.get(self.action)
+        if command is not None and command.is_open:
+            return
+        caller = self.caller
+        access.authorize(caller, command)
+        if caller.project:
+            self.confine(**kwargs)
 
-    @property
-    def scope(self) -> str:
-        """What the key of this request must be made for; empty where anybody may."""
-        return self.scopes.get(self.action or "", "")
+    def confine(self, **named: Any) -> None:
+        """Hold the key of a project to what is its own of the things that the URL names.
+
+        Raises:
+            NotFound: another project's do not exist for it. Every URL with a job id is asked.
+        """
+        if "job_id" in named:
+            self.require_own(named["job_id"])
 
     def require_own(self, job_id: str) -> None:
         """
         Raises:
-            JobNotFound: the caller's project has no such job. Every URL with a job id is asked.
+            JobNotFound: the caller's project has no such job.
         """
         parsed = parse_uuid(job_id)
         if parsed is not None:
@@ -166,7 +186,24 @@ class OJSViewSet(ViewSet):
 
     @cached_property
     def caller(self) -> Caller:
-        return AUTHENTICATION.authenticate(self.request)[0]
+        return AUTHENTICATION.authenticate(self.request, self.protocol)[0]
+
+    @property
+    def is_redacted(self) -> bool:
+        """Whether arguments, results and errors are hidden from this caller here."""
+        return access.is_redacted(self.command, self.caller)
+
+    def _note_refusal(self, problem: Exception) -> None:
+        if isinstance(problem, refusals.AUDITED):
+            # Asking for it again would only be refused again.
+            caller = self.__dict__.get("caller")
+            refusals.note(
+                problem,
+                protocol=self.protocol,
+                address=self.request.META.get("REMOTE_ADDR") or "",
+                key=caller.name if caller else "",
+                call=refusals.call_of(self.request.method, self.request.path),
+            )
 
     def get_exception_handler(self) -> Callable[..., Response]:
         return answer_error

@@ -14,6 +14,7 @@ import orjson
 
 from ..conf import ojs_settings
 from ..errors import BodyTooLarge, InvalidPayload, InvalidRequest, UnsupportedCompression
+from ..http.origins import check_type
 from ..validation import LARGEST_INTEGER
 from .dialects import MEDIA_TYPE
 
@@ -36,7 +37,7 @@ def read_object(request: Any) -> dict[str, Any] | None:
 
     Raises:
         InvalidPayload: it is no JSON object we can keep.
-        InvalidRequest: its media type is not ours.
+        InvalidRequest: its media type is not ours, or it has none and comes without a key.
         BodyTooLarge: it exceeds `MAX_BODY_SIZE`.
         UnsupportedCompression: it is compressed, and not by gzip.
     """
@@ -44,7 +45,9 @@ def read_object(request: Any) -> dict[str, Any] | None:
     if not body.strip():
         return None
     content_type = request.META.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
-    if content_type and content_type not in MEDIA_TYPES:
+    if not content_type:
+        check_type(request)
+    elif content_type not in MEDIA_TYPES:
         raise InvalidRequest(
             f"Content type {content_type!r} is not supported; send {MEDIA_TYPE}.",
             received=content_type,

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any
 
 import orjson
 from django.db import transaction
@@ -26,7 +26,7 @@ from ..errors import (
 )
 from ..events import bulk_event, record
 from ..fields import array, boolean, missing, refuse, text
-from ..models import BulkRequest, Scope
+from ..models import BulkRequest
 from ..projects import give
 from ..validation import NewJob, new_job
 from .base import OJSViewSet, Response, error_document, request_id
@@ -42,12 +42,7 @@ ONE_BY_ONE = (DuplicateJob, QueueFull, QueueClosed, JobTypeNotAllowed)
 class BulkViewSet(OJSViewSet):
     """`/ojs/v1/jobs/bulk`"""
 
-    scopes: ClassVar[dict[str, str]] = {
-        "enqueue": Scope.PRODUCE,
-        "cancel": Scope.PRODUCE,
-        "retry": Scope.OPERATE,
-        "delete_finished": Scope.OPERATE,
-    }
+    resource = "bulk"
 
     def enqueue(self, request: Any) -> Response:
         """Enqueue many: `atomic`, or each by itself and all that can be (§5)."""

@@ -7,7 +7,7 @@ the HTTP binding refused. A site registers its schedules at every start, so it i
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from .. import clock, engine, fields
 from ..audit import of_caller, record_action
@@ -15,7 +15,7 @@ from ..cron_requests import new_cron_job
 from ..database import atomic
 from ..errors import InvalidRequest, NotFound
 from ..fields import missing
-from ..models import CronJob, CronRun, Scope
+from ..models import CronJob, CronRun
 from ..projects import own
 from ..timestamps import format_timestamp
 from .base import OJSViewSet, Response
@@ -62,25 +62,16 @@ def reply(cron: CronJob, **more: Any) -> dict[str, Any]:
 class CronViewSet(OJSViewSet):
     """`/ojs/v1/cron`"""
 
-    scopes: ClassVar[dict[str, str]] = {
-        "list": Scope.PRODUCE,
-        "retrieve": Scope.PRODUCE,
-        "history": Scope.PRODUCE,
-        "create": Scope.PRODUCE,
-        "destroy": Scope.PRODUCE,
-        "update": Scope.PRODUCE,
-        "pause": Scope.PRODUCE,
-        "resume": Scope.PRODUCE,
-        "trigger": Scope.PRODUCE,
-    }
+    resource = "cron"
 
-    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
-        super().initial(request, *args, **kwargs)
-        name = kwargs.get("name")
-        if name is None or not self.caller.project:
-            return
+    def confine(self, **named: Any) -> None:
+        """
+        Raises:
+            NotFound: the caller's project has no such cron job.
+        """
+        name = named.get("name")
         # A cron job's project is for good: looking first is no race.
-        if not own(CronJob.objects.filter(pk=name), self.caller.project).exists():
+        if name and not own(CronJob.objects.filter(pk=name), self.caller.project).exists():
             raise _unknown(name)
 
     def list(self, request: Any) -> Response:

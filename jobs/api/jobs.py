@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 from uuid import UUID
 
 from .. import clock, engine
@@ -16,7 +16,7 @@ from ..errors import JobNotFound, QueueFull
 from ..fields import array, integer, missing, refuse
 from ..identifiers import parse_uuid
 from ..lifecycle import TERMINAL, State
-from ..models import Job, ProgressReport, Scope
+from ..models import Job, ProgressReport
 from ..projects import give
 from ..timestamps import format_timestamp
 from ..validation import PRIORITIES, NewJob, new_job, read_args
@@ -46,9 +46,13 @@ def errors_of(job: Job) -> list[dict[str, Any]]:
 
 
 def result_metadata(job: Job) -> dict[str, Any]:
-    """When the result was stored, until when it stays, and its size (§6.2)."""
+    """When the result was stored, until when it stays, and its size (§6.2).
+
+    Of a job that was discarded without one, nothing was stored.
+    """
     expires_at = result_expires_at(job)
-    if job.finished_at is None or expires_at is None:
+    has_one = job.state == State.COMPLETED or job.result is not None
+    if not has_one or job.finished_at is None or expires_at is None:
         return {}
     known: dict[str, Any] = {
         "result_stored_at": format_timestamp(job.finished_at),
@@ -155,11 +159,7 @@ def enqueue_or_wait(request: Any, new: Sequence[NewJob]) -> Sequence[NewJob]:
 class JobViewSet(OJSViewSet):
     """`/ojs/v1/jobs`"""
 
-    scopes: ClassVar[dict[str, str]] = {
-        **dict.fromkeys(
-            ("create", "batch", "retrieve", "cancel", "activate", "prioritize"), Scope.PRODUCE
-        ),
-    }
+    resource = "jobs"
 
     def create(self, request: Any) -> Response:
         """PUSH: enqueue one job (OJS HTTP §9.1)."""

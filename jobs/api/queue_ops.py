@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django.db.models import Count
 
@@ -13,7 +13,7 @@ from ..engine.queue_policy import DEFAULT
 from ..errors import NotFound
 from ..fields import missing, refuse
 from ..lifecycle import State
-from ..models import Job, Queue, Scope
+from ..models import Job, Queue
 from ..projects import own
 from ..timestamps import format_timestamp
 from ..validation import QUEUE_LENGTH, QUEUE_PATTERN
@@ -27,19 +27,7 @@ STRATEGIES = ("reject", "discard", "move")
 class QueueOperationsViewSet(OJSViewSet):
     """`/ojs/v1/queues/{name}` and `/ojs/v1/admin/queues/{name}`"""
 
-    scopes: ClassVar[dict[str, str]] = {
-        "retrieve": Scope.PRODUCE,
-        "stats": Scope.PRODUCE,
-        "configuration": Scope.PRODUCE,
-        "priorities": Scope.PRODUCE,
-        "pause": Scope.OPERATE,
-        "resume": Scope.OPERATE,
-        "configure": Scope.OPERATE,
-        "limit": Scope.OPERATE,
-        "purge": Scope.OPERATE,
-        "destroy": Scope.OPERATE,
-    }
-    about_everybody = frozenset({"pause", "resume", "configure", "limit", "destroy"})
+    resource = "queues"
 
     def retrieve(self, request: Any, name: str) -> Response:
         """A queue, its configuration and how deep it is (queue configuration §9.3)."""

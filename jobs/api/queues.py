@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 from uuid import UUID
 
 from django.db.models import Q
@@ -13,8 +13,9 @@ from ..database import atomic
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope
 from ..errors import Unsupported
 from ..identifiers import parse_uuid
-from ..models import DeadJob, Job, JobError, Queue, Scope
+from ..models import DeadJob, Job, JobError, Queue
 from ..projects import own
+from ..redaction import redact_job
 from ..timestamps import format_timestamp, parse_timestamp
 from ..validation import QUEUE_LENGTH, QUEUE_PATTERN
 from .base import OJSViewSet, Response
@@ -33,8 +34,7 @@ LOOKED_AT = 2000
 class QueueViewSet(OJSViewSet):
     """`/ojs/v1/queues`"""
 
-    scopes: ClassVar[dict[str, str]] = {"list": Scope.PRODUCE, "create": Scope.OPERATE}
-    about_everybody = frozenset({"create"})
+    resource = "queues"
 
     def create(self, request: Any) -> Response:
         """Make a queue before its first job (queue configuration §9.2)."""
@@ -92,15 +92,13 @@ def full_document(queue: Queue) -> dict[str, Any]:
 class DeadLetterViewSet(OJSViewSet):
     """`/ojs/v1/dead-letter`: the discarded jobs, as a view (OJS HTTP §12)."""
 
-    scopes: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("retrieve", "retry", "destroy"), Scope.OPERATE
-    )
+    resource = "dead-letter"
 
     def retrieve(self, request: Any, job_id: str) -> Response:
         job = DeadJob.objects.filter(pk=parse_id(job_id)).first()
         if job is None:
             raise engine.not_dead(job_id)
-        return Response(job_reply(request.META, full_envelope(job)))
+        return Response(job_reply(request.META, self._shown(full_envelope(job))))
 
     def retry(self, request: Any, job_id: str) -> Response:
         """Enqueue it again with fresh attempts (OJS HTTP §12.2)."""
@@ -112,7 +110,8 @@ class DeadLetterViewSet(OJSViewSet):
         with atomic():
             job = engine.retry_one(parse_id(job_id))
             record_action(of_caller(self.caller, request), "retry_job", [job])
-        document = full_envelope(job) | {"re_enqueued_at": format_timestamp(job.enqueued_at)}
+        document = self._shown(full_envelope(job))
+        document |= {"re_enqueued_at": format_timestamp(job.enqueued_at)}
         return Response(job_reply(request.META, document))
 
     def destroy(self, request: Any, job_id: str) -> Response:
@@ -130,8 +129,11 @@ class DeadLetterViewSet(OJSViewSet):
             )
         return Response({"deleted": True, "job_id": job_id})
 
+    def _shown(self, document: dict[str, Any]) -> dict[str, Any]:
+        return redact_job(document) if self.is_redacted else document
 
-def list_dead(parameters: Any, dead: Any) -> Response:
+
+def list_dead(parameters: Any, dead: Any, *, is_redacted: bool) -> Response:
     """One page of the dead letter, newest first."""
     jobs, pagination = page(
         parameters,
@@ -142,9 +144,10 @@ def list_dead(parameters: Any, dead: Any) -> Response:
         most=MAX_DEAD,
     )
     history = errors_by_job([job.pk for job in jobs])
+    documents = [envelope(job, history.get(job.pk, ())) for job in jobs]
     return Response(
         {
-            "jobs": [envelope(job, history.get(job.pk, ())) for job in jobs],
+            "jobs": [redact_job(job) for job in documents] if is_redacted else documents,
             "pagination": pagination,
             "total": pagination["total"],
         }
@@ -170,7 +173,7 @@ def errors_by_job(ids: list[UUID]) -> dict[UUID, list[dict[str, Any]]]:
 class EventViewSet(OJSViewSet):
     """`/ojs/v1/events`: what happened, in order, from a cursor on (OJS events §6.4)."""
 
-    scopes: ClassVar[dict[str, str]] = {"list": Scope.PRODUCE}
+    resource = "events"
 
     def list(self, request: Any) -> Response:
         parameters = request.query_params

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django.db.models import Count
 
 from .. import clock, fields, rate_policy
 from ..audit import of_caller, record_action
 from ..database import atomic
-from ..errors import NotFound, PermissionDenied
+from ..errors import NotFound
 from ..fields import refuse
 from ..lifecycle import State
-from ..models import Job, Queue, RateLimit, Scope
+from ..models import Job, Queue, RateLimit
 from ..timestamps import format_timestamp
 from .base import OJSViewSet, Response
 from .paging import page
@@ -21,22 +21,7 @@ from .paging import page
 class RateLimitViewSet(OJSViewSet):
     """`/ojs/v1/rate-limits`"""
 
-    scopes: ClassVar[dict[str, str]] = {
-        "list": Scope.PRODUCE,
-        "retrieve": Scope.PRODUCE,
-        "override": Scope.OPERATE,
-    }
-
-    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
-        """
-        Raises:
-            PermissionDenied: the key is one project's; the limits are those of the whole server.
-        """
-        super().initial(request, *args, **kwargs)
-        if self.caller.project:
-            raise PermissionDenied(
-                "Rate limits are those of the whole server; this API key belongs to a project."
-            )
+    resource = "rate-limits"
 
     def list(self, request: Any) -> Response:
         rows, pagination = page(

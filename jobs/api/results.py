@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 from uuid import UUID
 
 from ..conf import ojs_settings
@@ -11,7 +11,7 @@ from ..errors import InvalidRequest, JobNotFound, ResultPruned, WaitTimeout
 from ..fields import missing, refuse, texts
 from ..identifiers import parse_uuid
 from ..lifecycle import State
-from ..models import Job, Scope
+from ..models import Job
 from ..projects import own
 from ..timestamps import format_timestamp
 from .base import OJSViewSet, Response
@@ -35,7 +35,7 @@ COLUMNS = (
 class ResultViewSet(OJSViewSet):
     """`/ojs/v1/jobs/{id}/result`"""
 
-    scopes: ClassVar[dict[str, str]] = dict.fromkeys(("retrieve", "bulk"), Scope.PRODUCE)
+    resource = "results"
 
     def retrieve(self, request: Any, job_id: str) -> Response:
         """The outcome of a job; with `wait=true` as soon as there is one (§8.2)."""

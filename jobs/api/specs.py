@@ -5,7 +5,7 @@ Ours: the OJS documents have no such endpoint. See `docs/protocols/rota.md`.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from .. import engine, fields
 from ..audit import of_caller, record_action
@@ -13,7 +13,7 @@ from ..conf import ojs_settings
 from ..database import atomic
 from ..errors import NotFound
 from ..fields import missing, refuse
-from ..models import JobSpec, Scope
+from ..models import JobSpec
 from ..timestamps import format_timestamp
 from ..validation import TYPE_PATTERN
 from .base import OJSViewSet, Response
@@ -31,12 +31,7 @@ def spec_document(spec: JobSpec) -> dict[str, Any]:
 class SpecViewSet(OJSViewSet):
     """`/ojs/v1/job-specs`"""
 
-    scopes: ClassVar[dict[str, str]] = {
-        "list": Scope.WORK,
-        "create": Scope.OPERATE,
-        "destroy": Scope.OPERATE,
-    }
-    about_everybody = frozenset({"create", "destroy"})
+    resource = "job-specs"
 
     def list(self, request: Any) -> Response:
         """What is registered, by type."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 from uuid import UUID
 
 from .. import clock, engine
 from ..errors import InvalidRequest, WorkflowNotFound
 from ..identifiers import parse_uuid
-from ..models import Scope, Workflow, WorkflowState, WorkflowType
+from ..models import Workflow, WorkflowState, WorkflowType
 from ..projects import own
 from ..workflow_document import progress_document, summaries, workflow_document
 from ..workflow_plans import plan_of
@@ -22,9 +22,7 @@ FILTERS = {"state": WorkflowState.values, "type": WorkflowType.values}
 class WorkflowViewSet(OJSViewSet):
     """`/ojs/v1/workflows`"""
 
-    scopes: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("create", "retrieve", "list", "cancel", "progress"), Scope.PRODUCE
-    )
+    resource = "workflows"
 
     def create(self, request: Any) -> Response:
         """Create and begin a workflow (OJS workflows §11.1)."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import orjson
+from django.db.models import QuerySet
 
 from .. import clock
 from ..database import connection, is_postgresql, run
@@ -89,7 +90,7 @@ def save_checkpoint(
         },
     )
     if not rows:
-        raise _refusal(job_id, worker_id, attempt)
+        raise _refusal("save a", job_id, worker_id, attempt)
     return Saved(rows[0][0], now)
 
 
@@ -106,7 +107,9 @@ def _statement(held: bool, fenced: bool) -> str:
     )
 
 
-def _refusal(job_id: UUID, worker_id: str | None, attempt: int | None) -> JobNotFound | Conflict:
+def _refusal(
+    what: str, job_id: UUID, worker_id: str | None, attempt: int | None
+) -> JobNotFound | Conflict:
     job = Job.objects.only("state", "attempt").filter(pk=job_id).first()
     if job is None:
         return JobNotFound(job_id)
@@ -118,41 +121,58 @@ def _refusal(job_id: UUID, worker_id: str | None, attempt: int | None) -> JobNot
     }
     if job.state == State.ACTIVE and (worker_id is not None or attempt is not None):
         return ReservationLost(
-            f"Cannot save a checkpoint of job '{job_id}': its reservation is not yours (any more).",
+            f"Cannot {what} checkpoint of job '{job_id}': its reservation is not yours (any more).",
             **details,
         )
     return InvalidTransition(
-        f"Cannot save a checkpoint of a job not in 'active' state. Current state: '{job.state}'.",
+        f"Cannot {what} checkpoint of a job not in 'active' state. Current state: '{job.state}'.",
         **details,
     )
 
 
-def find_checkpoint(job_id: UUID) -> Checkpoint | None:
+def find_checkpoint(job_id: UUID, *, worker_id: str | None = None) -> Checkpoint | None:
     """The job's last checkpoint, or None if it has none (§4.3).
+
+    Args:
+        worker_id: who asks, and must hold the job; None does not tell.
 
     Raises:
         JobNotFound: there is no such job.
+        ReservationLost: another worker has the job.
+        InvalidTransition: a worker asks, and the job is not active.
     """
-    kept = Checkpoint.objects.filter(pk=job_id, is_cleared=False).first()
+    kept = _kept(job_id, worker_id).first()
     if kept is None:
-        _must_exist(job_id)
+        _must_exist(job_id, worker_id)
     return kept
 
 
-def clear_checkpoint(job_id: UUID) -> bool:
+def clear_checkpoint(job_id: UUID, *, worker_id: str | None = None) -> bool:
     """Forget the job's checkpoint; return whether there was one (§4.4).
+
+    Args:
+        worker_id: who asks, and must hold the job; None does not tell.
 
     Raises:
         JobNotFound: there is no such job.
+        ReservationLost: another worker has the job.
+        InvalidTransition: a worker asks, and the job is not active.
     """
-    kept = Checkpoint.objects.filter(pk=job_id, is_cleared=False)
     # The row stays: the next sequence number goes on from its own.
-    cleared = kept.update(is_cleared=True, state=None)
+    cleared = _kept(job_id, worker_id).update(is_cleared=True, state=None)
     if not cleared:
-        _must_exist(job_id)
+        _must_exist(job_id, worker_id)
     return bool(cleared)
 
 
-def _must_exist(job_id: UUID) -> None:
-    if not Job.objects.filter(pk=job_id).exists():
-        raise JobNotFound(job_id)
+def _kept(job_id: UUID, worker_id: str | None) -> QuerySet[Checkpoint]:
+    kept = Checkpoint.objects.filter(pk=job_id, is_cleared=False)
+    if worker_id is None:
+        return kept
+    return kept.filter(pk__in=Job.objects.held_by(worker_id).filter(pk=job_id).values("pk"))
+
+
+def _must_exist(job_id: UUID, worker_id: str | None) -> None:
+    jobs = Job.objects.all() if worker_id is None else Job.objects.held_by(worker_id)
+    if not jobs.filter(pk=job_id).exists():
+        raise _refusal("use the", job_id, worker_id, None)

@@ -71,10 +71,10 @@ CLAIM = """
           ) AS job
          LIMIT (SELECT room FROM entry)
     ), due AS MATERIALIZED (
-        SELECT job.id
+        SELECT job.id, job.attempt
           FROM wanted
     CROSS JOIN LATERAL (
-            SELECT id
+            SELECT id, attempt
               FROM ojs_jobs_job
              WHERE state IN ('scheduled', 'retryable')
                AND queue = wanted.name
@@ -88,7 +88,9 @@ CLAIM = """
           ) AS job
          LIMIT greatest((SELECT room FROM entry) - (SELECT count(*) FROM available), 0)
     ), next AS MATERIALIZED (
-        SELECT id, false AS was_due FROM available UNION ALL SELECT id, true FROM due
+        SELECT id, false AS was_due, NULL::integer AS attempts_made FROM available
+     UNION ALL
+        SELECT id, true, attempt FROM due
     ), claimed AS (
         UPDATE ojs_jobs_job AS job
            SET state = 'active',
@@ -103,7 +105,7 @@ CLAIM = """
                                 + coalesce(job.visibility_timeout, %(visibility_timeout)s::interval)
           FROM next
          WHERE job.id = next.id
-     RETURNING job.*, next.was_due
+     RETURNING job.*, next.was_due, next.attempts_made
     ){told}
     SELECT id, type, queue, args::text, meta::text, tags::text, priority, attempt, max_attempts,
            {created_at}, CASE WHEN enqueued_at <> created_at THEN {enqueued_at} END, {started_at},
@@ -145,7 +147,7 @@ TYPES = "\n               AND type = ANY(%(types)s::text[])"
 PROJECT = "\n               AND project = %(project)s AND project <> ''"
 TOLD = """, told AS (
         INSERT INTO ojs_jobs_event (type, subject, queue, job_type, worker_id, attempt, time)
-        SELECT 'job.enqueued', id::text, queue, type, '', NULL, started_at
+        SELECT 'job.enqueued', id::text, queue, type, '', attempts_made, started_at
           FROM claimed
          WHERE was_due
      UNION ALL

@@ -99,7 +99,8 @@ def claim_chosen(
         return []
     with atomic():
         chosen = Job.objects.filter(pk__in=ids)
-        was_due = set(chosen.due().values_list("pk", flat=True))
+        # Recorded as it is before the attempt is counted, as by the timer.
+        was_due = dict(chosen.due().values_list("pk", "attempt"))
         if was_due:
             chosen.filter(pk__in=was_due).transition(
                 Event.TIMER, State.AVAILABLE, enqueued_at=Now()
@@ -145,9 +146,10 @@ def _read(chosen: models.QuerySet[Job], ids: Sequence[UUID]) -> list[ClaimedJob]
     ]
 
 
-def _tell(claimed: Sequence[ClaimedJob], was_due: set[UUID], worker_id: str) -> None:
+def _tell(claimed: Sequence[ClaimedJob], was_due: Mapping[UUID, int], worker_id: str) -> None:
     now = clock.now()
+    due = [job._replace(attempt=was_due[job.id]) for job in claimed if job.id in was_due]
     record(
-        [job_event("job.enqueued", job, time=now) for job in claimed if job.id in was_due]
+        [job_event("job.enqueued", job, time=now) for job in due]
         + [job_event("job.started", job, time=now, worker_id=worker_id) for job in claimed]
     )

@@ -24,7 +24,7 @@ from ..models.cron import Outcome
 from ..projects import give
 from ..schedules import InvalidSchedule, Occurrence, read_schedule
 from ..timestamps import format_timestamp
-from ..validation import NewJob, new_job
+from ..validation import CLASS_PATTERN, NewJob, new_job
 from .control import cancel_jobs
 from .cron_runs import release_held_runs, unfinished_runs
 from .enqueue import enqueue
@@ -270,7 +270,8 @@ def _enqueued(new: NewJob) -> NewJob:
 
 def _new_job(row: CronJob, at: datetime, *, held: bool) -> NewJob:
     now = clock.now()
-    job = new_job(row.template, now)
+    # Checked by the protocol that registered it, in whose words the type may be.
+    job = new_job(row.template, now, type_pattern=CLASS_PATTERN)
     # The correlation key, and when (§6.3).
     told = {"cron_name": row.pk, "cron_triggered_at": format_timestamp(at)}
     job.meta = job.meta | told

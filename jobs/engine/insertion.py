@@ -95,8 +95,9 @@ TOLD = """, telling AS {once}(
           FROM given
          WHERE state <> 'pending'
     ), told AS (
-        INSERT INTO ojs_jobs_event (txid, type, subject, queue, job_type, worker_id, time, data)
-        SELECT txid, kind, id::text, queue, type, '', statement_timestamp(), data
+        INSERT INTO ojs_jobs_event
+               (txid, type, subject, queue, job_type, worker_id, attempt, time, data)
+        SELECT txid, kind, id::text, queue, type, '', 0, statement_timestamp(), data
           FROM telling{of_each}
     )"""
 # During maintenance nothing may be taken. A queue that is bounded, draining or particular decides
@@ -153,8 +154,8 @@ PLAIN = f"""
          {GUARD.format(queues="(%(queue)s::text)")}
      RETURNING id, queue, type, priority
     ), told AS (
-        INSERT INTO ojs_jobs_event (type, subject, queue, job_type, worker_id, time, data)
-        SELECT 'job.enqueued', id::text, queue, type, '', statement_timestamp(),
+        INSERT INTO ojs_jobs_event (type, subject, queue, job_type, worker_id, attempt, time, data)
+        SELECT 'job.enqueued', id::text, queue, type, '', 0, statement_timestamp(),
                jsonb_build_object('priority', priority)
           FROM inserted
     ), rung AS (

@@ -6,12 +6,13 @@ with the next attempt already counted (see `claim`) and not begun (core §6.3), 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import orjson
 from django.db.models import F
 from django.db.models.functions import Now
 
@@ -28,6 +29,7 @@ from .failure import by_dead_letter, forget_enqueue_ttl
 from .following import follow
 
 BATCH_SIZE = 1000
+Details = Mapping[str, dict[str, Any] | None]
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,19 @@ COLUMNS = (
 
 # A worker's death may orphan thousands of jobs, and each of them writes four rows: one statement
 # takes a batch. `{lost}` is the caller's own SELECT ... FOR UPDATE SKIP LOCKED. Who keeps a dead
-# letter is `keeps_dead_letter()`, said once more.
+# letter is `keeps_dead_letter()`, said once more, and `details` is `timeout_details()`.
 RECLAIM = """
     WITH lost AS MATERIALIZED ({lost}
     ), judged AS MATERIALIZED (
-        SELECT *, attempt < max_attempts AS again FROM lost
+        SELECT *, attempt < max_attempts AS again,
+               CASE WHEN %s THEN jsonb_build_object(
+                    'timeout_kind', 'stalled',
+                    'limit_seconds', trim_scale(round(
+                        coalesce(extract(epoch FROM reserved_for), 0), 3)),
+                    'elapsed_seconds', trim_scale(round(extract(epoch FROM statement_timestamp()
+                        - reserved_until + coalesce(reserved_for, '0')), 3)))
+               ELSE nullif(%s::jsonb -> reserved_by, 'null') END AS details
+          FROM lost
     ), returned AS (
         UPDATE ojs_jobs_job AS job
            SET state = 'available', attempt = job.attempt + 1, attempt_counted = true,
@@ -87,8 +97,8 @@ RECLAIM = """
          WHERE job.id = judged.id AND NOT judged.again AND job.state = 'active'
     ), errors AS (
         INSERT INTO ojs_jobs_joberror
-               (job_id, attempt, type, code, message, worker_id, occurred_at)
-        SELECT id, attempt, %s, %s, %s, reserved_by, statement_timestamp() FROM judged
+               (job_id, attempt, type, code, message, worker_id, details, occurred_at)
+        SELECT id, attempt, %s, %s, %s, reserved_by, details, statement_timestamp() FROM judged
     ), rung AS (
         SELECT count(pg_notify('ojs_jobs', queue))
           FROM (SELECT DISTINCT queue FROM judged WHERE again) AS queues
@@ -110,11 +120,7 @@ TOLD = """, told AS (
                SELECT jsonb_build_object('code', %s::text, 'message', %s::text) AS object
           ) AS error
     CROSS JOIN LATERAL (VALUES
-               (CASE WHEN %s THEN 'job.stalled' END, jsonb_build_object(
-                    'timeout_kind', 'stalled',
-                    'limit_seconds', extract(epoch FROM reserved_for),
-                    'elapsed_seconds', round(extract(epoch FROM
-                        statement_timestamp() - reserved_until + reserved_for), 3))),
+               (CASE WHEN %s THEN 'job.stalled' END, judged.details),
                ('job.failed', jsonb_build_object(
                     'error', error.object || jsonb_build_object('retryable', again),
                     'state', CASE WHEN again THEN 'available' ELSE 'discarded' END)),
@@ -130,29 +136,37 @@ TOLD = """, told AS (
     )"""
 
 
-def reclaim(jobs: JobQuerySet, cause: Cause) -> int:
+def reclaim(jobs: JobQuerySet, cause: Cause, details: Details | None = None) -> int:
     """Take active jobs back from their workers, one batch; return how many.
 
     Jobs locked by somebody else are being settled or extended right now, and left alone.
+
+    Args:
+        details: what the error says besides, by the id of the job's worker. That of a visibility
+            timeout says how long the job was reserved, and for how long nothing was heard of it.
     """
     skip = connection().features.has_select_for_update_skip_locked
     lost = jobs.order_by("pk").select_for_update(skip_locked=skip)
     take_back = _take_back_postgresql if is_postgresql() else _take_back_portable
     with atomic():
-        count, discarded = take_back(lost, cause)
+        count, discarded = take_back(lost, cause, details or {})
     if count:
         told = {"count": count, "error_type": cause.type, "discarded": discarded}
         send_on_commit(jobs_reclaimed, Job, **told)
     return count
 
 
-def _take_back_postgresql(lost: JobQuerySet, cause: Cause) -> tuple[int, list[UUID]]:
+def _take_back_postgresql(
+    lost: JobQuerySet, cause: Cause, details: Details
+) -> tuple[int, list[UUID]]:
     select, parameters = compiled(lost.values(*COLUMNS)[:BATCH_SIZE])
-    parameters = (*parameters, cause.type, cause.type, cause.message)
+    known = orjson.dumps(details).decode()
+    stalled = cause == VISIBILITY_TIMEOUT
+    parameters = (*parameters, stalled, known, cause.type, cause.type, cause.message)
     told = ""
     if ojs_settings.RECORD_EVENTS:
         told = TOLD
-        parameters = (*parameters, cause.type, cause.message, cause == VISIBILITY_TIMEOUT)
+        parameters = (*parameters, cause.type, cause.message, stalled)
     with connection().cursor() as cursor:
         cursor.execute(RECLAIM.format(lost=select, told=told), parameters)
         count, ended, discarded, begun = cursor.fetchone()
@@ -163,9 +177,12 @@ def _take_back_postgresql(lost: JobQuerySet, cause: Cause) -> tuple[int, list[UU
     return int(count), discarded or []
 
 
-def _take_back_portable(lost: JobQuerySet, cause: Cause) -> tuple[int, list[UUID]]:
+def _take_back_portable(
+    lost: JobQuerySet, cause: Cause, details: Details
+) -> tuple[int, list[UUID]]:
     now = clock.now()
     jobs = list(lost.only(*COLUMNS, "state", "attributes")[:BATCH_SIZE])
+    known = {job.pk: _details(job, cause, details, now) for job in jobs}
     JobError.objects.bulk_create(
         JobError(
             job_id=job.pk,
@@ -174,6 +191,7 @@ def _take_back_portable(lost: JobQuerySet, cause: Cause) -> tuple[int, list[UUID
             code=cause.type,
             message=cause.message,
             worker_id=job.reserved_by,
+            details=known[job.pk],
             occurred_at=now,
         )
         for job in jobs
@@ -183,7 +201,7 @@ def _take_back_portable(lost: JobQuerySet, cause: Cause) -> tuple[int, list[UUID
     _return([job.pk for job in again])
     forget_enqueue_ttl(again)
     _discard(spent)
-    record(event for job in jobs for event in _events(job, cause, now))
+    record(event for job in jobs for event in _events(job, cause, known[job.pk], now))
     wakeup.notify({job.queue for job in jobs if job.has_attempts_left})
     follow([job.pk for job in spent if job.followed])
     return len(jobs), [job.pk for job in spent]
@@ -207,16 +225,21 @@ def _discard(spent: Collection[Job]) -> None:
         )
 
 
-def _events(job: Job, cause: Cause, now: Any) -> list[Any]:
+def _details(job: Job, cause: Cause, details: Details, now: datetime) -> dict[str, Any] | None:
+    if cause != VISIBILITY_TIMEOUT:
+        return details.get(job.reserved_by)
+    length = job.reserved_for or timedelta(0)
+    return timeout_details("stalled", length, now - (job.reserved_until or now) + length)
+
+
+def _events(job: Job, cause: Cause, details: dict[str, Any] | None, now: datetime) -> list[Any]:
     error = {"code": cause.type, "message": cause.message}
     told: dict[str, Any] = {"time": now, "worker_id": job.reserved_by}
     again = job.has_attempts_left
     failed = {"error": error | {"retryable": again}, "state": "available" if again else "discarded"}
     events = [job_event("job.failed", job, data=failed, **told)]
     if cause == VISIBILITY_TIMEOUT:
-        length = job.reserved_for or timedelta(0)
-        stalled = timeout_details("stalled", length, now - (job.reserved_until or now) + length)
-        events.insert(0, job_event("job.stalled", job, data=stalled, **told))
+        events.insert(0, job_event("job.stalled", job, data=details, **told))
     if again:
         retry = {"max_attempts": job.max_attempts, "next_retry_at": now.isoformat(), "error": error}
         events.append(job_event("job.retrying", job, data=retry | {"state": "available"}, **told))

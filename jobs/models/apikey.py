@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import timedelta
 
 from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
+
+from .. import clock
 
 
 class Scope(models.TextChoices):
@@ -43,13 +48,71 @@ def all_scopes() -> list[str]:
     return [str(scope) for scope in Scope]
 
 
+EXPIRES_SOON = timedelta(days=14)
+"""How long before its date a key is pointed out to operators."""
+
+
+class Protocol(models.TextChoices):
+    """What a client speaks."""
+
+    OJS = "ojs", "OJS"
+    FLARE = "flare", "Flare"
+    AGQ = "agq", "AGQ"
+    ROTA = "rota", "Rota"
+
+
+class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
+    """Names for the conditions of a key. The database's clock decides."""
+
+    def with_secrets(self, digests: Collection[str]) -> ApiKeyQuerySet:
+        """The keys that have or had secrets with these hashes."""
+        return self.filter(Q(digest__in=digests) | Q(previous_digest__in=digests))
+
+    def usable(self) -> ApiKeyQuerySet:
+        """Neither revoked nor expired."""
+        return self.filter(Q(expires_at=None) | Q(expires_at__gt=Now()), revoked_at=None)
+
+    def revoked(self) -> ApiKeyQuerySet:
+        return self.filter(revoked_at__isnull=False)
+
+    def expired(self) -> ApiKeyQuerySet:
+        """Past their date, and not revoked before."""
+        return self.filter(expires_at__lte=Now(), revoked_at=None)
+
+    def expiring(self) -> ApiKeyQuerySet:
+        """Usable now, and not for long."""
+        return self.usable().filter(expires_at__lte=Now() + EXPIRES_SOON)
+
+    def in_rotation(self) -> ApiKeyQuerySet:
+        """Usable keys whose earlier secret still works."""
+        return self.usable().filter(previous_until__gt=Now())
+
+
 class ApiKey(models.Model):
-    """A bearer key; only its hash is stored."""
+    """A bearer key; only hashes of its secret, and of the one before that, are stored.
+
+    Scopes and bindings are the key's. Its secrets come and go: `rotate_key()` makes a new one,
+    beside which the earlier one works until `previous_until`. Revocation and expiry end both.
+    """
 
     name = models.CharField(max_length=255)
     prefix = models.CharField(max_length=12, editable=False)
-    """The first characters of the key, to recognise it by."""
+    """The first characters of the secret, to recognise it by."""
     digest = models.CharField(max_length=64, unique=True, editable=False)
+    previous_prefix = models.CharField(
+        max_length=12, blank=True, default="", db_default="", editable=False
+    )
+    previous_digest = models.CharField(
+        max_length=64, unique=True, null=True, blank=True, editable=False
+    )
+    """Hash of the secret before the last rotation. It stays when that has stopped working, so that
+    a client which still sends it hears why it is refused."""
+    previous_until = models.DateTimeField(null=True, blank=True, editable=False)
+    """From here on the earlier secret is refused."""
+    previous_used_at = models.DateTimeField(null=True, blank=True, editable=False)
+    """When the earlier secret was last used since the rotation, to the minute: who has not yet
+    changed over."""
+    rotated_at = models.DateTimeField(null=True, blank=True, editable=False)
     scopes = models.JSONField(default=all_scopes)
     worker_id = models.CharField(
         max_length=255,
@@ -67,9 +130,24 @@ class ApiKey(models.Model):
         help_text=_("The only project whose jobs and workers this key sees; empty for all."),
     )
     created_at = models.DateTimeField(default=timezone.now, editable=False)
+    expires_at = models.DateTimeField(
+        _("expires"),
+        null=True,
+        blank=True,
+        help_text=_("From then on it is refused; empty for never."),
+    )
     last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
-    """To the minute."""
+    """To the minute, or to `API_KEY_CACHE` if that is longer."""
+    last_used_address = models.CharField(
+        max_length=255, blank=True, default="", db_default="", editable=False
+    )
+    """Network address of the client, or of the proxy before the server."""
+    last_used_protocol = models.CharField(
+        max_length=5, blank=True, default="", db_default="", choices=Protocol, editable=False
+    )
     revoked_at = models.DateTimeField(null=True, blank=True)
+
+    objects = ApiKeyQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("API key")
@@ -82,7 +160,17 @@ class ApiKey(models.Model):
 
     @property
     def is_usable(self) -> bool:
-        return self.revoked_at is None
+        """Neither revoked nor expired, by this process's clock: for display, not for decisions."""
+        return self.revoked_at is None and not self.is_expired
+
+    @property
+    def is_expired(self) -> bool:
+        return self.expires_at is not None and self.expires_at <= clock.now()
+
+    @property
+    def is_expiring(self) -> bool:
+        soon = clock.now() + EXPIRES_SOON
+        return self.is_usable and self.expires_at is not None and self.expires_at <= soon
 
     def allows(self, scope: str) -> bool:
         return scope in self.scopes

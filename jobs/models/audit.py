@@ -17,8 +17,16 @@ class Source(models.TextChoices):
     """Carried out later, on behalf of an operator: a rolling drain."""
 
 
+REFUSED = "refuse_request"
+"""Verb of a row that tells of refused requests, which `jobs.access.refusals` writes."""
+
+
 class OperatorAction(models.Model):
-    """Who did what to how many, why, and from where. Never changed, never deleted by hand."""
+    """Who did what to how many, why, and from where. Never changed, never deleted by hand.
+
+    Requests that were refused stand here too, as what the server did; only these are deleted when
+    they are old.
+    """
 
     # No foreign keys: the record outlives its actor and its targets, and a site's users may live
     # in another database.
@@ -42,6 +50,12 @@ class OperatorAction(models.Model):
         verbose_name = _("operator action")
         verbose_name_plural = _("operator actions")
         ordering = ("-id",)
+        indexes = [
+            # How many there were in the last minute, and which are old.
+            models.Index(
+                fields=["done_at"], condition=models.Q(verb=REFUSED), name="ojs_action_refused"
+            )
+        ]
 
     def __str__(self) -> str:
         return f"{self.verb} ({self.count}) by {self.actor}"

@@ -13,13 +13,14 @@ import sys
 import threading
 import time
 import uuid
+from datetime import timedelta
 
 import pytest
 from django.core.management import call_command
 from django.utils import timezone
 
 from jobs import engine
-from jobs.api.authentication import make_key
+from jobs.api.authentication import make_key, rotate_key
 from jobs.lifecycle import State
 from jobs.models import ApiKey, Job, OperatorAction
 from jobs.validation import new_job
@@ -521,7 +522,8 @@ def test_a_session_key_speaks_for_its_worker_and_no_other(guarded, capsys):
     key = capsys.readouterr().out.strip()
     assert len(bytes.fromhex(key)) == 32
     assert key not in str(ApiKey.objects.values())
-    action = OperatorAction.objects.get()
+    # The server may still be writing down what it refused before.
+    action = OperatorAction.objects.exclude(verb="refuse_request").get()
     assert (action.verb, action.source, action.count) == ("manage_keys", "shell", 1)
 
     first = Client(guarded.port, password=key)
@@ -550,6 +552,42 @@ def test_an_api_key_may_what_its_scopes_say(guarded):
     mine.register()
     other = Client(guarded.port, password=make_key("other", scopes=["work"])[1])
     assert other.refused("WORKER.REGISTER", registration()) == "Worker ID already registered"
+
+
+def test_a_worker_comes_back_with_the_new_secret_of_its_key(guarded, capsys):
+    """The registration of its earlier connection is in the way of another key only."""
+    call_command("createsessionkey", "worker-001")
+    earlier = Client(guarded.port, password=capsys.readouterr().out.strip())
+    earlier.register()
+    new = rotate_key(ApiKey.objects.get(), overlap=timedelta(hours=1))
+
+    for _ in range(2):
+        assert Client(guarded.port, password=new).register().startswith("OK")
+        assert earlier.register().startswith("OK"), "for as long as both work"
+
+
+def test_a_key_that_has_expired_says_so_and_is_audited(guarded):
+    _, key = make_key("late", scopes=["work"], expires_at=ago(60))
+
+    with pytest.raises(redis.AuthenticationError, match="This API key expired at"):
+        Client(guarded.port, password=key)
+
+    eventually(lambda: OperatorAction.objects.filter(actor="late").exists())
+    row = OperatorAction.objects.get(actor="late")
+    assert (row.verb, row.address) == ("refuse_request", "127.0.0.1")
+    assert row.selection == {"protocol": "agq", "reason": "expired_key", "call": "AUTH"}
+
+
+def test_what_a_key_may_not_is_audited_and_its_use_noted(guarded):
+    record, key = make_key("narrow", scopes=["produce"])
+
+    assert "scope 'work'" in Client(guarded.port, password=key).refused("BRPOP", "queue:ready", 1)
+
+    eventually(lambda: OperatorAction.objects.filter(actor="narrow").exists())
+    row = OperatorAction.objects.get(actor="narrow")
+    assert (row.selection["reason"], row.selection["call"]) == ("permission_denied", "BRPOP")
+    record.refresh_from_db()
+    assert (record.last_used_protocol, record.last_used_address) == ("agq", "127.0.0.1")
 
 
 def test_a_project_sees_its_own_jobs_and_workers_only(guarded, capsys):
@@ -594,6 +632,314 @@ def test_a_push_is_all_or_nothing(worker):
     ):
         assert answer in worker.refused("LPUSH", "queue:ready", '{"plan": 1}', wrong)
     assert not Job.objects.exists()
+
+
+# What Redis clients do by themselves: pipelines, scans, questions about keys
+
+
+@pytest.fixture
+def named(connect, worker):
+    """A client each of whose connections speaks for the worker: a pipeline takes one of its own."""
+    return connect(client_name="worker-001")
+
+
+def test_a_pipeline_is_a_transaction_unless_asked_otherwise(named):
+    with named.redis.pipeline() as pipeline:
+        for number in range(3):
+            pipeline.lpush("queue:ready", json.dumps({"plan": number}))
+        pipeline.llen("queue:ready")
+        pipeline.get("worker:nobody:alive")
+        assert pipeline.execute() == [1, 1, 1, 3, None]
+    with named.redis.pipeline(transaction=False) as pipeline:
+        pipeline.llen("queue:ready").brpop("queue:ready", 1).ping()
+        length, popped, pong = pipeline.execute()
+    assert (length, json.loads(popped[1])["plan"], pong) == (3, 0, True)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_what_fails_in_a_transaction_is_an_answer_among_the_others(connect, version):
+    client = connect(protocol=version)
+    with client.redis.pipeline() as pipeline:
+        pipeline.lpush("queue:ready", '{"plan": 1}')
+        pipeline.lpush("queue:ready", "nonsense")
+        pipeline.execute_command("WORKER.HEARTBEAT", "ghost")
+        pipeline.llen("queue:ready")
+        first, second, third, fourth = pipeline.execute(raise_on_error=False)
+
+    assert (first, fourth) == (1, 1)
+    assert "Invalid job JSON" in str(second)
+    assert str(third).endswith("Worker not registered: ghost")
+    assert Job.objects.count() == 1
+
+
+def test_a_pop_in_a_transaction_waits_for_nothing(named):
+    with named.redis.pipeline() as pipeline:
+        pipeline.brpop("queue:ready", 0)
+        pipeline.lpush("queue:ready", '{"plan": 7}')
+        pipeline.brpop("queue:ready", 0)
+        empty, _, (queue, job) = pipeline.execute()
+
+    assert empty is None
+    assert (queue, json.loads(job)["plan"]) == ("queue:ready", 7)
+    assert named.update(json.loads(job)["job_id"], status="completed") == "OK"
+
+
+def said(port: int, *lines: str) -> list[str]:
+    return raw(port, "".join(f"{line}\r\n" for line in lines).encode()).decode().splitlines()
+
+
+TRANSACTIONS = {
+    "carried out in order": (
+        ["MULTI", "PING", "ECHO a", "PING b", "EXEC"],
+        ["+OK", *["+QUEUED"] * 3, "*3", "+PONG", "$1", "a", "$1", "b"],
+    ),
+    "empty": (["MULTI", "EXEC"], ["+OK", "*0"]),
+    "discarded": (
+        ["MULTI", "LPUSH queue:ready '{\"plan\": 1}'", "DISCARD", "LLEN queue:ready"],
+        ["+OK", "+QUEUED", "+OK", ":0"],
+    ),
+    "nothing to end": (
+        ["EXEC", "DISCARD"],
+        ["-ERR EXEC without MULTI", "-ERR DISCARD without MULTI"],
+    ),
+    "nested": (
+        ["MULTI", "MULTI", "PING", "EXEC"],
+        ["+OK", "-ERR MULTI calls can not be nested", "+QUEUED", "*1", "+PONG"],
+    ),
+    "an unknown command": (
+        ["MULTI", "NOPE", "LPUSH queue:ready '{\"plan\": 1}'", "EXEC", "LLEN queue:ready"],
+        [
+            "+OK",
+            "-ERR unknown command 'NOPE'",
+            "+QUEUED",
+            "-EXECABORT Transaction discarded because of previous errors.",
+            ":0",
+        ],
+    ),
+    "the wrong number of arguments": (
+        ["MULTI", "TTL", "EXEC", "EXEC"],
+        [
+            "+OK",
+            "-ERR wrong number of arguments for 'ttl' command",
+            "-EXECABORT Transaction discarded because of previous errors.",
+            "-ERR EXEC without MULTI",
+        ],
+    ),
+    "what must wait": (
+        ["MULTI", "WORKER.VERIFY jq {}", "EXEC"],
+        [
+            "+OK",
+            "-ERR WORKER.VERIFY waits for an answer, and cannot be put off by MULTI",
+            "-EXECABORT Transaction discarded because of previous errors.",
+        ],
+    ),
+    "a key that is wrong": (
+        ["MULTI", "AUTH nonsense", "PING", "EXEC", "PING"],
+        ["+OK", "+QUEUED", "+QUEUED", "*2", "-WRONGPASS invalid session key", "+PONG", "+PONG"],
+    ),
+    "quit": (["MULTI", "PING", "QUIT", "EXEC"], ["+OK", "+QUEUED", "+OK"]),
+    "reset": (
+        ["MULTI", "PING", "RESET", "EXEC"],
+        ["+OK", "+QUEUED", "+RESET", "-ERR EXEC without MULTI"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TRANSACTIONS)
+def test_a_transaction_is_answered_as_redis_answers_it(served, case):
+    lines, answers = TRANSACTIONS[case]
+    assert said(served.port, *lines) == answers
+
+
+def test_nothing_can_be_watched_and_the_refusal_says_so(worker):
+    assert "WATCH is not supported" in worker.refused("WATCH", "queue:ready")
+    assert worker("UNWATCH") in ("OK", True)
+    assert said(worker.redis.connection.port, "MULTI", "WATCH a", "PING", "EXEC") == [
+        "+OK",
+        "-ERR WATCH inside MULTI is not allowed",
+        "+QUEUED",
+        "*1",
+        "+PONG",
+    ]
+
+
+def test_a_transaction_has_bounds(served):
+    answers = said(served.port, "MULTI", *["PING"] * 10_001, "EXEC", "PING")
+    assert answers[10_000:10_002] == [
+        "+QUEUED",
+        "-ERR transaction too large: 10000 commands and 16777216 bytes at most; send them in "
+        "several, or without MULTI",
+    ]
+    assert answers[10_002:] == [
+        "-EXECABORT Transaction discarded because of previous errors.",
+        "+PONG",
+    ]
+
+
+def test_what_a_transaction_answers_has_bounds_and_what_is_left_out_says_so(connect):
+    client = connect()
+    client.register(notes="x" * 2**20)
+    with client.redis.pipeline() as pipeline:
+        for _ in range(20):
+            pipeline.get("worker:worker-001:metadata")
+        answers = pipeline.execute(raise_on_error=False)
+
+    whole = [answer for answer in answers if isinstance(answer, str)]
+    assert whole == answers[: len(whole)] and 15 <= len(whole) <= 17
+    assert {str(refusal)[:15] for refusal in answers[len(whole) :]} == {"not carried out"}
+
+
+def test_a_client_that_ends_in_a_transaction_takes_no_job_with_it(connect, worker):
+    job = push()
+    gone = connect()
+    gone.register("gone")
+    with socket.create_connection(("127.0.0.1", worker.redis.connection.port)) as connection:
+        lines = ["CLIENT SETNAME gone", "MULTI", "BRPOP queue:ready 0", *["KEYS *"] * 9000, "EXEC"]
+        connection.sendall("".join(f"{line}\r\n" for line in lines).encode())
+        eventually(lambda: Job.objects.get().state == State.ACTIVE)
+    assert worker.pull(timeout=20)["job_id"] == str(job.pk)
+
+
+def test_without_a_key_there_is_no_transaction(guarded):
+    lines = ("MULTI", "EXEC", "RESET", "SCAN 0", "LLEN queue:a", "TYPE a", "PTTL a")
+    answers = said(guarded.port, *lines)
+    refusal = "-NOAUTH Authentication required."
+    assert answers == [refusal, refusal, "+RESET", *[refusal] * 4]
+
+
+def test_a_reset_forgets_who_was_there(guarded):
+    client = Client(guarded.port, password=make_key("worker", scopes=["work"])[1], protocol=2)
+    client.register()
+    assert client("RESET") == "RESET"
+    assert "Authentication required" in client.refused("PING")
+
+
+def test_the_length_of_a_queue_is_what_can_be_popped_from_it(worker):
+    for _ in range(3):
+        push("mail.out")
+    push("mail.out", scheduled_at="2100-01-01T00:00:00Z")
+    assert worker.pull("queue:mail.out")
+    assert worker.redis.llen("queue:mail.out") == 2
+    assert worker.redis.llen("queue:nothing") == 0
+    assert worker.redis.llen("nonsense") == 0
+    assert "WRONGTYPE" in worker.refused("LLEN", "worker:worker-001:alive")
+
+
+def test_each_key_has_a_type_and_a_time(worker):
+    worker("WORKER.HEARTBEAT", "worker-001", "{}")
+    push()
+    push()
+    claim = f"job:{worker.pull()['job_id']}:worker"
+    ask = worker.redis
+    assert [
+        ask.type(key)
+        for key in (
+            "worker:worker-001:alive",
+            "worker:worker-001:metadata",
+            "worker:worker-001:stats",
+            claim,
+            "capability:jq:workers",
+            "queue:ready",
+            "queue:nothing",
+            "worker:nobody:alive",
+        )
+    ] == [*["string"] * 4, "set", "list", "none", "none"]
+    assert 0 < ask.pttl("worker:worker-001:alive") <= 90_000
+    assert 3_500_000 < ask.pttl(claim) <= 3_600_000
+    assert [ask.pttl("queue:ready"), ask.pttl("queue:nothing")] == [-1, -2]
+    assert ask.exists("queue:ready", "queue:nothing", claim) == 2
+    for words in (("GET", "queue:ready"), ("SMEMBERS", claim), ("GET", "capability:jq:workers")):
+        assert "WRONGTYPE" in worker.refused(*words)
+
+
+@pytest.fixture
+def many_keys(worker):
+    """A thousand and more keys of all kinds; returns them."""
+    worker("WORKER.HEARTBEAT", "worker-001", "{}")
+    Worker.objects.bulk_create(
+        Worker(worker_id=f"w-{number}", protocol="ojs", last_heartbeat_at=timezone.now())
+        for number in range(1200)
+    )
+    push("mail")
+    push("ready")
+    job = worker.pull()["job_id"]
+    parts = {f"worker:worker-001:{part}" for part in ("alive", "metadata", "stats")}
+    tools = {f"capability:{tool}:workers" for tool in ("jq", "sort")}
+    others = {f"worker:w-{number}:alive" for number in range(1200)}
+    return parts | tools | others | {"queue:mail", f"job:{job}:worker"}
+
+
+def test_a_scan_finds_every_key_once(worker, many_keys):
+    found = list(worker.redis.scan_iter())
+    assert (len(found), set(found)) == (len(many_keys), many_keys)
+    assert set(worker("KEYS", "*")) == many_keys
+    cursor, page = worker.redis.scan(0, count=1)
+    assert 0 < len(page) < len(many_keys) and cursor
+
+
+def test_a_scan_finds_what_was_there_all_the_time_whatever_comes_and_goes(worker, many_keys):
+    cursor, found = worker.redis.scan(0)
+    gone = {f"w-{number}" for number in range(0, 1200, 3)}
+    Worker.objects.filter(pk__in=gone).delete()
+    push("new")
+    while cursor:
+        cursor, page = worker.redis.scan(cursor)
+        found += page
+    stayed = many_keys - {f"worker:{name}:alive" for name in gone}
+    assert stayed <= set(found)
+    assert len(found) == len(set(found))
+
+
+def test_a_scan_takes_a_pattern_and_a_type(worker, many_keys):
+    scan = worker.redis.scan_iter
+    assert len(list(scan(match="worker:w-1?:alive"))) == 10
+    assert set(scan(match="*[^e]")) == many_keys - set(scan(match="*e"))
+    assert set(scan(_type="list")) == {"queue:mail"}
+    assert set(scan(_type="SET", match="*s*t*", count=5)) == {"capability:sort:workers"}
+    assert not list(scan(_type="zset"))
+    assert set(worker("KEYS", r"worker:worker-001:[\ma][l-e]*")) == {
+        "worker:worker-001:alive",
+        "worker:worker-001:metadata",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("SCAN x", "invalid cursor"),
+        ("SCAN -1", "invalid cursor"),
+        ("SCAN 0 COUNT 0", "syntax error"),
+        ("SCAN 0 COUNT x", "not an integer"),
+        ("SCAN 0 MATCH", "syntax error"),
+        ("SCAN 0 LIMIT 1", "syntax error"),
+        (f"KEYS {'*' * 1025}", "1024 bytes at most"),
+    ],
+    ids=lambda value: value[:20],
+)
+def test_a_scan_that_makes_no_sense_is_refused(worker, words, answer):
+    assert answer in worker.refused(*words.split())
+
+
+def test_a_project_scans_and_counts_its_own_alone(guarded):
+    mine = Client(guarded.port, password=make_key("a", scopes=["work", "produce"], project="a")[1])
+    theirs = Client(guarded.port, password=make_key("b", scopes=["produce", "work"])[1])
+    mine("LPUSH", "queue:shared", '{"plan": 1}')
+    for queue in ("shared", "shared", "theirs"):
+        theirs("LPUSH", f"queue:{queue}", '{"plan": 1}')
+    theirs.register("theirs")
+    mine.register("mine", tools=["jq"])
+    own = theirs.pull("queue:theirs")
+
+    assert mine.redis.llen("queue:shared") == 1
+    assert theirs.redis.llen("queue:shared") == 3
+    assert set(mine.redis.scan_iter()) == {
+        "queue:shared",
+        "worker:mine:alive",
+        "worker:mine:metadata",
+        "capability:jq:workers",
+    }
+    assert mine.redis.type(f"job:{own['job_id']}:worker") == "none"
+    assert mine.redis.pttl("worker:theirs:alive") == -2
 
 
 # Hostile bytes
@@ -658,6 +1004,10 @@ def test_random_and_mutated_bytes_neither_crash_nor_hang_it(served, request):
         b'*3\r\n$5\r\nLPUSH\r\n$11\r\nqueue:ready\r\n$10\r\n{"plan":1}\r\n',
         b"*2\r\n$4\r\nKEYS\r\n$14\r\nworker:*:alive\r\n",
         b"HELLO 3\r\n",
+        b"MULTI\r\n",
+        b"EXEC\r\n",
+        b"SCAN 0 MATCH w[^a-c]*\\x?\r\n",
+        b"RESET\r\n",
     ]
     deadline = time.monotonic() + float(os.environ.get("OJS_FUZZ_SECONDS", "0"))
     count = 0
@@ -731,6 +1081,9 @@ def test_redis_cli_can_be_used(served, worker):
     assert cli("SMEMBERS", "capability:jq:workers") == "worker-001"
     assert cli("LPUSH", "queue:ready", '{"plan": 1}') == "1"
     assert cli("WORKER.HEARTBEAT", "nobody") == "ERR Worker not registered: nobody"
+    assert cli("--scan", "--pattern", "w?rker:*[es]") == "worker:worker-001:alive"
+    assert cli("TYPE", "queue:ready") == "list"
+    assert cli("LLEN", "queue:ready") == "1"
 
 
 def test_the_server_ends_in_order_with_workers_waiting(start):

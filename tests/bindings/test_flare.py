@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -13,6 +13,7 @@ from jobs.api.authentication import make_key
 from jobs.identifiers import uuid7
 from jobs.lifecycle import State
 from jobs.models import CronJob, Job, RefusedFinish
+from jobs.schedules import read_schedule, upcoming
 from jobs.timestamps import parse_timestamp
 from tests.factories import ago
 from tests.flare_client import WORKER, FlareClient, refusal
@@ -233,6 +234,13 @@ def test_a_schedule_that_an_operator_disabled_stays_so_when_its_workers_come_bac
         ("0 22-4/3 * * *", "0 22,1,4 * * *"),
         ("0 0 * NOV-FEB FRI-MON", "0 0 * 11,12,1,2 5,6,0,1"),
         ("*/20 0-30 9-17/2 ? JAN-MAR MON-FRI", "*/20 0-30 9-17/2 * JAN-MAR MON-FRI"),
+        ("? ?/6 * * *", "* */6 * * *"),
+        ("30,45-15/2 1 * * *", "30,45,47,49,51,53,55,57,59,1,3,5,7,9,11,13,15 1 * * *"),
+        ("0 0 * * 7-2", "0 0 * * 0,1,2"),
+        ("0 0 * * fril", "0 0 * * 5L"),
+        ("0 0 L-3W * *", "0 0 L-3W * *"),
+        ("0 0 1-7 * MON", "0 0 1-7 * +MON"),
+        ("0 0 */2 * MON", "0 0 */2 * MON"),
     ],
 )
 def test_what_only_cronos_knows_is_stored_in_the_words_of_every_schedule(flare, cronos, alike):
@@ -241,12 +249,78 @@ def test_what_only_cronos_knows_is_stored_in_the_words_of_every_schedule(flare, 
     assert CronJob.objects.get().expression == alike
 
 
-@pytest.mark.parametrize("expression", ["? * * * *", "0 22-1/0 * * *", "0 0 ? ? *", "@never", "*"])
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "0 22-1/0 * * *",
+        "H 0 * * *",
+        "0 H/6 * * *",
+        "0 0 L-31 * *",
+        "0 0 1LW * *",
+        "0 0 32W * *",
+        "LW 0 * * *",
+        "0 0 * * LW",
+        "0 0 * * XYZL",
+        "0 0 31 2 MON",
+        "@never",
+        "*",
+    ],
+)
 def test_what_not_even_cronos_knows_is_refused(flare, expression):
     schedule = SCHEDULE | {"cron_expression": expression}
 
     assert refusal(flare.register(recurring_schedules=[schedule])) == (400, "invalid_request")
     assert not CronJob.objects.exists()
+
+
+def test_a_day_of_the_month_and_a_day_of_the_week_must_both_match(flare):
+    flare.register(recurring_schedules=[SCHEDULE | {"cron_expression": "0 0 1-7 * MON"}])
+
+    row = CronJob.objects.get()
+    times = upcoming(read_schedule(row.expression, "UTC"), datetime(2026, 1, 1, tzinfo=UTC), 4)
+    assert [f"{time:%a %d %b}" for time in times] == [
+        "Mon 05 Jan",
+        "Mon 02 Feb",
+        "Mon 02 Mar",
+        "Mon 06 Apr",
+    ]
+
+
+def test_two_schedules_of_one_type_are_refused_and_neither_is_kept(flare):
+    other = {"job_type": "email.send", "cron_expression": "0 1 * * *"}
+    reply = flare.register(
+        recurring_schedules=[SCHEDULE, other, SCHEDULE | {"cron_expression": "30 4 * * *"}]
+    )
+
+    assert refusal(reply) == INVALID
+    error = reply.json()["error"]
+    assert error["details"]["field"] == "recurring_schedules[2].job_type"
+    assert error["message"] == (
+        "recurring_schedules[2]: recurring_schedules[0] is a schedule of 'report.generate' too, "
+        "and both would be 'rjob_report.generate'; a job type has one schedule."
+    )
+    assert not CronJob.objects.exists()
+
+
+NESTED = "Acme.Billing.Invoices+SendReminder"
+
+
+def test_a_class_within_a_class_is_a_job_type(flare):
+    flare.register(
+        job_types=[NESTED], recurring_schedules=[SCHEDULE | {"job_type": NESTED, "queue": None}]
+    )
+    asked = flare.enqueue(job_type=NESTED)
+    CronJob.objects.update(next_run_at=ago(1))
+    reaper.sweep()
+
+    assert asked.status_code == 201
+    assert CronJob.objects.get().name == f"rjob_{NESTED}"
+    assert [job["job_type"] for job in flare.poll(capacity=5)] == [NESTED] * 2
+
+
+@pytest.mark.parametrize("name", ["Outer+", "+Inner", "Outer++Inner", "Outer+ Inner", "Outer`1"])
+def test_what_is_no_name_of_a_class_is_no_job_type(flare, name):
+    assert refusal(flare.enqueue(job_type=name)) == INVALID
 
 
 def test_what_a_schedule_enqueues_is_polled_like_any_job(flare):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import re
 
 import pytest
+from django.apps import apps
+from django.core.management import call_command
 
+from jobs.api import system
 from jobs.models import Job, Queue
-from tests.factories import JobFactory
+from tests.factories import JobFactory, WorkerFactory
 from tests.ojs_client import OJSClient, refusal
+from workers import conformance
 
 OJS = "application/openjobspec+json"
 FOR_SDKS = 'application/openjobspec+json; profile="application/json"'
@@ -247,7 +252,6 @@ def test_the_media_type_suits_the_client(api, headers, expected):
         "Application/JSON",
         f"{OJS}; charset=utf-8",
         "application/json;x=y",
-        "",
     ],
 )
 def test_media_types_we_read(api, content_type):
@@ -359,3 +363,33 @@ def test_the_public_cases_may_reset_their_server(api, settings):
     assert not Queue.objects.exists()
     api.pushed()
     assert Queue.objects.exists()
+
+
+def test_a_reset_leaves_neither_jobs_nor_workers_nor_what_became_of_them(api, settings):
+    settings.OJS = {**settings.OJS, "CONFORMANCE_MODE": True}
+    api.pushed()
+    api.fetch(worker_id="w")
+    WorkerFactory(worker_id="asked", directive="quiet")
+    call_command("fleet", "drain", "--all", stdout=io.StringIO())
+
+    api.send("admin/reset")
+
+    left = {model.__name__ for model in ours() if model._default_manager.exists()}
+    assert left <= {"Sweep"}
+
+
+def test_every_table_is_emptied_or_kept_for_a_reason():
+    emptied = {*system.LEFT_BY_CASES, *conformance.LEFT_BY_CASES}
+
+    kept = {model.__name__ for model in ours() if model not in emptied}
+    processes = {"Endpoint", "Listener", "Reaper", "Sweep", "EventCursor"}
+    assert kept == processes | {"ApiKey"}
+
+
+def ours():
+    return [
+        model
+        for label in ("ojs_jobs", "ojs_workers")
+        for model in apps.get_app_config(label).get_models()
+        if not model._meta.proxy
+    ]

@@ -169,3 +169,10 @@ def test_info_says_how_long_a_result_stays_and_when_to_ask_again(db, api):
     assert job["result_stored_at"] == job["completed_at"] < job["result_expires_at"]
     assert job["result_size_bytes"] == 7
     assert "Retry-After" not in api.see(f"jobs/{job_id}").headers
+
+
+@pytest.mark.parametrize("ends", [{"discarded": True}, {"cancelled": True}, {"dead": True}])
+def test_a_job_that_ended_without_a_result_has_nothing_stored(db, api, ends):
+    job = api.job(str(JobFactory(**ends).pk))
+
+    assert not [name for name in job if name.startswith("result_")]

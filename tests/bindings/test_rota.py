@@ -19,7 +19,7 @@ import jobs
 from jobs import endpoints, engine
 from jobs.api.authentication import make_key
 from jobs.errors import InvalidRequest
-from jobs.models import Job, JobLog
+from jobs.models import Job, JobLog, OperatorAction
 from tests import processes
 from tests.conftest import url_of_test_database
 from tests.factories import ago
@@ -481,6 +481,33 @@ def test_without_a_key_the_handshake_is_refused(start, connecting):
         assert worker.register()["registered"] == "rota-1"
         # And it ends cleanly, with a worker connected.
         assert process.terminate() == 0
+
+
+def test_a_key_that_is_used_or_refused_leaves_its_trace(start, connecting):
+    record, key = make_key("rota", scopes=["work"])
+    _, late = make_key("late", scopes=["work"], expires_at=ago(60))
+    _, bound = make_key("bound", scopes=["work"], worker_id="other")
+
+    with start() as process:
+        connecting(process.port, Authorization=f"Bearer {key}").register()
+        for wrong in ("nonsense", late):
+            with pytest.raises(websockets.InvalidStatus) as refused:
+                connecting(process.port, Authorization=f"Bearer {wrong}")
+        assert b"This API key expired at" in refused.value.response.body
+        with pytest.raises((AssertionError, websockets.ConnectionClosed)):
+            connecting(process.port, Authorization=f"Bearer {bound}").register()
+
+    record.refresh_from_db()
+    assert (record.last_used_protocol, record.last_used_address) == ("rota", "127.0.0.1")
+    rows = OperatorAction.objects.filter(verb="refuse_request").order_by("pk")
+    assert [(row.actor, row.address, row.selection) for row in rows] == [
+        (actor, "127.0.0.1", {"protocol": "rota", "reason": reason, "call": call})
+        for actor, reason, call in (
+            ("unknown", "unknown_key", "handshake"),
+            ("late", "expired_key", "handshake"),
+            ("bound", "permission_denied", "message"),
+        )
+    ]
 
 
 def test_the_documents_examples_follow_its_schema_and_are_understood():

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from django.conf import settings
-from django.test import Client, override_settings
+from django.test import Client
 from pytest_django.live_server_helper import LiveServer
 
 CHROMIUM = next(
@@ -44,14 +44,12 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="package")
 def live_server(django_db_setup: None) -> Iterator[LiveServer]:
-    """The live server under a strict content security policy.
+    """The live server, under the content security policy that the project sends.
 
     After the database is set up: otherwise it would meet the settings' in-memory database and
     make all its threads share one SQLite connection.
     """
-    # A server loads its middleware when it starts.
-    with override_settings(MIDDLEWARE=[*settings.MIDDLEWARE, "tests.browser.csp.strict"]):
-        server = LiveServer("localhost")
+    server = LiveServer("localhost")
     yield server
     server.stop()
 

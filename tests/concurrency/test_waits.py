@@ -7,17 +7,19 @@ a subquery it keeps from before.
 from __future__ import annotations
 
 import pytest
+from django.db import transaction
 
+from jobs.api.authentication import caller_of, make_key
 from jobs.audit import Actor
 from jobs.errors import Conflict
 from jobs.lifecycle import State
-from jobs.models import Job
+from jobs.models import ApiKey, Job
 from tests.factories import JobFactory, WorkerFactory, ago
 from workers import drain, protocol, reaper, removal, rolling
 from workers.lifecycle import WorkerState
 from workers.models import Worker
 
-from .threads import while_it_waits
+from .threads import together, while_it_waits
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -65,3 +67,16 @@ def test_a_dead_worker_that_returns_while_it_is_removed_is_alive_and_keeps_its_j
     assert not while_it_waits(lambda: protocol.beat("w", active_job_ids=[str(job.pk)]), remove)
     assert Job.objects.get().state == State.ACTIVE
     assert Worker.objects.live().exists()
+
+
+def test_no_request_waits_for_its_key_to_be_noted_as_used():
+    """A row that somebody has in hand is passed over."""
+    record, key = make_key("billing")
+
+    with transaction.atomic():
+        ApiKey.objects.select_for_update().get(pk=record.pk)
+        (caller,) = together(lambda: caller_of(key))
+
+    assert caller.name == "billing"
+    record.refresh_from_db()
+    assert record.last_used_at is None

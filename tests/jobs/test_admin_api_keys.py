@@ -9,10 +9,10 @@ from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 
 from jobs.api.authentication import make_key
-from jobs.models import ApiKey
-from tests.factories import ago
+from jobs.models import ApiKey, OperatorAction
+from tests.factories import ago, ahead
 from tests.ojs_client import OJSClient
-from tests.operators import buttons, confirm, list_of, messages, staff
+from tests.operators import answer, buttons, confirm, list_of, messages, press, staff
 
 pytestmark = pytest.mark.django_db
 
@@ -115,7 +115,7 @@ def test_a_revoked_key_is_refused_at_once():
 
 def test_a_key_is_revoked_once(admin_client):
     record, _ = make_key("ci")
-    assert buttons(admin_client.get(page_of(record))) == ["revoke"]
+    assert buttons(admin_client.get(page_of(record))) == ["rotate", "revoke"]
     confirm(admin_client, KEY, "revoke", record)
     since = ApiKey.objects.get().revoked_at
 
@@ -142,3 +142,161 @@ def test_a_key_is_never_deleted_so_that_its_trace_stays(admin_client):
 
     assert reply.status_code == 403
     assert ApiKey.objects.exists()
+
+
+# Expiry
+
+
+def test_a_key_can_be_made_with_a_date_and_one_that_has_passed_is_refused():
+    client = staff("view_apikey", "manage_keys")
+
+    past = made(client, expires_at_0="2026-01-31", expires_at_1="12:00:00")
+    assert "This has passed already." in past.content.decode()
+    assert not ApiKey.objects.exists()
+
+    key = shown_key(made(client, expires_at_0="2999-01-31", expires_at_1="12:00:00"))
+    assert ApiKey.objects.get().expires_at.isoformat() == "2999-01-31T12:00:00+00:00"
+    assert OJSClient(key).push().status_code == 201
+
+
+def test_a_key_can_be_ended_by_its_date_at_once():
+    record, key = make_key("ci")
+    assert OJSClient(key).push().status_code == 201
+
+    fields = {"name": "ci", "scopes": record.scopes}
+    past = {"expires_at_0": "2026-01-31", "expires_at_1": "12:00:00"}
+    reply = staff("view_apikey", "manage_keys").post(page_of(record), fields | past)
+
+    assert reply.status_code == 302
+    assert OJSClient(key).push().status_code == 401
+    selection = OperatorAction.objects.exclude(verb="refuse_request").get().selection
+    assert selection["expires_at"] == "2026-01-31T12:00:00+00:00"
+
+
+STATES = {
+    "lasting": {},
+    "soon": {"expires_at": ahead(3 * 86400)},
+    "late": {"expires_at": ago(60)},
+    "gone": {"revoked_at": ago(60), "expires_at": ago(60)},
+    "turned": {
+        "previous_digest": "0" * 64,
+        "previous_prefix": "ojs_earlier0",
+        "previous_until": ahead(3600),
+        "rotated_at": ago(60),
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("state", "names"),
+    [
+        ("usable", ["lasting", "soon", "turned"]),
+        ("expiring", ["soon"]),
+        ("in_rotation", ["turned"]),
+        ("expired", ["late"]),
+        ("revoked", ["gone"]),
+        ("nonsense", sorted(STATES)),
+    ],
+)
+def test_keys_are_found_by_their_state(admin_client, state, names):
+    for name, fields in STATES.items():
+        make_key(name, **fields)
+
+    found = admin_client.get(f"{list_of(KEY)}?state={state}").context["cl"].result_list
+
+    assert sorted(key.name for key in found) == names
+
+
+def test_the_list_says_which_keys_end_and_from_where_they_are_used(admin_client):
+    for name, fields in STATES.items():
+        make_key(name, **fields)
+    used = {"last_used_at": ago(60), "last_used_address": "192.0.2.7", "last_used_protocol": "agq"}
+    ApiKey.objects.filter(name="lasting").update(**used)
+
+    content = admin_client.get(list_of(KEY)).content.decode()
+
+    for words in ("expires soon", "expired", "revoked", "in 2 d 23 h", "192.0.2.7 (AGQ)"):
+        assert words in content
+    found = admin_client.get(f"{list_of(KEY)}?last_used_protocol=agq").context["cl"].result_list
+    assert [key.name for key in found] == ["lasting"]
+
+
+def test_the_dashboard_names_keys_that_expire_soon(admin_client):
+    make_key("billing", expires_at=ahead(3 * 86400))
+    make_key("far", expires_at=ahead(30 * 86400))
+    make_key("gone", expires_at=ahead(86400), revoked_at=ago(1))
+
+    content = admin_client.get(reverse("admin:ojs_workers_dashboard_changelist")).content.decode()
+
+    assert "The API key “billing” expires in 2 d 23 h." in content
+    assert "“far”" not in content and "“gone”" not in content
+
+
+# A new secret
+
+
+def test_a_new_secret_is_shown_once_and_works_beside_the_present_one():
+    ops = staff("view_apikey", "manage_keys")
+    record, present = make_key("ci")
+    page = press(ops, ops.get(page_of(record)), "rotate")
+
+    reply = answer(ops, page, overlap="24", reason="Every quarter")
+
+    new = shown_key(reply)
+    assert "no-store" in reply["Cache-Control"]
+    assert f"The one before, {present[:12]}…, works until" in reply.content.decode()
+    assert OJSClient(present).push().status_code == OJSClient(new).push().status_code == 201
+    assert LogEntry.objects.get().change_message == "A new secret was made. Reason: Every quarter"
+    action = OperatorAction.objects.get()
+    assert (action.verb, action.count) == ("manage_keys", 1)
+    stored = str([*ApiKey.objects.values(), *OperatorAction.objects.values()])
+    assert new not in stored and present not in stored
+    for url in (list_of(KEY), page_of(record), f"{page_of(record)[:-7]}history/"):
+        assert new not in ops.get(url).content.decode()
+
+
+def test_a_leaked_secret_ends_at_once(admin_client):
+    record, leaked = make_key("ci")
+    assert OJSClient(leaked).push().status_code == 201
+
+    reply = confirm(admin_client, KEY, "rotate", record, overlap="0")
+
+    assert "works no more" in reply.content.decode()
+    assert OJSClient(leaked).push().status_code == 401
+    assert OJSClient(shown_key(reply)).push().status_code == 201
+
+
+def test_a_key_in_rotation_is_rotated_again_only_if_that_is_said(admin_client):
+    record, _ = make_key("ci")
+    confirm(admin_client, KEY, "rotate", record, overlap="24")
+    digest = ApiKey.objects.get().digest
+
+    refused = confirm(admin_client, KEY, "rotate", record, overlap="24")
+    assert "is being rotated already" in messages(refused)[0]
+    assert ApiKey.objects.get().digest == digest
+
+    shown_key(confirm(admin_client, KEY, "rotate", record, overlap="24", end_earlier="on"))
+    assert ApiKey.objects.get().previous_digest == digest
+
+
+def test_the_page_of_a_key_tells_who_has_not_changed_over(admin_client):
+    record, _ = make_key("ci")
+    assert "The secret before" not in admin_client.get(page_of(record)).content.decode()
+    confirm(admin_client, KEY, "rotate", record, overlap="24")
+    assert "never since the new one was made" in admin_client.get(page_of(record)).content.decode()
+
+    ApiKey.objects.update(previous_used_at=ago(7290))
+
+    assert "2 h 1 min ago" in admin_client.get(page_of(record)).content.decode()
+
+
+@pytest.mark.parametrize(
+    ("end", "left"), [({"revoked_at": ago(1)}, []), ({"expires_at": ago(1)}, ["revoke"])]
+)
+def test_a_key_that_has_ended_gets_no_new_secret(admin_client, end, left):
+    record, _ = make_key("ci", **end)
+
+    assert buttons(admin_client.get(page_of(record))) == left
+    confirm(admin_client, KEY, "rotate", record, overlap="24")
+
+    assert ApiKey.objects.get().digest == record.digest

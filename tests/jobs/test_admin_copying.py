@@ -73,6 +73,14 @@ def test_an_edited_copy_is_fetched_and_the_original_stays(api):
     assert LogEntry.objects.get().object_id == fetched["id"]
 
 
+def test_a_type_of_another_protocol_may_be_copied():
+    original = JobFactory(dead=True, type="Billing.Invoices+Send")
+
+    clerk().post(copy_of(original), SENT | {"type": original.type})
+
+    assert Job.objects.exclude(pk=original.pk).get().type == "Billing.Invoices+Send"
+
+
 def test_a_copy_may_be_made_for_later():
     clerk().post(copy_of(JobFactory()), SENT | {"delay_until": "+PT1H"})
 

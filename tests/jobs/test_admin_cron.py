@@ -109,6 +109,10 @@ WORDS = {
     "0 0 */10 * MON": "At 00:00, every 10 days of the month (1–31) and on Monday",
     "0 0 L,15W 6-8 *": "At 00:00, on the working day nearest to day 15 of the month, "
     "on the last day of the month, June to August",
+    "0 0 L-3 * *": "At 00:00, 3 days before the last day of the month",
+    "0 0 L-1W,LW * *": "At 00:00, on the working day nearest to the day before the last day of the "
+    "month, on the last working day of the month",
+    "0 0 1-7 * +MON": "At 00:00, on days 1–7 of the month and on Monday",
     "0 9 * * MON#2,5L": "At 09:00, on the second Monday of the month, "
     "on the last Friday of the month",
     "@every 1h30m": "Every 1 h 30 min",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.durations import LONGEST, format_duration, parse_duration
+from jobs.durations import LONGEST, format_duration, parse_duration, parse_span
 
 durations = st.timedeltas(min_value=timedelta(0), max_value=LONGEST)
 
@@ -113,3 +113,30 @@ def test_a_duration_survives_the_wire(duration):
 def test_a_negative_duration_cannot_be_written():
     with pytest.raises(ValueError, match="must not be negative"):
         format_duration(timedelta(seconds=-1))
+
+
+@pytest.mark.parametrize(
+    ("text", "length"),
+    [
+        ("45s", timedelta(seconds=45)),
+        ("30m", timedelta(minutes=30)),
+        ("24h", timedelta(days=1)),
+        ("90d", timedelta(days=90)),
+        ("2w", timedelta(days=14)),
+        ("36500d", LONGEST),
+    ],
+)
+def test_a_length_of_time_is_typed_as_a_number_and_a_unit(text, length):
+    assert parse_span(text) == length
+
+
+@pytest.mark.parametrize("text", ["", "90", "d", "1.5h", "-1d", "1 d", "1D", "1h30m", "٣d"])
+def test_no_other_text_is_a_typed_length_of_time(text):
+    with pytest.raises(ValueError, match="such as 24h or 90d"):
+        parse_span(text)
+
+
+@pytest.mark.parametrize("text", ["36501d", "999999999w"])
+def test_a_typed_length_of_time_is_a_century_at_most(text):
+    with pytest.raises(ValueError, match="longer than a century"):
+        parse_span(text)

@@ -319,6 +319,31 @@ def test_the_record_tells_of_the_crash_and_of_what_follows(db):
     assert ended["job.discarded"].data["last_error"]["code"] == "visibility_timeout"
 
 
+def test_the_error_of_an_expiry_says_how_long_nothing_was_heard(db, api):
+    """OJS timeouts §8, §11.1; also where nothing is recorded."""
+    hour = timedelta(hours=1)
+    job = JobFactory(active=True, reserved_until=ago(90), reserved_for=hour, attempt=1)
+    odd = JobFactory(active=True, reserved_until=ago(90), reserved_for=timedelta(seconds=0.25))
+
+    engine.expire()
+
+    error = job.errors.get().details
+    assert error == Event.objects.get(type="job.stalled", subject=str(job.pk)).data
+    assert (error["timeout_kind"], repr(error["limit_seconds"])) == ("stalled", "3600")
+    assert error["elapsed_seconds"] >= 3690
+    assert odd.errors.get().details["limit_seconds"] == 0.25
+    assert api.job(str(job.pk))["error"].items() >= error.items()
+
+
+def test_the_error_of_an_expiry_says_it_where_no_events_are_recorded(db, settings):
+    settings.OJS = {"RECORD_EVENTS": False}
+    job = JobFactory(active=True, reserved_until=ago(90), reserved_for=timedelta(hours=1))
+
+    engine.expire()
+
+    assert job.errors.get().details["limit_seconds"] == 3600
+
+
 def test_nothing_is_recorded_where_events_are_off(db, settings):
     settings.OJS = {"RECORD_EVENTS": False}
     JobFactory(active=True, reserved_until=ago(1))

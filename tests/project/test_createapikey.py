@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from io import StringIO
 
 import pytest
@@ -9,6 +10,7 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 
 from jobs.models import ApiKey
+from tests.factories import ago
 from tests.ojs_client import OJSClient
 
 pytestmark = pytest.mark.django_db
@@ -104,3 +106,56 @@ def test_a_binding_to_nothing_is_refused_rather_than_no_binding(option, empty):
         create(option, empty)
 
     assert not ApiKey.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2999-01-31", "2999-01-31T00:00:00+00:00"),
+        ("2999-01-31T12:00:00+02:00", "2999-01-31T10:00:00+00:00"),
+    ],
+)
+def test_a_key_expires_at_the_date_that_is_named(text, moment):
+    output, key = create("--expires", text)
+
+    assert ApiKey.objects.get().expires_at.isoformat() == moment
+    assert f"until {moment.replace('+00:00', '.000Z')}." in output
+    assert OJSClient(key=key).push().status_code == 201
+
+
+def test_a_key_expires_after_the_time_that_is_named():
+    create("--expires", "90d")
+
+    record = ApiKey.objects.get()
+    assert record in ApiKey.objects.usable()
+    span = record.expires_at - record.created_at
+    assert timedelta(days=89, hours=23) < span < timedelta(days=90, hours=1)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "90", "2026-02-30", "2026-01-31", "0d", "-1d"])
+def test_a_date_that_is_none_or_has_passed_makes_no_key(text):
+    with pytest.raises(CommandError, match="--expires"):
+        create(f"--expires={text}")
+
+    assert not ApiKey.objects.exists()
+
+
+def test_a_second_key_of_a_name_is_made_only_if_that_is_said():
+    _, first = create()
+
+    with pytest.raises(CommandError, match=rf"billing \({first[:12]}….*--force"):
+        create()
+    assert ApiKey.objects.count() == 1
+
+    _, second = create("--force")
+    assert all(OJSClient(key=key).push().status_code == 201 for key in (first, second))
+
+
+@pytest.mark.parametrize("end", [{"revoked_at": ago(1)}, {"expires_at": ago(1)}])
+def test_the_name_of_a_key_that_has_ended_is_free(end):
+    create()
+    ApiKey.objects.update(**end)
+
+    _, key = create()
+
+    assert OJSClient(key=key).push().status_code == 201

@@ -8,6 +8,7 @@ import stat
 
 import pytest
 
+from ojs_project import beside
 from ojs_project.first_look import Address, Unusable, prepare
 
 
@@ -127,3 +128,60 @@ def test_addresses_are_spelled_as_urls_spell_them():
     assert Address.find("::1", 8000).url == "http://[::1]:8000"
     # Nobody can open http://0.0.0.0.
     assert Address.find("0.0.0.0", 8000).url == "http://127.0.0.1:8000"
+
+
+# What other commands find of it
+
+
+def test_a_command_takes_over_what_a_running_quickstart_has_decided(tmp_path):
+    mine = {"DJANGO_DATA_DIR": str(tmp_path)}
+    decided = mine | {
+        "DJANGO_SECRET_KEY": "s",
+        "DJANGO_DEBUG": "1",
+        "DATABASE_URL": "d",
+        "HOME": "h",
+    }
+    held = beside.be_found(decided)
+
+    beside.join(environ := dict(mine))
+    assert environ == {name: text for name, text in decided.items() if name != "HOME"}
+    beside.join(environ := mine | {"DATABASE_URL": "another"})
+    assert environ["DATABASE_URL"] == "another"
+    assert (tmp_path / "quickstart.json").stat().st_mode & 0o077 == 0
+
+    beside.be_gone(held)
+    beside.join(environ := dict(mine))
+    assert environ == mine
+
+
+@pytest.mark.parametrize("name", ["DJANGO_SECRET_KEY", "DJANGO_DEBUG"])
+def test_who_has_decided_is_left_alone(tmp_path, name):
+    mine = {"DJANGO_DATA_DIR": str(tmp_path)}
+    held = beside.be_found(mine | {"DJANGO_SECRET_KEY": "s", "DJANGO_DEBUG": "1"})
+
+    beside.join(environ := mine | {name: "0"})
+
+    assert environ == mine | {name: "0"}
+    beside.be_gone(held)
+
+
+def test_what_a_killed_quickstart_has_left_counts_for_nothing(tmp_path):
+    mine = {"DJANGO_DATA_DIR": str(tmp_path)}
+    held = beside.be_found(mine | {"DJANGO_SECRET_KEY": "s"})
+    os.close(held)
+
+    beside.join(environ := dict(mine))
+
+    assert environ == mine
+
+
+def test_of_two_quickstarts_on_one_folder_the_first_is_found(tmp_path):
+    mine = {"DJANGO_DATA_DIR": str(tmp_path)}
+    first = beside.be_found(mine | {"DJANGO_SECRET_KEY": "first"})
+
+    assert beside.be_found(mine | {"DJANGO_SECRET_KEY": "second"}) is None
+
+    beside.be_gone(None)
+    beside.join(environ := dict(mine))
+    assert environ["DJANGO_SECRET_KEY"] == "first"
+    beside.be_gone(first)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import secrets
+
 import pytest
 from django.test import Client
+
+from ojs_project.middleware import OUR_POLICY
 
 
 @pytest.fixture
@@ -55,3 +60,60 @@ def test_plain_http_is_still_sent_to_https(settings, db):
     settings.SECURE_SSL_REDIRECT = True
 
     assert Client().get("/ojs/manifest").status_code == 301
+
+
+PATHS = ["/", "/health", "/admin/login/", "/static/admin/css/base.css", "/nothing", "/ojs/v1/docs"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("debug", [True, False])
+def test_a_host_that_is_not_ours_is_refused_on_every_path(db, settings, path, debug):
+    settings.ALLOWED_HOSTS = ["jobs.example.com"]
+    settings.DEBUG = debug
+    # What Django itself would ask for the host, and make it a traceback.
+    settings.SECURE_SSL_REDIRECT = True
+
+    refused = Client().get(path, HTTP_HOST="evil.example")
+
+    assert refused.status_code == 400
+    assert b"does not answer to the host 'evil.example'" in refused.content
+    assert b"Traceback" not in refused.content
+
+
+def test_a_wrong_host_is_logged_once(db, settings, caplog):
+    settings.ALLOWED_HOSTS = ["jobs.example.com"]
+    first, second = (f"{secrets.token_hex(4)}.example" for _ in range(2))
+    with caplog.at_level(logging.INFO):
+        for host in (first, first, second, first):
+            Client().get("/ojs/manifest", HTTP_HOST=host)
+            Client().get("/admin/", HTTP_HOST=host)
+
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    assert [first in caplog.text, second in caplog.text] == [True, True]
+    assert all(record.exc_info is None for record in caplog.records)
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/ojs/manifest", "/ojs/v1/openapi.json"])
+def test_every_response_carries_the_policy(db, path):
+    assert Client().get(path)["Content-Security-Policy"] == OUR_POLICY
+
+
+def test_a_view_may_have_a_policy_of_its_own(rf):
+    from django.http import HttpResponse
+
+    from ojs_project.middleware import PolicyMiddleware
+
+    own = HttpResponse(headers={"Content-Security-Policy": "default-src 'none'"})
+
+    answer = PolicyMiddleware(lambda request: own)(rf.get("/"))
+
+    assert answer["Content-Security-Policy"] == "default-src 'none'"
+
+
+def test_djangos_own_pages_about_an_error_work_in_debug(db, settings):
+    settings.DEBUG = True
+
+    page = Client().get("/nothing")
+
+    assert page.status_code == 404
+    assert "Content-Security-Policy" not in page

@@ -10,6 +10,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import termios
 import urllib.error
 import urllib.request
@@ -267,6 +268,34 @@ def test_on_an_address_that_others_reach_a_key_is_needed(quickstart):
         assert "an-account-of-my-own" not in run.output
         run.terminate()
     assert quickstart.rows("SELECT name FROM ojs_jobs_apikey") == []
+
+
+def test_a_command_in_another_terminal_needs_no_variables(quickstart):
+    """Neither a secret key nor `DJANGO_DEBUG`, nor the database that quickstart was given."""
+
+    def other_terminal(*words):
+        return subprocess.run(
+            [sys.executable, str(ROOT / "manage.py"), *words],
+            env=quickstart.environment(),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+
+    with quickstart.up("--no-demo", "--host", "0.0.0.0") as run:
+        (printed,) = re.findall(r"manage\.py (createapikey .*)$", run.output, re.M)
+        made = other_terminal(*printed.split())
+
+        assert made.returncode == 0, made.stderr
+        queues = f"{quickstart.api.url}/ojs/v1/queues"
+        assert open_page(queues, made.stdout.strip())[0] == 200
+        twin = other_terminal(*printed.split())
+        assert twin.returncode == 1 and "There is a usable key of this name" in twin.stderr
+        run.terminate()
+
+    # Without it, every command asks for a decision, as ever.
+    assert "Set DJANGO_SECRET_KEY" in other_terminal("check").stderr
+    assert (quickstart.data / "quickstart.json").read_text() == ""
 
 
 def test_a_port_in_use_is_one_clear_sentence(quickstart):

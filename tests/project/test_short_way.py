@@ -16,6 +16,7 @@ from django.db import connection
 from django.test import RequestFactory
 
 from jobs.api.authentication import make_key
+from ojs_project.middleware import OUR_POLICY
 from ojs_project.short_way import ShortWay
 
 V1 = "/ojs/v1"
@@ -60,12 +61,20 @@ REQUESTS: dict[str, tuple[str, str, Any, dict[str, str]]] = {
     "umlauts": ("GET", "jobs/ähm", b"", {}),
     "Flare": ("POST", "../../flare/v1/workers/poll", {}, {}),
     "an end of the line": ("GET", "jobs%0a", b"", {}),
+    "another host": ("GET", "../manifest", b"", {"HTTP_HOST": "evil.example"}),
+    "a job under another host": ("POST", "jobs", JOB, {"HTTP_HOST": "evil.example"}),
+    "another host's page": ("GET", "docs", b"", {"HTTP_HOST": "evil.example"}),
+    "nothing under another host": ("GET", "nothing", b"", {"HTTP_HOST": "evil.example"}),
+    "Flare under another host": (
+        *("POST", "../../flare/v1/workers/poll", {}, {"HTTP_HOST": "evil.example"}),
+    ),
 }
 
 
 @pytest.fixture
 def application(transactional_db, settings):
     """The project's application, and Django's inside of it."""
+    settings.ALLOWED_HOSTS = ["testserver"]
     settings.OJS = {"FLARE": {"ENABLED": True}}
     return ShortWay(get_wsgi_application())
 
@@ -112,6 +121,28 @@ def test_every_kind_of_request_is_answered_alike(application):
         assert plain(json.dumps(short[1], sort_keys=True).encode()) == plain(
             json.dumps(long[1], sort_keys=True).encode()
         ), name
+
+
+@pytest.mark.parametrize("way", ["short", "long"])
+@pytest.mark.parametrize("path", ["../manifest", "health", "jobs", "docs", "nothing"])
+def test_a_wrong_host_is_a_bad_request_either_way(application, path, way):
+    asked = environment("GET", path, b"", {"HTTP_HOST": "evil.example"})
+
+    status, headers, body = answered(application if way == "short" else application._project, asked)
+
+    assert status == "400 Bad Request"
+    assert json.loads(body)["error"]["code"] == "invalid_request"
+    assert headers["Content-Security-Policy"] == OUR_POLICY
+
+
+@pytest.mark.parametrize("way", ["short", "long"])
+@pytest.mark.parametrize("headers", [{"HTTP_ORIGIN": "https://evil.example"}, {"CONTENT_TYPE": ""}])
+def test_a_page_of_another_site_enqueues_nothing_either_way(application, settings, headers, way):
+    settings.OJS = {"ALLOW_ANONYMOUS": True}
+    serve = application if way == "short" else application._project
+
+    assert answered(serve, environment("POST", "jobs", JOB, headers))[0][:3] in ("400", "403")
+    assert answered(serve, environment("POST", "jobs", JOB, {}))[0] == "201 Created"
 
 
 def test_the_body_may_come_without_a_length(application, settings):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError, call_command, execute_from_command_line
 
 from jobs.models import OperatorAction
-from tests.factories import JobFactory, WorkerFactory
+from tests.factories import JobFactory, WorkerFactory, ago
 from tests.workers.fleets import directives
 from workers.models import FleetOperation, Worker
 
@@ -120,7 +121,64 @@ def test_a_drain_is_begun_and_its_numbers_are_checked():
     assert sorted(document["workers"].values()) == ["draining"] * 2 + ["waiting"] * 3
     assert refused("drain", "--label", "eu").returncode == 1, "they have an operation"
     FleetOperation.objects.all().delete()
-    assert refused("drain", "--label", "eu", "--max-unavailable", "all").returncode == 1
+    assert refused("drain", "--label", "eu", "--max-unavailable", "all").returncode == 2
+
+
+WRONG = [
+    ["--max-unavailable", "abc"],
+    ["--max-unavailable", "101%"],
+    ["--floor", "-1"],
+    ["--floor", "mail=2,lots"],
+    ["--limit", "soon"],
+    ["--limit", "1e999"],
+    ["--timeout", "nan"],
+    ["--then", "nothing"],
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=" ".join)
+def test_wrong_arguments_have_an_exit_code_of_their_own(wrong):
+    problem = refused("drain", "--all", *wrong)
+
+    assert problem.returncode == 2, "not 4, although no worker matches"
+    assert wrong[-1].rpartition(",")[2] in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (["--floor", "-1"], "argument --floor: floor must be a number or a percentage"),
+        (["--colour", "blue"], "unrecognized arguments: --colour blue"),
+    ],
+)
+def test_at_a_shell_wrong_arguments_end_with_the_same_code(capsys, wrong, words):
+    with pytest.raises(SystemExit) as end:
+        execute_from_command_line(["manage.py", "fleet", "drain", "--all", *wrong])
+
+    assert end.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_the_help_shows_what_is_typed(capsys):
+    for words in (["--help"], ["drain", "--help"]):
+        with pytest.raises(SystemExit):
+            execute_from_command_line(["manage.py", "fleet", *words])
+
+    text = capsys.readouterr().out
+    assert "\n    manage.py fleet status --format json\n" in text
+    assert "--max-unavailable N|N%\n" in text and "%%" not in text
+
+
+def test_status_is_a_table_for_people():
+    WorkerFactory(worker_id="w1", hostname="a", labels=["eu"], concurrency=4)
+    WorkerFactory(worker_id="worker-2", hostname="", last_heartbeat_at=ago(20))
+
+    header, first, second = fleet("status").splitlines()
+
+    assert header.split() == ["WORKER", "HOST", "CONDITION", "JOBS", "HEARTBEAT", "LABELS"]
+    places = [header.index(word) for word in header.split()]
+    assert [first[place:].split("  ")[0] for place in places][:4] == ["w1", "a", "running", "0/4"]
+    assert re.fullmatch(r"\d\d+ s ago +-", second[places[4] :])
 
 
 def test_a_drain_that_is_waited_for_needs_no_reaper(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from datetime import timedelta
 
@@ -92,6 +93,35 @@ def test_an_expiry_is_told_as_events():
     told = Event.objects.values_list("type", flat=True)
     assert list(told.filter(subject=str(again.pk))) == ["job.stalled", "job.failed", "job.retrying"]
     assert list(told.filter(subject=str(last.pk))) == ["job.stalled", "job.failed", "job.discarded"]
+
+
+def test_the_error_of_a_workers_death_says_how_long_it_was_silent(api):
+    """OJS timeouts §8."""
+    minute = timedelta(minutes=1)
+    WorkerFactory(worker_id="gone", last_heartbeat_at=ago(90), heartbeat_timeout=minute)
+    WorkerFactory(worker_id="left", state="terminated", left_at=ago(5), last_heartbeat_at=ago(90))
+    lost = JobFactory(active=True, reserved_by="gone")
+    left = JobFactory(active=True, reserved_by="left")
+
+    reaper.sweep()
+
+    error = lost.errors.get().details
+    assert (error["timeout_kind"], repr(error["limit_seconds"])) == ("stalled", "60")
+    assert error["elapsed_seconds"] >= 90
+    assert api.job(str(lost.pk))["error"].items() >= error.items()
+    assert (left.errors.get().type, left.errors.get().details) == ("worker_death", None)
+
+
+def test_a_fetch_and_a_look_write_the_time_of_an_error_alike(api):
+    job = JobFactory(active=True, reserved_until=ago(1))
+    reaper.sweep()
+
+    (fetched,) = api.fetch("default", worker_id="w")
+
+    (seen,) = api.job(str(job.pk))["errors"]
+    assert fetched["errors"] == [seen]
+    assert re.fullmatch(r"....-..-..T..:..:..\.[0-9]{3}Z", seen["occurred_at"])
+    assert seen["timestamp"] == seen["occurred_at"]
 
 
 # Execution timeouts (OJS core §5.2)

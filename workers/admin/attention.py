@@ -18,7 +18,7 @@ from jobs.admin import display
 from jobs.admin.maintenance import in_words
 from jobs.conf import ojs_settings
 from jobs.lifecycle import State
-from jobs.models import CronJob, DeadJob, Job
+from jobs.models import ApiKey, CronJob, DeadJob, Job
 from jobs.models.cron import LATE, Outcome
 from jobs.versions import version_text
 
@@ -33,7 +33,7 @@ LOOKED_AT = 100
 LOOKED_INTO = 2
 """Queues, of those that wait longest: each costs the dashboard a query."""
 NAMED = 5
-"""Cron jobs that are named one by one."""
+"""Cron jobs and API keys that are named one by one."""
 
 
 @dataclass(frozen=True)
@@ -205,3 +205,16 @@ def _idle(cron: Any, site_name: str) -> Item:
         )
     url = display.admin_url(site_name, "ojs_jobs_cronjob", "change", cron.pk)
     return Item(text % about, url, is_error)
+
+
+@watch
+def expiring_keys(figures: Any) -> Iterator[Item]:
+    keys: list[Any] = list(ApiKey.objects.expiring().order_by("expires_at")[: NAMED + 1])
+    url = display.admin_url(figures.site_name, "ojs_jobs_apikey", "changelist")
+    for key in keys[:NAMED]:
+        text = _("The API key “%(name)s” expires in %(span)s.")
+        about = {"name": key.name, "span": display.span(key.expires_at - clock.now())}
+        page = display.admin_url(figures.site_name, "ojs_jobs_apikey", "change", key.pk)
+        yield Item(text % about, page)
+    if len(keys) > NAMED:
+        yield Item(_("More API keys expire within 14 days."), f"{url}?state=expiring")

@@ -31,6 +31,8 @@ NAMES = ("label", "queue", "hostname", "version", "protocol", "worker_id", "stat
 class AdminWorkerBulkViewSet(AdminViewSet):
     """`/ojs/v1/admin/workers/bulk/{quiet|resume|terminate}`"""
 
+    resource = "workers-bulk"
+
     def quiet(self, request: Any) -> Response:
         """Ask every worker that matches to take no more jobs."""
         return self._answer(WorkerState.QUIET)

@@ -44,6 +44,8 @@ ORDERS = {
 class AdminWorkerViewSet(AdminViewSet):
     """`/ojs/v1/admin/workers`"""
 
+    resource = "workers"
+
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
         worker_id = kwargs.get("worker_id")
@@ -161,7 +163,7 @@ def _explain(worker: Worker, directive: WorkerState) -> None:
 class StatisticsViewSet(AdminViewSet):
     """`/ojs/v1/admin/stats`"""
 
-    is_about_everything = True
+    resource = "statistics"
 
     def retrieve(self, request: Any) -> Response:
         """Queues, workers and jobs of the whole server (§10.1)."""

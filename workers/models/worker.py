@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import models
 from django.utils import timezone
@@ -10,6 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from jobs import clock
 from jobs.conf import ojs_settings
+from jobs.envelope import timeout_details
 
 from ..lifecycle import WorkerState, desired
 from ..querysets import WorkerQuerySet
@@ -111,3 +113,11 @@ class Worker(models.Model):
     @property
     def may_fetch(self) -> bool:
         return self.desired_state == WorkerState.RUNNING
+
+    def silence_at(self, now: datetime) -> dict[str, Any] | None:
+        """For how long it was silent when it was declared dead, as an error says it (OJS timeouts
+        §8); None of one that left, or was given up before its heartbeat timeout."""
+        silent = now - self.last_heartbeat_at
+        if self.left_at is not None or silent < self.heartbeat_timeout:
+            return None
+        return timeout_details("stalled", self.heartbeat_timeout, silent)

@@ -16,9 +16,25 @@ from drf_spectacular.settings import patched_settings
 from drf_spectacular.validation import validate_schema
 
 from jobs import __version__
-from jobs.api.base import OJSViewSet
+from jobs.api.base import OJSViewSet, error_document
 from jobs.api.dialects import MEDIA_TYPE
+from jobs.errors import (
+    BodyTooLarge,
+    Conflict,
+    InvalidRequest,
+    JobNotFound,
+    NotAuthenticated,
+    NotInstalled,
+    OJSError,
+    PermissionDenied,
+    QueueFull,
+    ResultPruned,
+    Unsupported,
+    UnsupportedCompression,
+    WaitTimeout,
+)
 from workers.bindings.flare.urls import Switched
+from workers.bindings.flare.views import refusal as flare_refusal
 
 from .components import COMPONENTS
 from .operation import Operation, Reply
@@ -66,21 +82,23 @@ ANY_TIME = {
     503: "The database is away: try again.",
 }
 """What every endpoint may answer."""
-EXAMPLES = {
-    400: ("invalid_request", "The 'type' field is required.", {"field": "type"}),
-    401: ("unauthenticated", "An API key is required.", {}),
-    403: ("permission_denied", "This API key may not do that.", {"scope": "produce"}),
-    404: ("not_found", "Job '019539a4-…' not found.", {"resource_type": "job"}),
-    408: ("timeout", "Job '019539a4-…' has not finished yet.", {"state": "active"}),
-    409: ("conflict", "Cannot cancel job in terminal state 'completed'.", {}),
-    410: ("result_pruned", "Result expired at 2026-02-19T10:30:00.000Z", {}),
-    413: ("envelope_too_large", "The request body may have at most 16777216 bytes.", {}),
-    415: ("unsupported_compression", "The Content-Encoding 'br' is not supported.", {}),
-    422: ("unsupported", "OJS version '2.0' is not supported.", {"supported": ["1.0"]}),
-    429: ("queue_full", "The queue is full.", {}),
-    501: ("unsupported", "prometheus-client is not installed.", {"extra": "metrics"}),
-    503: ("backend_error", "The database is unreachable.", {}),
+JOB_ID = "019539a4-b68c-7def-8000-1a2b3c4d5e6f"
+EXAMPLES: dict[int, OJSError] = {
+    400: InvalidRequest("The 'type' field is required.", field="type"),
+    401: NotAuthenticated("An API key is required."),
+    403: PermissionDenied("This API key lacks the scope 'produce'.", scope="produce"),
+    404: JobNotFound(JOB_ID),
+    408: WaitTimeout(f"Job '{JOB_ID}' has not finished yet.", job_id=JOB_ID, state="active"),
+    409: Conflict("Cannot cancel job in terminal state 'completed'.", job_id=JOB_ID),
+    410: ResultPruned("Result expired at 2026-02-19T10:30:00.000Z", job_id=JOB_ID),
+    413: BodyTooLarge("The request body may have at most 16777216 bytes."),
+    415: UnsupportedCompression("The Content-Encoding 'br' is not supported."),
+    422: Unsupported("OJS version '2.0' is not supported.", supported=["1.0"]),
+    429: QueueFull("email", 1000, 1000, "reject", "email.send"),
+    501: NotInstalled("prometheus-client is not installed.", extra="metrics"),
+    503: OJSError("The database is unreachable."),
 }
+"""Raised as the code raises them, so that no example has a code that is never sent."""
 HEADERS = {
     "OJS-Version": {"$ref": "#/components/headers/OJS-Version"},
     "X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"},
@@ -134,7 +152,8 @@ class Described(AutoSchema):
         if operation is None:
             raise NotDescribed(f"{method} {path}")
         view: Any = self.view
-        scope = str(view.scope)
+        command = view.commands[view.action]
+        scopes = " or ".join(f"`{scope}`" for scope in command.scopes)
         document: dict[str, Any] = {
             "operationId": self.get_operation_id(),
             "summary": operation.summary,
@@ -143,15 +162,15 @@ class Described(AutoSchema):
         description = [operation.description] if operation.description else []
         if alias:
             description.append(f"The same as `{' '.join(alias)}`.")
-        if scope:
-            description.append(f"Needs the scope `{scope}`.")
+        if scopes:
+            description.append(f"Needs the scope {scopes}.")
         document["description"] = " ".join(description)
         document["parameters"] = self._path_parameters() + _parameters(operation)
         if operation.body is not None:
             name = _camel(document["operationId"]) + "Body"
             document["requestBody"] = _body(operation, view.bodies, name)
-        document["security"] = [{"key": []}, {}] if scope else [{}]
-        document["responses"] = _responses(operation, open_to_all=not scope)
+        document["security"] = [{}] if command.is_open else [{"key": []}, {}]
+        document["responses"] = _responses(operation, open_to_all=command.is_open)
         return {name: value for name, value in document.items() if value != ""}
 
     def get_operation_id(self) -> str:
@@ -262,16 +281,13 @@ def _refusal(status: int, description: str, media_type: str) -> dict[str, Any]:
 
 
 def _refused(status: int, media_type: str) -> dict[str, Any]:
-    code, message, details = EXAMPLES[status]
-    error = {
-        "code": code,
-        "message": message,
-        "retryable": status in (429, 503),
-        "details": details,
-        "request_id": "req_019539a4-b68c-7def-8000-1a2b3c4d5e6f",
-        "docs_url": f"https://openjobspec.org/errors/{code}",
-        "doc_url": f"https://openjobspec.org/errors/{code}",
-    }
+    problem = EXAMPLES[status]
+    identifier = f"req_{JOB_ID}"
+    retryable = problem.retryable or status == 503
+    if media_type == flare.MEDIA_TYPE:
+        _, error = flare_refusal(problem, identifier, retryable=retryable)
+    else:
+        error = error_document(problem, identifier, retryable=retryable)
     return {
         "description": ANY_TIME.get(status, "Refused."),
         "headers": _headers(media_type),

@@ -1,16 +1,15 @@
-"""What every endpoint of the Admin API shares: its scope by method, confirmation, the audit."""
+"""What every endpoint of the Admin API shares: confirmation, the audit."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from ... import fields, projects
+from ...access import Binding
 from ...audit import Actor, of_caller, record_action
-from ...errors import PermissionDenied
 from ...fields import Document, refuse
-from ...models import Scope
-from ..base import READS, OJSViewSet
+from ..base import OJSViewSet
 
 REASON = 2000
 
@@ -18,24 +17,7 @@ REASON = 2000
 class AdminViewSet(OJSViewSet):
     """An endpoint of operators: to look takes one scope, to change another (§13.1)."""
 
-    purges: ClassVar[frozenset[str]] = frozenset()
-    """Actions that delete jobs for good, which takes a scope of its own."""
-    is_about_everything: ClassVar[bool] = False
-    """It concerns the whole server: nothing for the key of a project."""
-
-    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
-        super().initial(request, *args, **kwargs)
-        if self.is_about_everything and self.caller.project:
-            raise PermissionDenied(
-                "This API key belongs to a project, and this concerns the whole server.",
-                project=self.caller.project,
-            )
-
-    @property
-    def scope(self) -> str:
-        if self.action in self.purges:
-            return Scope.ADMIN_PURGE
-        return Scope.ADMIN_READ if self.request.method in READS else Scope.ADMIN_WRITE
+    binding = Binding.ADMIN
 
     @property
     def actor(self) -> Actor:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 from uuid import UUID
 
 from django.db.models import Q
@@ -61,7 +61,7 @@ VERBS = {
 class AdminBulkViewSet(AdminViewSet):
     """`/ojs/v1/admin/jobs/bulk/{retry|cancel|delete}`"""
 
-    purges: ClassVar[frozenset[str]] = frozenset({"delete_finished"})
+    resource = "bulk"
 
     def retry(self, request: Any) -> Response:
         """Give discarded, cancelled or retryable jobs fresh attempts (§8.1)."""

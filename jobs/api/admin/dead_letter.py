@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from django.db.models import Count, Max, Min, OuterRef, Subquery
 
 from ... import clock, engine, fields
+from ...access import Binding
 from ...conf import ojs_settings
 from ...database import atomic
 from ...durations import format_duration
 from ...fields import Document
-from ...models import DeadJob, JobError, Scope
+from ...models import DeadJob, JobError
 from ...timestamps import format_timestamp
 from ..base import Response
 from ..jobs import parse_id
@@ -35,7 +36,7 @@ PURGED = ("queue", "type", "error_type", "since", "until", "older_than")
 class AdminDeadLetterViewSet(AdminViewSet):
     """`/ojs/v1/admin/dead-letter`"""
 
-    purges: ClassVar[frozenset[str]] = frozenset({"destroy", "purge"})
+    resource = "dead-letter"
 
     def list(self, request: Any) -> Response:
         """Discarded jobs that an operator shall look at, with their last error (§11.1)."""
@@ -44,7 +45,7 @@ class AdminDeadLetterViewSet(AdminViewSet):
         rows, by_id = ordered(dead, parameters)
         jobs, pagination = page(parameters, rows, by_id=by_id)
         errors = errors_by_job([job.pk for job in jobs])
-        hidden = not self.caller.may(Scope.ADMIN_ARGS)
+        hidden = self.is_redacted
         items = [line(job, errors.get(job.pk, ()), is_redacted=hidden) for job in jobs]
         return Response({"items": items, "pagination": pagination})
 
@@ -52,7 +53,7 @@ class AdminDeadLetterViewSet(AdminViewSet):
         job = DeadJob.objects.filter(pk=parse_id(job_id)).first()
         if job is None:
             raise engine.not_dead(job_id)
-        return Response(reply(job, self.caller))
+        return Response(reply(job, is_redacted=self.is_redacted))
 
     def retry(self, request: Any, job_id: str) -> Response:
         """Enqueue it again with fresh attempts (§11.2)."""
@@ -60,7 +61,8 @@ class AdminDeadLetterViewSet(AdminViewSet):
         with atomic():
             job = engine.retry_one(parse_id(job_id))
             self.audit("retry_job", [job], reason=reason)
-        return Response(reply(job, self.caller, re_enqueued_at=format_timestamp(job.enqueued_at)))
+        extra = {"re_enqueued_at": format_timestamp(job.enqueued_at)}
+        return Response(reply(job, is_redacted=self.is_redacted, **extra))
 
     def destroy(self, request: Any, job_id: str) -> Response:
         """Delete one job for good (dead letter §10)."""
@@ -147,15 +149,12 @@ class WholeDeadLetterViewSet(AdminDeadLetterViewSet):
     """`/ojs/v1/dead-letter` itself: listed as over HTTP, purged as over the Admin API (OJS HTTP
     §12; dead letter §10)."""
 
-    @property
-    def scope(self) -> str:
-        return Scope.OPERATE if self.action == "list" else super().scope
+    binding = Binding.OJS
 
     def list(self, request: Any) -> Response:
         """Newest first, in full, narrowed by what §9.1 names."""
-        return list_dead(
-            request.query_params, narrowed(self.own(DeadJob.objects.all()), request.query_params)
-        )
+        dead = narrowed(self.own(DeadJob.objects.all()), request.query_params)
+        return list_dead(request.query_params, dead, is_redacted=self.is_redacted)
 
 
 def narrowed(dead: Any, parameters: Any) -> Any:

@@ -9,11 +9,10 @@ from typing import Any
 from ...durations import format_duration
 from ...envelope import error_entry
 from ...lifecycle import State
-from ...models import Job, Scope
-from ...redaction import redact_told
+from ...models import Job
+from ...redaction import redact_job, redact_told
 from ...retry import InvalidRetryPolicy, RetryPolicy
 from ...timestamps import format_timestamp
-from ..authentication import Caller
 from ..jobs import full_envelope
 
 COLUMNS = (
@@ -112,7 +111,7 @@ def whole(job: Job, *, is_redacted: bool) -> dict[str, Any]:
     """
     known = full_envelope(job)
     if is_redacted:
-        known = redact_told(known) | {"redacted": True}
+        known = redact_job(known)
     document = {"result": None, "errors": [], "meta": {}} | known
     document |= {"retry_policy": policy(job), "metadata": times(job)}
     if job.state == State.ACTIVE and job.reserved_by:
@@ -122,7 +121,7 @@ def whole(job: Job, *, is_redacted: bool) -> dict[str, Any]:
     return document
 
 
-def reply(job: Job, caller: Caller, **more: Any) -> dict[str, Any]:
+def reply(job: Job, *, is_redacted: bool, **more: Any) -> dict[str, Any]:
     """A job at the top level, where this document has it, and as `job`, where the others do."""
-    document = whole(job, is_redacted=not caller.may(Scope.ADMIN_ARGS))
+    document = whole(job, is_redacted=is_redacted)
     return document | {"job": document} | more

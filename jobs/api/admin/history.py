@@ -25,7 +25,7 @@ MOST = 3000
 class HistoryViewSet(AdminViewSet):
     """`/ojs/v1/admin/stats/history`"""
 
-    is_about_everything = True
+    resource = "history"
 
     def retrieve(self, request: Any) -> Response:
         """One point a period, oldest first; the minute that is not over is left out."""

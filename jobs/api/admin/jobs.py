@@ -20,6 +20,8 @@ from .search import filtered, ordered
 class AdminJobViewSet(AdminViewSet):
     """`/ojs/v1/admin/jobs`"""
 
+    resource = "jobs"
+
     def list(self, request: Any) -> Response:
         """Jobs that match, newest first unless asked otherwise (§7.1)."""
         parameters = request.query_params
@@ -33,7 +35,7 @@ class AdminJobViewSet(AdminViewSet):
         job = Job.objects.filter(pk=parse_id(job_id)).first()
         if job is None:
             raise JobNotFound(job_id)
-        return Response(reply(job, self.caller))
+        return Response(reply(job, is_redacted=self.is_redacted))
 
     def cancel(self, request: Any, job_id: str) -> Response:
         """Cancel a job that has not finished, an active one too (§7.3)."""
@@ -41,7 +43,8 @@ class AdminJobViewSet(AdminViewSet):
         with atomic():
             change = engine.cancel(parse_id(job_id), cancelled_by=self.caller.name, reason=reason)
             self.audit("cancel_job", [change.job], reason=reason)
-        return Response(reply(change.job, self.caller, previous_state=str(change.previous_state)))
+        extra = {"previous_state": str(change.previous_state)}
+        return Response(reply(change.job, is_redacted=self.is_redacted, **extra))
 
     def retry(self, request: Any, job_id: str) -> Response:
         """Give a discarded or cancelled job fresh attempts (§7.4)."""
@@ -53,4 +56,4 @@ class AdminJobViewSet(AdminViewSet):
             "previous_state": str(change.previous_state),
             "re_enqueued_at": format_timestamp(change.job.enqueued_at),
         }
-        return Response(reply(change.job, self.caller, **extra))
+        return Response(reply(change.job, is_redacted=self.is_redacted, **extra))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from ... import clock, counts, dashboard, engine, fields
 from ...counts import Pace
@@ -24,8 +24,7 @@ STATES = ("active", "paused", "draining")
 class AdminQueueViewSet(AdminViewSet, QueueOperationsViewSet):
     """`/ojs/v1/admin/queues`: the same verbs as on the data plane, by the scopes of operators."""
 
-    is_about_everything = True
-    purges: ClassVar[frozenset[str]] = frozenset({"purge", "destroy"})
+    resource = "queues"
 
     def list(self, request: Any) -> Response:
         """Every queue, with how deep it is and how it fares (§6.1)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import orjson
 
@@ -26,7 +26,7 @@ MOST_VERSIONS = 1_000
 class SchemaViewSet(AdminViewSet):
     """`/ojs/v1/admin/schemas/{type}[/{version}]`"""
 
-    about_everybody: ClassVar[frozenset[str]] = frozenset({"register", "destroy"})
+    resource = "schemas"
 
     def register(self, request: Any, type: str, version: str) -> Response:
         """Register the schema of a version, or replace it (§11.1)."""

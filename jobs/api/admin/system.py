@@ -24,7 +24,7 @@ SECRET = re.compile(r"SECRET|PASSWORD|TOKEN|PRIVATE")
 class SystemViewSet(AdminViewSet):
     """`/ojs/v1/admin/system`"""
 
-    is_about_everything = True
+    resource = "system"
 
     def maintenance(self, request: Any) -> Response:
         """Whether the server is in maintenance."""

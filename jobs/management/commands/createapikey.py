@@ -5,15 +5,21 @@ KEY=$(python manage.py createapikey --name billing --scopes work)
 
 from __future__ import annotations
 
+from datetime import datetime, time
 from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db.models.functions import Now
+from django.utils import timezone
+from django.utils.dateparse import parse_date
 
 from jobs.api.authentication import make_key
 from jobs.audit import of_shell, record_action
 from jobs.database import atomic
+from jobs.durations import parse_span
 from jobs.models import ApiKey, Scope
+from jobs.timestamps import format_timestamp, parse_timestamp
 
 WANTED = (Scope.PRODUCE, Scope.WORK)
 """What clients need. Who may change what other clients do is said expressly."""
@@ -34,6 +40,17 @@ class Command(BaseCommand):
         parser.add_argument("--label", help="a label that workers using it must carry")
         parser.add_argument("--project", help="the only project whose jobs it sees (default: all)")
 
+        parser.add_argument(
+            "--expires",
+            help="when it stops working: after a time such as 90d, or at a date such as "
+            "2027-01-01 or 2027-01-01T12:00:00Z (default: never)",
+        )
+        parser.add_argument(
+            "--force",
+            action="store_true",
+            help="make it although there is a usable key of the same name",
+        )
+
     def handle(self, *args: Any, **options: Any) -> None:
         scopes = self._scopes(options["scopes"])
         fields = {"name": options["name"].strip()} | _bindings(options)
@@ -46,11 +63,21 @@ class Command(BaseCommand):
         except ValidationError as problem:
             raise CommandError(_one_line(problem)) from None
         name = fields.pop("name")
+        expires_at = None if options["expires"] is None else _expiry(options["expires"])
         with atomic():
-            record, key = make_key(name, scopes=scopes, **fields)
+            if not options["force"]:
+                _refuse_twin(name)
+            record, key = make_key(name, scopes=scopes, expires_at=expires_at, **fields)
+            record.refresh_from_db()
+            # Asked of the database, whose clock decides when it is used.
+            if not ApiKey.objects.usable().filter(pk=record.pk).exists():
+                raise CommandError(f"--expires {options['expires']} is not in the future.")
             record_action(of_shell(), "manage_keys", [record], selection={"made": name})
         # On the other channel, so that a shell can take the output as it is.
-        said = f"Made the key {record}, which may {' and '.join(scopes)}."
+        said = f"Made the key {record}, which may {' and '.join(scopes)}"
+        if record.expires_at is not None:
+            said += f" until {format_timestamp(record.expires_at)}"
+        said += "."
         self.stderr.write(said, style_func=str)
         self.stdout.write(key)
 
@@ -64,6 +91,40 @@ class Command(BaseCommand):
                 + (f", and not {', '.join(unknown)}." if unknown else ".")
             )
         return [str(scope) for scope in Scope if scope in named]
+
+
+def _refuse_twin(name: str) -> None:
+    """
+    Raises:
+        CommandError: there is a usable key of this name. A script that runs twice would leave keys
+            behind that everybody has forgotten.
+    """
+    twin = ApiKey.objects.usable().filter(name=name).order_by("-pk").first()
+    if twin is not None:
+        raise CommandError(
+            f"There is a usable key of this name already: {twin}. Give it a new secret with "
+            "`manage.py rotateapikey`, choose another name, or add --force for a second key."
+        )
+
+
+def _expiry(text: str) -> Any:
+    """The moment that `--expires` names: a datetime, or an expression for the database.
+
+    Raises:
+        CommandError: it names none.
+    """
+    text = text.strip()
+    try:
+        if text[-1:].islower():
+            return Now() + parse_span(text)
+        day = parse_date(text)
+        if day is not None:
+            return timezone.make_aware(datetime.combine(day, time()))
+        return parse_timestamp(text)
+    except ValueError as problem:
+        raise CommandError(
+            f"--expires takes a time such as 90d, or a date such as 2027-01-01: {problem}"
+        ) from None
 
 
 def _bindings(options: dict[str, Any]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, InterfaceError, connections
 
 from jobs.conf import ojs_settings
-from ojs_project import access, demo_jobs, first_look
+from ojs_project import access, beside, demo_jobs, first_look
 from ojs_project.announcement import Announcement
 from ojs_project.console import Console
 from ojs_project.demo_client import Client, NoAnswer, Refused
@@ -46,14 +46,26 @@ class Command(BaseCommand):
         # What the threads beside this one look at.
         self.over = threading.Event()
         self.demo = not options["no_demo"]
-        self.database_named = bool(options["database_url"])
         try:
             self.address = Address.find(options["host"], options["port"])
             self.address.check_free()
-            self._prepare_database()
-            self._run()
+            self._be_found()
         except (Unusable, ServiceFailed) as problem:
             raise CommandError(str(problem)) from None
+
+    def _be_found(self) -> None:
+        """Do all of it, and let commands in other terminals find out how meanwhile."""
+        try:
+            found_by = beside.be_found(os.environ)
+        except OSError as problem:
+            raise Unusable(
+                f"Cannot write to {data_folder(os.environ)}: {problem.strerror}."
+            ) from None
+        try:
+            self._prepare_database()
+            self._run()
+        finally:
+            beside.be_gone(found_by)
 
     def _prepare_database(self) -> None:
         self.console.say("Starting…")
@@ -143,7 +155,6 @@ class Command(BaseCommand):
             worker_pid=worker.pid if self.demo and worker else None,
             agq=AGQ in names,
             rota=ROTA in names,
-            database_named=self.database_named,
         )
         self.console.say("\n".join(announcement.lines()))
 

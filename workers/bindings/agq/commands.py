@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import cache
 from typing import Any
 
 from jobs import clock, engine, projects
+from jobs.access import Binding, Command, find
 from jobs.batches import new_jobs
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob
@@ -16,12 +19,12 @@ from workers.lifecycle import WorkerState
 from workers.protocol import Failure, SessionClaim
 from workers.waiting import Look
 
-from . import documents, keys, verify
+from . import documents, keys, small_talk, verify
 from .resp import Failed, Status
 from .session import Session, valid_worker_id
+from .transaction import AT_ONCE
 
 OK = Status("OK")
-WORK, PRODUCE, OPERATE = "work", "produce", "operate"
 QUEUE = "queue:"
 LONGEST_TEXT = 64 * 1024
 
@@ -49,25 +52,27 @@ def auth(session: Session, *arguments: bytes) -> Status:
     session.authenticate(text(arguments[-1]))
     bound = session.worker_id
     if bound and len(arguments) > 1 and session.name not in ("", bound):
-        session.caller, session.worker_id = None, ""
+        session.forget()
         raise Failed("WRONGPASS this session key belongs to another worker")
     return OK
 
 
 def register(session: Session, document: bytes, *, resume: bool = True) -> Status:
     """WORKER.REGISTER <worker_json> (AGQ §2.2)"""
-    caller = session.may(WORK)
-    worker_id, description = documents.registration(documents.read(document, "worker"))
-    session.speak_for(worker_id)
-    if caller.label and caller.label not in (description.labels or ()):
-        raise Failed(f"ERR This key is for workers tagged {caller.label}")
+    caller = session.speaker
+    said, description = documents.registration(documents.read(document, "worker"))
+    worker_id = session.arrive_as(said, description.labels or ())
     # A session key is the worker's own, so whoever has it is that worker. A key that several
     # share proves less: then the connection that registered must have gone.
     may_resume = bool(caller.worker_id) or resume
     known = directory.find(worker_id)
     description.project = caller.project or None
     description.queues = (known.queues if known else None) or ["ready"]
-    protocol.register(worker_id, description, claim=SessionClaim(session.key, may_resume))
+    # The key, not its secret, which may be replaced while the worker is there. Its hash is what the
+    # last release kept.
+    keys = (f"key {caller.key_id}", session.key) if session.key else ("",)
+    claim = SessionClaim(keys, may_resume)
+    protocol.register(worker_id, description, claim=claim)
     session.worker_id = worker_id
     seconds = ojs_settings.AGQ.HEARTBEAT_INTERVAL.total_seconds()
     return Status(f"OK worker_id={worker_id} heartbeat_interval={seconds:g}")
@@ -78,9 +83,7 @@ def heartbeat(session: Session, name: bytes, stats: bytes = b"") -> Status:
 
     It restarts no reservation: a job that hangs in a worker which is alive shall be noticed.
     """
-    session.may(WORK)
-    worker_id = valid_worker_id(text(name))
-    session.speak_for(worker_id)
+    worker_id = session.speak_for(valid_worker_id(text(name)))
     measured = documents.read(stats, "stats") if stats else None
     # AGQ has no word for a worker's state: what an operator asked for stands until it leaves.
     reply = protocol.beat(worker_id, discover=False)
@@ -94,9 +97,7 @@ def heartbeat(session: Session, name: bytes, stats: bytes = b"") -> Status:
 
 def unregister(session: Session, name: bytes) -> Status:
     """WORKER.UNREGISTER <worker_id> (AGQ §8.1)"""
-    session.may(WORK)
-    worker_id = valid_worker_id(text(name))
-    session.speak_for(worker_id)
+    worker_id = session.speak_for(valid_worker_id(text(name)))
     if not protocol.deregister(worker_id):
         raise Failed(f"ERR Worker not registered: {worker_id}")
     if session.worker_id == worker_id and not (session.caller and session.caller.worker_id):
@@ -117,20 +118,22 @@ def pop(session: Session, queues: Sequence[str]) -> Look:
     Raises:
         Failed: the worker is not there, so there is no point in waiting.
     """
-    session.may(WORK)
+    session.look_again()
+    session.entitle(rule("BRPOP"))
     worker_id = session.worker()
     jobs = protocol.fetch(
         queues,
         worker_id=worker_id,
         visibility_timeout=ojs_settings.AGQ.JOB_TIMEOUT,
         project=session.project,
+        registered=True,
     )
     if tuple(queues) != session.queues:
         directory.keep_queues(worker_id, queues)
         session.queues = tuple(queues)
     if jobs:
         return Look(jobs)
-    standing = directory.standing(worker_id)
+    standing = directory.standing(worker_id, registered=True)
     if standing is None:
         raise Failed(f"ERR Worker not registered: {worker_id}")
     return Look([], *standing)
@@ -144,12 +147,11 @@ def give_back(session: Session, jobs: Sequence[ClaimedJob]) -> None:
 
 def update(session: Session, job: bytes, document: bytes) -> Status:
     """JOB.UPDATE <job_id> <update_json> (AGQ §4.2)"""
-    session.may(WORK)
     said = documents.read(document, "update")
     job_id = documents.job_id(job)
     if said.get("worker_id") is not None:
-        worker_id = valid_worker_id(documents.fields.text(said, "worker_id") or "")
-        session.speak_for(worker_id)
+        named = valid_worker_id(documents.fields.text(said, "worker_id") or "")
+        worker_id = session.speak_for(named)
         # A connection that speaks for a worker cannot borrow another's name (§7.4).
         worker_id = session.worker_id or worker_id
     else:
@@ -192,7 +194,6 @@ def _refusal(job_id: Any, worker_id: str) -> Failed:
 
 def push(session: Session, key: bytes, *plans: bytes) -> int:
     """LPUSH queue:<name> <plan_json> […]: all or none; answers how many were pushed."""
-    session.may(PRODUCE)
     queue = queue_name(key)
     requests = [documents.pushed(queue, documents.read(plan, "job")) for plan in plans]
     jobs = new_jobs(requests, clock.now())
@@ -200,41 +201,83 @@ def push(session: Session, key: bytes, *plans: bytes) -> int:
 
 
 def keys_like(session: Session, pattern: bytes) -> list[str]:
-    """KEYS worker:*:alive (AGQ §9.2)"""
-    session.may("")
-    return keys.matching(text(pattern), session.project)
+    """KEYS worker:*:alive (AGQ §9.2); any pattern that Redis knows."""
+    return keys.matching(pattern, session.speaker)
+
+
+def scan(session: Session, cursor: bytes, *options: bytes) -> list[Any]:
+    """SCAN <cursor> [MATCH <pattern>] [COUNT <keys>] [TYPE <type>]
+
+    Raises:
+        Failed: an option is none, or no number.
+    """
+    place = _number(cursor, "ERR invalid cursor")
+    pattern, count, kind = b"*", 0, ""
+    if len(options) % 2:
+        raise Failed("ERR syntax error")
+    for word, value in zip(options[::2], options[1::2], strict=True):
+        match word.upper():
+            case b"MATCH":
+                pattern = value
+            case b"COUNT":
+                count = _number(value, "ERR value is not an integer or out of range")
+                if not count:
+                    raise Failed("ERR syntax error")
+            case b"TYPE":
+                kind = text(value).lower()
+            case _:
+                raise Failed("ERR syntax error")
+    following, found = keys.scan(place, pattern, count, session.speaker, kind)
+    return [str(following), found]
+
+
+def _number(digits: bytes, refusal: str) -> int:
+    if not digits.isdigit() or len(digits) > 20:
+        raise Failed(refusal)
+    return int(digits)
 
 
 def get(session: Session, key: bytes) -> str | None:
-    session.may("")
-    return keys.get(text(key), session.project)
+    return keys.get(text(key), session.speaker)
+
+
+def type_of(session: Session, key: bytes) -> Status:
+    return Status(keys.type_of(text(key), session.speaker))
 
 
 def ttl(session: Session, key: bytes) -> int:
-    session.may("")
-    return keys.ttl(text(key), session.project)
+    """TTL <key>, in seconds"""
+    return keys.time_to_live(text(key), session.speaker, timedelta(seconds=1))
+
+
+def pttl(session: Session, key: bytes) -> int:
+    """PTTL <key>, in milliseconds"""
+    return keys.time_to_live(text(key), session.speaker, timedelta(milliseconds=1))
 
 
 def exists(session: Session, *names: bytes) -> int:
-    session.may("")
-    return sum(keys.ttl(text(name), session.project) != keys.NO_KEY for name in names[:10])
+    return sum(keys.find(text(name), session.speaker) is not None for name in names)
+
+
+def length(session: Session, key: bytes) -> int:
+    """LLEN queue:<name>: how many jobs can be popped."""
+    return keys.length(text(key), session.speaker)
 
 
 def members(session: Session, key: bytes) -> list[str]:
-    session.may("")
-    return keys.members(text(key), session.project)
+    return keys.members(text(key), session.speaker)
 
 
 def verify_begin(session: Session, *arguments: bytes) -> Any:
     """WORKER.VERIFY <capability> <challenge_json> [worker_id] (AGQ §7.3): the question is put."""
-    session.may(OPERATE)
+    session.look_again()
+    session.entitle(rule("WORKER.VERIFY"))
     worker_id = valid_worker_id(text(arguments[2])) if len(arguments) > 2 else ""
     challenge = documents.read(arguments[1], "challenge")
-    return verify.ask(text(arguments[0]), challenge, worker_id, session.project)
+    return verify.ask(text(arguments[0]), challenge, worker_id, session.speaker)
 
 
-Command = tuple[Callable[..., Any], int, int]
-COMMANDS: dict[str, Command] = {
+COMMANDS: dict[str, tuple[Callable[..., Any], int, int]] = {
     # name: what does it, fewest and most arguments
     "AUTH": (auth, 1, 2),
     "WORKER.REGISTER": (register, 1, 1),
@@ -242,12 +285,47 @@ COMMANDS: dict[str, Command] = {
     "WORKER.UNREGISTER": (unregister, 1, 1),
     "JOB.UPDATE": (update, 2, 2),
     "LPUSH": (push, 2, 1001),
+    "LLEN": (length, 1, 1),
     "KEYS": (keys_like, 1, 1),
+    "SCAN": (scan, 1, 7),
     "GET": (get, 1, 1),
+    "TYPE": (type_of, 1, 1),
     "TTL": (ttl, 1, 1),
+    "PTTL": (pttl, 1, 1),
     "EXISTS": (exists, 1, 10),
     "SMEMBERS": (members, 1, 1),
 }
+
+
+WAITING = ("BRPOP", "WORKER.VERIFY")
+"""Commands that are looked after again and again by the connection itself."""
+GREETINGS = ("HELLO", "QUIT")
+
+
+def known() -> list[str]:
+    """All words there are."""
+    return [*COMMANDS, *small_talk.WORDS, *WAITING, *GREETINGS, *sorted(AT_ONCE - {"QUIT"})]
+
+
+@cache
+def rule(name: str) -> Command | None:
+    """What is declared of a word."""
+    return find(Binding.AGQ, name)
+
+
+def carry_out(session: Session, name: str, *arguments: bytes, **more: Any) -> Any:
+    """Do what a word of `COMMANDS` asks for, if the key, as it is now, may.
+
+    Raises:
+        Revoked: the key opens nothing any more.
+        Failed, PermissionDenied: it may not.
+    """
+    declared = rule(name)
+    # Not before a new key is presented, with which a client may follow a rotation.
+    if declared is None or not declared.is_open:
+        session.look_again()
+    session.entitle(declared)
+    return COMMANDS[name][0](session, *arguments, **more)
 
 
 def explained(problem: OJSError) -> Failed:

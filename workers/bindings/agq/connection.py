@@ -16,16 +16,31 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from jobs import wakeup
+from jobs.access import refusals
+from jobs.api.authentication import Caller
 from jobs.conf import ojs_settings
-from jobs.errors import OJSError
+from jobs.errors import NotAuthenticated, OJSError
 from workers.waiting import Look, Waiter
 
 from . import commands, documents, small_talk, verify
-from .commands import COMMANDS
-from .resp import NO_ITEMS, Encoded, Failed, Parser, ProtocolError, Status, encode
-from .session import NO_AUTH, Session
+from .commands import COMMANDS, OK
+from .resp import (
+    NO_ITEMS,
+    Encoded,
+    Failed,
+    HTTPSpoken,
+    Parser,
+    ProtocolError,
+    Status,
+    encode,
+    size_of,
+)
+from .session import NO_AUTH, Revoked, Session
+from .transaction import ABORTED, AT_ONCE, NO_WATCH, WAITS, Transaction
 
 if TYPE_CHECKING:
+    from jobs.access import Command
+
     from .server import Server
 
 logger = logging.getLogger("workers.agq")
@@ -35,10 +50,23 @@ PIPELINED = 1000
 STRANGERS_COMMAND = 64 * 1024
 """Largest command, in bytes, of somebody who has not said who they are."""
 STRANGERS_FAILURES = 5
+ALWAYS_TAKEN = 1024
+"""Bytes of one connection that are taken however much others hold: a key to log in with is."""
 SLOWEST_READER = 30.0
 """Seconds a client may leave a reply unread before its connection is closed."""
 LONGEST_BLOCK = 24 * 3600.0
 READ = 64 * 1024
+WORDS = frozenset(commands.known())
+NOT_CARRIED_OUT = encode(
+    Failed("ERR not carried out: the answers to the commands before are too much for one reply")
+)
+ARGUMENTS = {name: (fewest, most) for name, (_, fewest, most) in COMMANDS.items()} | {
+    "BRPOP": (2, 100),
+    "WORKER.VERIFY": (2, 3),
+    "WATCH": (1, 1000),
+    **dict.fromkeys(("MULTI", "EXEC", "DISCARD", "UNWATCH", "RESET"), (0, 0)),
+}
+"""Command → how many arguments it takes, at least and at most."""
 
 
 class Connection(asyncio.Protocol):
@@ -61,17 +89,29 @@ class Connection(asyncio.Protocol):
         self._deaf = False
         """What arrives cannot be understood any more."""
         self._held = 0
+        self._held_as_known = False
+        self._deadline: asyncio.TimerHandle | None = None
+        """Ends the connection of a stranger who remains one."""
+        self._is_overdue = False
+        self._transaction: Transaction | None = None
+        self._runs_transaction = False
+        self._popped: list[Look] = []
+        """What a transaction that is being carried out has popped, and not yet answered."""
 
     # What the event loop tells us
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
+        self.session.address = str((transport.get_extra_info("peername") or ("",))[0])
         if len(self.server.connections) >= ojs_settings.AGQ.MAX_CONNECTIONS:
             transport.write(encode(Failed("ERR max number of clients reached")))
             transport.close()
             return
         transport.set_write_buffer_limits(high=READ)
         self.server.connections.add(self)
+        patience = ojs_settings.AGQ.AUTH_TIMEOUT.total_seconds()
+        if patience and not self.session.is_known:
+            self._deadline = self.server.loop.call_later(patience, self._end_stranger)
 
     def connection_lost(self, problem: Exception | None) -> None:
         self.server.connections.discard(self)
@@ -80,6 +120,8 @@ class Connection(asyncio.Protocol):
         self._count(0)
         self._commands.clear()
         self._may_write.set()
+        if self._deadline is not None:
+            self._deadline.cancel()
         if self.working is not None:
             self.working.cancel()
 
@@ -91,10 +133,12 @@ class Connection(asyncio.Protocol):
         try:
             for command in self.parser.feed(data):
                 self._commands.append(command)
-                self._waiting_bytes += sum(map(len, command))
-            self._count(self.parser.held + self._waiting_bytes)
-            if self._held > READ and self.server.held > ojs_settings.AGQ.MAX_BUFFERED:
-                raise ProtocolError("the server is holding too many unfinished commands")
+                self._waiting_bytes += size_of(command)
+            self._count(self._unfinished)
+            self._check_share()
+        except HTTPSpoken:
+            self._end_browser()
+            return
         except ProtocolError as problem:
             # What was understood before is still answered.
             self._deaf = True
@@ -108,10 +152,30 @@ class Connection(asyncio.Protocol):
         # Commands that came before the end are still carried out, as `printf … | nc` expects.
         if self.working is not None and not self.working.done() and not self.is_blocked:
             self._ends = True
-            return True
+            # TLS has no half of a connection that could stay open.
+            return self.transport.get_extra_info("ssl_object") is None
         return False
 
     is_blocked = False
+
+    @property
+    def key(self) -> str:
+        return self.session.key
+
+    def renew(self, caller: Caller | None) -> None:
+        """Its key was looked at again: go on as what it is now."""
+        is_idle = self.working is None or self.working.done()
+        if caller is not None and caller != self.session.caller:
+            self.session.caller = caller
+            if self.is_blocked:
+                # The look that follows says whether it may still wait for this.
+                self.server.keep(self.server.hub.ring_for(self.session.worker_id))
+        elif caller is None and (is_idle or self.is_blocked) and not self.transport.is_closing():
+            # Otherwise the command in hand, or the next one, is refused.
+            self._ends = True
+            self._commands.clear()
+            self.transport.write(encode(Revoked(), self.session.resp))
+            self.transport.close()
 
     def pause_writing(self) -> None:
         self._may_write.clear()
@@ -121,9 +185,51 @@ class Connection(asyncio.Protocol):
 
     # What we do
 
+    @property
+    def _unfinished(self) -> int:
+        """Bytes of commands that have come and were not carried out."""
+        put_off = self._transaction.size if self._transaction else 0
+        return self.parser.held + self._waiting_bytes + put_off
+
     def _count(self, held: int) -> None:
-        self.server.held += held - self._held
-        self._held = held
+        self.server.held[self._held_as_known] -= self._held
+        self._held, self._held_as_known = held, self.session.is_known
+        self.server.held[self._held_as_known] += held
+
+    def _check_share(self) -> None:
+        """
+        Raises:
+            ProtocolError: there is no room for what this connection has sent so far.
+        """
+        known = self._held_as_known
+        if self._held > (READ if known else ALWAYS_TAKEN) and (
+            self.server.held[known] > self.server.may_hold(known)
+        ):
+            raise ProtocolError("the server is holding too many unfinished commands")
+
+    def _end_browser(self) -> None:
+        """Somebody's page makes a browser send HTTP here, with commands in the body: hear no more.
+
+        As Redis does, without a word: a browser could be made to read it.
+        """
+        address = (self.transport.get_extra_info("peername") or ("nobody",))[0]
+        if self.server.browsers.is_new(address):
+            logger.warning("HTTP from %s at AGQ's port: its connection is ended.", address)
+        self._deaf = self._ends = True
+        self._commands.clear()
+        self.transport.abort()
+
+    def _end_stranger(self) -> None:
+        """The time to authenticate is over; a key that is being looked up is waited for."""
+        self._is_overdue = True
+        if self.session.is_known or self.transport.is_closing():
+            return
+        if self.working is None or self.working.done():
+            logger.info("Connection %d has not authenticated in time.", self.session.number)
+            self.transport.write(encode(Failed(NO_AUTH)))
+            self.transport.close()
+            # One that reads nothing would keep it open.
+            self._deadline = self.server.loop.call_later(SLOWEST_READER, self.transport.abort)
 
     def _pause(self) -> None:
         if self._reading and not self.transport.is_closing():
@@ -140,15 +246,18 @@ class Connection(asyncio.Protocol):
         try:
             while self._commands and not self.transport.is_closing():
                 command = self._commands.popleft()
-                self._waiting_bytes -= sum(map(len, command))
+                self._waiting_bytes -= size_of(command)
                 reply = await self._carry_out(command)
                 self.transport.write(reply)
+                if self._is_overdue and not self.session.is_known:
+                    self._ends = True
+                    self._commands.clear()
                 if not self._may_write.is_set():
                     async with asyncio.timeout(SLOWEST_READER):
                         await self._may_write.wait()
                 if len(self._commands) < PIPELINED // 2 and self._waiting_bytes <= READ:
                     self._resume()
-            self._count(self.parser.held + self._waiting_bytes)
+            self._count(self._unfinished)
             if self._ends:
                 self.transport.close()
         except TimeoutError:
@@ -161,14 +270,24 @@ class Connection(asyncio.Protocol):
             self._ends = True
             self._commands.clear()
             return encode(Failed(f"ERR Protocol error: {command[1].decode()}"))
+        return await self._answer(name, command[1:])
+
+    async def _answer(self, name: str, arguments: list[bytes]) -> bytes:
         try:
-            reply = await self._reply(name, command[1:])
+            reply = await self._reply(name, arguments)
+        except Revoked as refusal:
+            reply = refusal
+            self._ends = True
+            self._commands.clear()
         except Failed as refusal:
             reply = refusal
+            if str(refusal) == NO_AUTH:
+                self._audit(NotAuthenticated(NO_AUTH), name)
             if self.session.failures >= STRANGERS_FAILURES:
                 self._ends = True
                 self._commands.clear()
         except OJSError as refusal:
+            self._audit(refusal, name)
             reply = commands.explained(refusal)
         except Exception:
             # A bug or a database that is away: this client is told, and the others go on.
@@ -176,41 +295,141 @@ class Connection(asyncio.Protocol):
             reply = Failed("ERR the server failed; try again")
         return reply if isinstance(reply, Encoded) else encode(reply, self.session.resp)
 
+    def _audit(self, problem: OJSError, name: str) -> None:
+        """Put a refusal into the audit. The client does not wait for it."""
+        caller = self.session.caller
+        refusal = refusals.seen(
+            problem,
+            protocol="agq",
+            address=self.session.address,
+            key=caller.name if caller else "",
+            # A word that is no command may be a key in the wrong place.
+            call=name if name in WORDS else "",
+        )
+        if refusal is not None:
+            self.server.keep(self.server.in_thread(refusals.record, refusal))
+
     async def _reply(self, name: str, arguments: list[bytes]) -> Any:
+        try:
+            declared = self._check(name, arguments)
+        except (Failed, OJSError):
+            # What is refused as it comes cannot be put off: then none of it is carried out.
+            if self._puts_off and self._transaction:
+                self._transaction.give_up()
+            raise
         if name == "QUIT":
             self._ends = True
             self._commands.clear()
             return Status("OK")
+        if name == "RESET":
+            return self._reset()
+        if name in AT_ONCE:
+            await self.server.in_thread(self.session.look_again)
+        if name in AT_ONCE or self._puts_off:
+            return await self._of_transaction(name, arguments)
         if name in small_talk.WORDS:
-            needed, answer = small_talk.WORDS[name]
-            if needed and not self.session.is_known:
-                raise Failed(NO_AUTH)
-            return answer(self.session, arguments)
+            if self.session.key and not (declared and declared.is_open):
+                await self.server.in_thread(self.session.look_again)
+            return small_talk.WORDS[name](self.session, arguments)
         if name == "HELLO":
             return await self._hello(arguments)
         if name == "BRPOP":
             return await self._pop(arguments)
         if name == "WORKER.VERIFY":
             return await self._verify(arguments)
-        if name not in COMMANDS:
+        if name == "WORKER.REGISTER":
+            return await self._register(arguments[0])
+        return await self.server.in_thread(commands.carry_out, self.session, name, *arguments)
+
+    def _check(self, name: str, arguments: list[bytes]) -> Command | None:
+        """Return what is declared of a command.
+
+        Raises:
+            Failed: there is no such command, or it takes fewer arguments, or more, or a key.
+            PermissionDenied: the key was not made for this.
+        """
+        if name not in WORDS:
             if not self.session.is_known:
                 raise Failed(NO_AUTH)
             raise Failed(f"ERR unknown command '{name[:64]}'")
-        function, fewest, most = COMMANDS[name]
+        declared = commands.rule(name)
+        self.session.entitle(declared)
+        fewest, most = ARGUMENTS.get(name, (0, len(arguments)))
         if not fewest <= len(arguments) <= most:
             raise Failed(f"ERR wrong number of arguments for '{name.lower()}' command")
-        if name == "WORKER.REGISTER":
-            return await self._register(arguments[0])
-        return await self.server.in_thread(function, self.session, *arguments)
+        if self._puts_off and name in WAITS:
+            raise Failed(f"ERR {name} waits for an answer, and cannot be put off by MULTI")
+        return declared
+
+    @property
+    def _puts_off(self) -> bool:
+        """Whether commands are put off until EXEC."""
+        return self._transaction is not None and not self._runs_transaction
+
+    async def _of_transaction(self, name: str, arguments: list[bytes]) -> Any:
+        """MULTI, EXEC and the like, and what is put off between the two."""
+        waiting = self._transaction
+        if name == "WATCH":
+            raise Failed("ERR WATCH inside MULTI is not allowed" if waiting else NO_WATCH)
+        if name == "UNWATCH":
+            return OK
+        if name == "MULTI":
+            if waiting is not None:
+                raise Failed("ERR MULTI calls can not be nested")
+            self._transaction = Transaction(ojs_settings.AGQ.MAX_COMMAND)
+            return OK
+        if waiting is None:
+            raise Failed(f"ERR {name} without MULTI")
+        if name == "DISCARD":
+            self._transaction = None
+            return OK
+        if name == "EXEC":
+            return await self._execute(waiting)
+        return waiting.add([name.encode("latin-1"), *arguments])
+
+    async def _execute(self, waiting: Transaction) -> Encoded:
+        """Carry out what was put off, in order; what fails is an answer like any other.
+
+        Raises:
+            Failed: something was refused when it came.
+        """
+        if waiting.is_broken:
+            self._transaction = None
+            raise Failed(ABORTED)
+        answers: list[bytes] = []
+        size, most = 0, ojs_settings.AGQ.MAX_COMMAND
+        self._runs_transaction = True
+        try:
+            for name, *arguments in waiting.commands:
+                if size > most or self.session.failures >= STRANGERS_FAILURES:
+                    answers.append(NOT_CARRIED_OUT)
+                    continue
+                answers.append(await self._answer(name.decode("latin-1"), arguments))
+                size += len(answers[-1])
+        except asyncio.CancelledError:
+            for found in self._popped:
+                self.server.keep(self._give_back(found))
+            raise
+        finally:
+            self._transaction, self._runs_transaction = None, False
+            self._popped.clear()
+        return Encoded(b"*%d\r\n%b" % (len(answers), b"".join(answers)))
+
+    def _reset(self) -> Status:
+        """RESET: as a connection that was opened just now."""
+        if self.server.registered.get(self.session.worker_id) is self:
+            del self.server.registered[self.session.worker_id]
+        self.session.reset()
+        self.parser.limit = STRANGERS_COMMAND
+        self._transaction = None
+        return Status("RESET")
 
     async def _register(self, document: bytes) -> Any:
-        if not self.session.is_known:
-            raise Failed(NO_AUTH)
         worker_id = documents.read(document, "worker").get("worker_id")
         first = self.server.registered.get(worker_id) if isinstance(worker_id, str) else None
         resume = first is None or first is self or first.transport.is_closing()
         reply = await self.server.in_thread(
-            lambda: commands.register(self.session, document, resume=resume)
+            lambda: commands.carry_out(self.session, "WORKER.REGISTER", document, resume=resume)
         )
         if not self.transport.is_closing():
             self.server.registered[self.session.worker_id] = self
@@ -220,7 +439,7 @@ class Connection(asyncio.Protocol):
         """HELLO [2|3 [AUTH <user> <key>] [SETNAME <name>]]"""
         version, login, name = small_talk.hello(arguments)
         if login is not None:
-            await self.server.in_thread(commands.auth, self.session, *login)
+            await self.server.in_thread(commands.carry_out, self.session, "AUTH", *login)
         if not self.session.is_known:
             raise Failed(NO_AUTH)
         if name is not None:
@@ -229,8 +448,6 @@ class Connection(asyncio.Protocol):
         return small_talk.greeting(self.session)
 
     async def _verify(self, arguments: list[bytes]) -> Any:
-        if not 2 <= len(arguments) <= 3:
-            raise Failed("ERR wrong number of arguments for 'worker.verify' command")
         question = await self.server.in_thread(commands.verify_begin, self.session, *arguments)
         if len(arguments) == 3:
             await self.server.hub.ring_for(arguments[2].decode())
@@ -244,8 +461,6 @@ class Connection(asyncio.Protocol):
 
     async def _pop(self, arguments: list[bytes]) -> Any:
         """BRPOP queue:<name> [queue:<name> …] <timeout>; 0 waits for ever."""
-        if not 2 <= len(arguments) <= 100:
-            raise Failed("ERR wrong number of arguments for 'brpop' command")
         seconds = small_talk.seconds(arguments[-1])
         queues = list(dict.fromkeys(commands.queue_name(key) for key in arguments[:-1]))
         self.is_blocked = True
@@ -255,6 +470,8 @@ class Connection(asyncio.Protocol):
             self.is_blocked = False
         if found is None:
             return NO_ITEMS if self.session.resp == 2 else None
+        if self._runs_transaction:
+            self._popped.append(found)
         job = found.jobs[0]
         return [f"queue:{job.queue}", documents.pulled(job)]
 
@@ -268,7 +485,7 @@ class Connection(asyncio.Protocol):
         if found.jobs:
             return found
         left = min(deadline - time.monotonic(), LONGEST_BLOCK)
-        if left <= 0 or self._ends or self.server.is_ending:
+        if left <= 0 or self._ends or self._runs_transaction or self.server.is_ending:
             return None
         waiter = Waiter(self.session.worker_id, lambda: self._look(queues), self._give_back)
         alike = (found.able, self.session.project)

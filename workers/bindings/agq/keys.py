@@ -1,104 +1,232 @@
-"""What AGQ keeps under keys, answered from our tables (AGQ §2.3, §3.4, §4.3, §9.2)."""
+"""What AGQ keeps under keys, answered from our tables (AGQ §2.3, §3.4, §4.3, §9.2).
+
+`worker:<id>:alive|metadata|stats` and `job:<id>:worker` are strings, `capability:<tool>:workers` is
+a set, and `queue:<name>` a list of the jobs that can be popped from it. As in Redis, there is no
+empty set and no empty list.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
-from fnmatch import fnmatchcase
+from hashlib import blake2b
 from typing import Any
 
 from jobs import clock
+from jobs.api.authentication import ANYBODY, Caller
 from jobs.api.base import dumps
 from jobs.identifiers import parse_uuid
+from jobs.validation import QUEUE_PATTERN
 from workers import directory
 
-from .resp import Members
+from . import glob
+from .resp import Failed, Members
 from .session import WORKER_ID
 
 STATS_TTL = timedelta(seconds=120)
 NO_KEY, NO_EXPIRY = -2, -1
 """What TTL says of a key that is not there, and of one that stays."""
 PARTS = ("alive", "metadata", "stats")
-LONGEST_PATTERN = 255
+STRING, SET, LIST = "string", "set", "list"
+WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
+PAGE = 1000
+"""Keys of one SCAN where less is asked for: each call reads the whole keyspace."""
+LAST_PLACE = 2**63 - 1
 
 
-def _worker_part(worker_id: str, part: str, project: str) -> tuple[str, int] | None:
-    """The value and the seconds it has left."""
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What stands under a key."""
+
+    kind: str
+    value: str = ""
+    """Of a string."""
+    left: timedelta | None = None
+    """How long it will; None if it stays."""
+
+
+def _worker_part(worker_id: str, part: str, caller: Caller) -> Held | None:
     if not WORKER_ID.fullmatch(worker_id) or part not in PARTS:
         return None
-    worker = directory.find(worker_id, project)
+    worker = directory.find(worker_id, caller)
     if worker is None or (part != "alive" and worker.protocol != "agq"):
         return None
     if part == "metadata":
         # Until it unregisters; a dead worker's stays, for whoever wants to know (§5.3).
         gone = worker.left_at is not None or worker.details is None
-        return None if gone else (dumps(worker.details).decode(), NO_EXPIRY)
+        return None if gone else Held(STRING, dumps(worker.details).decode())
     if part == "alive":
         if not directory.is_active(worker):
             return None
-        left = _left(worker.last_heartbeat_at, worker.heartbeat_timeout)
-        return (str(int(worker.last_heartbeat_at.timestamp())), left) if left > 0 else None
+        beat = str(int(worker.last_heartbeat_at.timestamp()))
+        return _until(beat, worker.last_heartbeat_at + worker.heartbeat_timeout)
     if worker.left_at or worker.stats is None or worker.stats_at is None:
         return None
-    left = _left(worker.stats_at, STATS_TTL)
-    return (dumps(worker.stats).decode(), left) if left > 0 else None
+    return _until(dumps(worker.stats).decode(), worker.stats_at + STATS_TTL)
 
 
-def _left(since: Any, length: timedelta) -> int:
-    """Whole seconds, begun ones counted: nothing that still lives has 0 left."""
-    return -((clock.now() - since - length) // timedelta(seconds=1))
+def _until(value: str, end: Any) -> Held | None:
+    left = end - clock.now()
+    return Held(STRING, value, left) if left > timedelta(0) else None
 
 
-def _claim(text: str, project: str) -> tuple[str, int] | None:
+def _claim(text: str, caller: Caller) -> Held | None:
     job_id = parse_uuid(text)
-    job = directory.job(job_id, project) if job_id else None
+    job = directory.job(job_id, caller) if job_id else None
     if job is None or not job.reserved_by or job.reserved_until is None:
         return None
-    return job.reserved_by, max(0, _left(job.reserved_until, timedelta(0)))
+    left = max(timedelta(0), job.reserved_until - clock.now())
+    return Held(STRING, job.reserved_by, left)
 
 
-def _look(key: str, project: str) -> tuple[str, int] | None:
+def find(key: str, caller: Caller = ANYBODY) -> Held | None:
+    """What stands under a key; None if there is no such key."""
     space, _, rest = key.partition(":")
     name, _, part = rest.rpartition(":")
     if space == "worker":
-        return _worker_part(name, part, project)
-    return _claim(name, project) if space == "job" and part == "worker" else None
+        return _worker_part(name, part, caller)
+    if space == "job":
+        return _claim(name, caller) if part == "worker" else None
+    if space == "capability":
+        return Held(SET) if _members(key, caller) else None
+    if space == "queue" and QUEUE_PATTERN.fullmatch(rest):
+        return Held(LIST) if directory.available_in(rest, caller.project, most=1) else None
+    return None
 
 
-def get(key: str, project: str = "") -> str | None:
-    found = _look(key, project)
-    return found and found[0]
+def _of_kind(key: str, kind: str, caller: Caller) -> Held | None:
+    """
+    Raises:
+        Failed: it is there, and of another kind.
+    """
+    held = find(key, caller)
+    if held is not None and held.kind != kind:
+        raise Failed(WRONG_TYPE)
+    return held
 
 
-def ttl(key: str, project: str = "") -> int:
-    found = _look(key, project)
-    if found is not None:
-        return found[1]
-    return NO_EXPIRY if members(key, project) else NO_KEY
+def get(key: str, caller: Caller = ANYBODY) -> str | None:
+    """
+    Raises:
+        Failed: it is a set or a list.
+    """
+    held = _of_kind(key, STRING, caller)
+    return None if held is None else held.value
 
 
-def members(key: str, project: str = "") -> Members:
-    """SMEMBERS capability:<tool>:workers: the active workers that have it."""
+def type_of(key: str, caller: Caller = ANYBODY) -> str:
+    held = find(key, caller)
+    return "none" if held is None else held.kind
+
+
+def time_to_live(key: str, caller: Caller, unit: timedelta) -> int:
+    """How many units of time a key has left, a begun one counted: none that lives has 0 left."""
+    held = find(key, caller)
+    if held is None:
+        return NO_KEY
+    return NO_EXPIRY if held.left is None else -(-held.left // unit)
+
+
+def length(key: str, caller: Caller = ANYBODY) -> int:
+    """LLEN queue:<name>: how many jobs can be popped; 0 where there is no such key.
+
+    Raises:
+        Failed: it is no list.
+    """
+    if _of_kind(key, LIST, caller) is None:
+        return 0
+    return directory.available_in(key.removeprefix("queue:"), caller.project)
+
+
+def members(key: str, caller: Caller = ANYBODY) -> Members:
+    """SMEMBERS capability:<tool>:workers: the active workers that have it.
+
+    Raises:
+        Failed: it is no set.
+    """
+    return Members() if _of_kind(key, SET, caller) is None else _members(key, caller)
+
+
+def _members(key: str, caller: Caller) -> Members:
     if not (key.startswith("capability:") and key.endswith(":workers")):
         return Members()
     tool = key.removeprefix("capability:").removesuffix(":workers")
-    return Members(directory.active(tool, project)) if tool else Members()
+    return Members(directory.active(tool, caller)) if tool else Members()
 
 
-def matching(pattern: str, project: str = "") -> list[str]:
-    """KEYS: what a pattern finds, among the keys that there are."""
-    if len(pattern) > LONGEST_PATTERN or pattern.count("*") > 4:
-        return []
+# All keys
+
+
+def _workers(caller: Caller) -> Iterator[str]:
+    for worker in directory.active(caller=caller):
+        yield f"worker:{worker}:alive"
+    for worker in directory.registered("agq", caller):
+        yield f"worker:{worker}:metadata"
+    for worker in directory.measured("agq", STATS_TTL, caller):
+        yield f"worker:{worker}:stats"
+
+
+def _capabilities(caller: Caller) -> Iterator[str]:
+    return (f"capability:{word}:workers" for word in directory.capabilities(caller))
+
+
+def _queues(caller: Caller) -> Iterator[str]:
+    return (f"queue:{name}" for name in directory.queues_with_work(caller.project))
+
+
+def _claims(caller: Caller) -> Iterator[str]:
+    return (f"job:{job_id}:worker" for job_id in directory.claimed(caller))
+
+
+SPACES: tuple[tuple[bytes, str, Callable[[Caller], Iterable[str]]], ...] = (
+    (b"worker:", STRING, _workers),
+    (b"capability:", SET, _capabilities),
+    (b"queue:", LIST, _queues),
+    (b"job:", STRING, _claims),
+)
+"""How the keys of a space begin, what stands under them, and which there are: ten thousand of each
+kind at most."""
+
+
+def matching(pattern: bytes, caller: Caller = ANYBODY, kind: str = "") -> list[str]:
+    """KEYS: the keys that a pattern finds; those of one kind if it is given.
+
+    Raises:
+        Failed: the pattern is too long.
+    """
+    try:
+        matches = glob.matcher(pattern)
+    except ValueError as problem:
+        raise Failed(f"ERR {problem}") from None
+    begins = glob.literal_beginning(pattern)
     found: list[str] = []
-    space = pattern.partition(":")[0]
-    part = pattern.rpartition(":")[2]
-    if space in ("worker", "*", "worker*"):
-        if part in ("alive", "*"):
-            found += [f"worker:{name}:alive" for name in directory.active(project=project)]
-        if part in ("metadata", "stats", "*"):
-            known = directory.registered("agq", project)
-            parts = [name for name in ("metadata", "stats") if part in (name, "*")]
-            keys = [f"worker:{worker}:{name}" for worker in known for name in parts]
-            found += [key for key in keys[:1000] if _look(key, project)]
-    if space in ("capability", "*"):
-        found += [f"capability:{word}:workers" for word in directory.capabilities(project)]
-    return [key for key in found if fnmatchcase(key, pattern)]
+    for space, held, all_keys in SPACES:
+        if kind in ("", held) and (space.startswith(begins) or begins.startswith(space)):
+            found += [key for key in all_keys(caller) if matches(key.encode())]
+    return found
+
+
+def scan(
+    cursor: int, pattern: bytes, count: int, caller: Caller = ANYBODY, kind: str = ""
+) -> tuple[int, list[str]]:
+    """SCAN: one page of the keys, and the cursor of the next; 0 at the end.
+
+    A key's place is a hash of its name. So a cursor means the same on each connection and to each
+    server, and a key that is there all the time is found, whatever comes and goes beside it.
+
+    Raises:
+        Failed: the pattern is too long.
+    """
+    keys = sorted((_place(key), key) for key in matching(pattern, caller, kind))
+    rest = [found for found in keys if found[0] > cursor]
+    page = rest[: max(count, PAGE)]
+    # Those that share the last place come with it: the next page begins after it.
+    page += [found for found in rest[len(page) :] if found[0] == page[-1][0]]
+    following = page[-1][0] if len(page) < len(rest) else 0
+    return following, [key for _, key in page]
+
+
+def _place(key: str) -> int:
+    digest = blake2b(key.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % LAST_PLACE + 1

@@ -7,6 +7,7 @@ and memory is set aside for all of them. Nothing is reserved here before it has 
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -15,10 +16,16 @@ MOST_ARGUMENTS = 1024
 LONGEST_LINE = 64 * 1024
 """Bytes of an inline command, and far more than any header has."""
 END = b"\r\n"
+HTTP = re.compile(rb"POST\s|Host:|[A-Za-z]+\s.*\sHTTP/[0-9]", re.IGNORECASE)
+"""What begins like a line of an HTTP request: what browsers are made to send (as in Redis)."""
 
 
 class ProtocolError(Exception):
     """What arrived is no command; the connection cannot be followed any further."""
+
+
+class HTTPSpoken(Exception):
+    """What arrived is an HTTP request."""
 
 
 class Status(str):
@@ -31,6 +38,15 @@ class Failed(Exception):
 
 class Members(list[str]):
     """A set where the client speaks RESP3, else an array."""
+
+
+PER_ARGUMENT = 64
+"""Bytes of memory that an argument takes beside its text."""
+
+
+def size_of(command: list[bytes]) -> int:
+    """Bytes that a command takes while it waits: many small ones are a lot, too."""
+    return sum(map(len, command)) + PER_ARGUMENT * (len(command) + 1)
 
 
 class Parser:
@@ -58,6 +74,7 @@ class Parser:
 
         Raises:
             ProtocolError: it is no RESP, or a command beyond the limits.
+            HTTPSpoken: it is HTTP.
         """
         self._buffer += data
         while (command := self._next()) is not None:
@@ -94,6 +111,8 @@ class Parser:
         if line is None:
             return False
         if line[:1] != b"*":
+            if HTTP.match(line):
+                raise HTTPSpoken
             self._arguments = _words(line)
             return True
         self._missing = max(0, _number(line[1:], MOST_ARGUMENTS, "invalid multibulk length"))

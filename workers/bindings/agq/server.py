@@ -14,6 +14,8 @@ from jobs import wakeup
 from jobs.conf import ojs_settings
 from jobs.database import borrowed, is_postgresql
 from jobs.endpoints import url_of
+from jobs.once import Once
+from workers import keyed, tls
 from workers.presence import announced
 from workers.waiting import Hub
 
@@ -23,23 +25,37 @@ GRACE = 5.0
 """Seconds for what is under way when the server ends."""
 
 
+STRANGERS_SHARE = 8
+"""Those who have not said who they are may fill one part in so many of `MAX_BUFFERED`."""
+
+
 class Server:
     """Listens, and ends in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: tls.Certificate | None = None) -> None:
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
         self.registered: dict[str, Connection] = {}
         """Worker → the connection it registered on, while that is open."""
         self.numbers = itertools.count(1)
-        self.held = 0
-        """Bytes of commands that have not been carried out, all connections together."""
+        self.held = {True: 0, False: 0}
+        """Bytes of commands that have not been carried out, all connections together: of those
+        that are known, and of strangers."""
+        self.browsers = Once()
+        """Addresses that sent HTTP."""
         self.hub = Hub()
         self.is_ending = False
         self._threads = ThreadPoolExecutor(ojs_settings.AGQ.THREADS, thread_name_prefix="agq")
         self._kept: set[asyncio.Task[Any]] = set()
         self._listening: asyncio.Server | None = None
         self._announced = contextlib.AsyncExitStack()
+        self._certificate = certificate
+
+    def may_hold(self, known: bool) -> int:
+        """Most bytes of those who are known, or of strangers: neither crowd out the others."""
+        most = ojs_settings.AGQ.MAX_BUFFERED
+        for_strangers = most // STRANGERS_SHARE
+        return most - for_strangers if known else for_strangers
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """The one place where we cross over to Django."""
@@ -59,13 +75,20 @@ class Server:
     async def start(self, host: str, port: int) -> str:
         """Listen; return the address."""
         self._listening = await self.loop.create_server(
-            lambda: Connection(self), host, port, backlog=1024
+            lambda: Connection(self),
+            host,
+            port,
+            backlog=1024,
+            **tls.server_options(self._certificate),
         )
         is_postgres = await self.in_thread(is_postgresql)
         pause = math.inf if is_postgres else wakeup.SHORT_POLL
         self._ticking = self.loop.create_task(self.hub.look_now_and_then(pause))
+        self._watching = self.loop.create_task(keyed.watch(self.connections, self.in_thread))
         address = self._listening.sockets[0].getsockname()
-        url = url_of("redis", host, address[1], public=ojs_settings.AGQ.URL)
+        scheme = "rediss" if self._certificate else "redis"
+        url = url_of(scheme, host, address[1], public=ojs_settings.AGQ.URL)
+        await self._announced.enter_async_context(tls.renewed(self._certificate))
         await self._announced.enter_async_context(announced(self.in_thread, "agq", url))
         return f"{address[0]}:{address[1]}"
 
@@ -75,6 +98,7 @@ class Server:
         if self._listening is not None:
             self._listening.close()
         self._ticking.cancel()
+        self._watching.cancel()
         await self._announced.aclose()
         working = [one.working for one in self.connections if one.working is not None]
         for connection in list(self.connections):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from jobs.api.authentication import ANYBODY, Caller, caller_of, digest
+from jobs.access import Command, authorize, refusals
+from jobs.api.authentication import ANYBODY, Caller, caller_of, current_caller, digest
 from jobs.conf import ojs_settings
-from jobs.errors import NotAuthenticated
+from jobs.errors import KeyExpired, NotAuthenticated
 from workers import admission
 
 from .resp import Failed
@@ -16,6 +18,13 @@ WORKER_ID = re.compile(r"[A-Za-z0-9_-]+")
 WORKER_ID_LENGTH = 64
 NO_AUTH = "NOAUTH Authentication required."
 WRONG_KEY = "WRONGPASS invalid session key"
+
+
+class Revoked(Failed):
+    """The key of an open connection opens nothing any more: the connection ends."""
+
+    def __init__(self) -> None:
+        super().__init__("NOAUTH This session key is not valid any more.")
 
 
 def valid_worker_id(text: str) -> str:
@@ -35,6 +44,8 @@ class Session:
     """What a connection has told us so far."""
 
     number: int
+    address: str = ""
+    """Where the client is."""
     caller: Caller | None = None
     worker_id: str = ""
     """The worker it speaks for: that of its session key, or the one it registered."""
@@ -61,50 +72,94 @@ class Session:
             Failed: it is neither a session key nor an API key.
         """
         try:
-            self.caller = caller_of(key)
-        except NotAuthenticated:
-            self.caller = None
+            self.caller = caller_of(key, protocol="agq", address=self.address)
+        except NotAuthenticated as problem:
+            self._note(problem, "AUTH")
+            self.forget()
             self.failures += 1
+            if isinstance(problem, KeyExpired):
+                raise Failed(f"WRONGPASS {problem.message}") from None
             raise Failed(WRONG_KEY) from None
         self.key = digest(key)
         self.worker_id = self.caller.worker_id
 
-    def may(self, scope: str) -> Caller:
+    def _note(self, problem: NotAuthenticated, call: str = "") -> None:
+        refusals.note(problem, protocol="agq", address=self.address, call=call)
+
+    def forget(self) -> None:
+        """Be a stranger again."""
+        self.caller, self.key, self.worker_id = None, "", ""
+
+    def reset(self) -> None:
+        """Be as a connection that was opened just now; wrong keys stay counted."""
+        self.forget()
+        self.resp, self.name, self.queues = 2, "", ()
+
+    def look_again(self) -> None:
+        """Ask what the key is now: it costs no query while the answer is remembered.
+
+        Raises:
+            Revoked: it opens nothing any more.
+        """
+        if not self.key:
+            return
+        try:
+            self.caller = current_caller(self.key, protocol="agq", address=self.address)
+        except NotAuthenticated as problem:
+            self._note(problem)
+            raise Revoked from None
+
+    def entitle(self, command: Command | None) -> Caller:
         """Return who asks.
 
         Raises:
-            Failed: nobody we know.
+            Failed: no key, and one is needed.
             PermissionDenied: the key was not made for this.
         """
         caller = self.caller
         if caller is None:
-            if not ojs_settings.ALLOW_ANONYMOUS:
+            if not (ojs_settings.ALLOW_ANONYMOUS or (command and command.is_open)):
                 raise Failed(NO_AUTH)
             caller = ANYBODY
-        if scope:
-            caller.require(scope)
+        authorize(caller, command)
         return caller
 
-    def speak_for(self, worker_id: str) -> None:
-        """
+    @property
+    def speaker(self) -> Caller:
+        """Who asks, of a command that it may use."""
+        return self.caller or ANYBODY
+
+    def speak_for(self, worker_id: str) -> str:
+        """Return the worker it speaks for when it names one.
+
         Raises:
             Failed: the session is another worker's.
-            PermissionDenied: the worker is another project's.
+            PermissionDenied: the worker is another project's, or does not carry the key's label.
         """
-        bound = self.caller.worker_id if self.caller else ""
-        if bound and worker_id != bound:
-            raise Failed(f"ERR This session key belongs to worker {bound}")
-        if self.caller is not None:
-            admission.check_project([worker_id], self.caller)
+        speaker = self._named(worker_id)
+        admission.admit(self.speaker, [speaker])
+        return speaker
+
+    def arrive_as(self, worker_id: str, labels: Collection[str]) -> str:
+        """The same for one that registers, with the labels it gives itself."""
+        speaker = self._named(worker_id)
+        admission.admit(self.speaker, [speaker], said=labels)
+        return speaker
+
+    def _named(self, worker_id: str) -> str:
+        try:
+            return admission.speak_for(self.speaker, worker_id) or worker_id
+        except admission.OtherWorker:
+            bound = self.speaker.worker_id
+            raise Failed(f"ERR This session key belongs to worker {bound}") from None
 
     def worker(self) -> str:
         """The worker it speaks for.
 
         Raises:
             Failed: none so far.
-            PermissionDenied: it is another project's.
+            PermissionDenied: it is another project's, or does not carry the key's label.
         """
         if not self.worker_id:
             raise Failed("ERR Worker not registered: send WORKER.REGISTER first")
-        self.speak_for(self.worker_id)
-        return self.worker_id
+        return self.speak_for(self.worker_id)

@@ -65,14 +65,13 @@ def info(session: Session, arguments: list[bytes]) -> Any:
     return f"# Server\r\nserver_name:django-ojs\r\nserver_version:{__version__}\r\n"
 
 
-WORDS: dict[str, tuple[bool, Callable[[Session, list[bytes]], Any]]] = {
-    # name: whether it needs to know who asks, and what answers
-    "PING": (True, ping),
-    "ECHO": (True, echo),
-    "SELECT": (True, select),
-    "CLIENT": (False, client),
-    "COMMAND": (False, nothing),
-    "INFO": (True, info),
+WORDS: dict[str, Callable[[Session, list[bytes]], Any]] = {
+    "PING": ping,
+    "ECHO": echo,
+    "SELECT": select,
+    "CLIENT": client,
+    "COMMAND": nothing,
+    "INFO": info,
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from jobs import clock, engine
+from jobs.api.authentication import Caller
 from jobs.api.base import dumps
 from jobs.batches import new_jobs
 from jobs.errors import OJSError
@@ -33,13 +34,13 @@ class Question:
     queue: str
 
 
-def ask(capability: str, challenge: dict[str, Any], worker_id: str, project: str = "") -> Question:
-    """Put the question, to one of `project`'s workers if one is given.
+def ask(capability: str, challenge: dict[str, Any], worker_id: str, caller: Caller) -> Question:
+    """Put the question, to one of the workers that the caller may see.
 
     Raises:
         Failed: no active worker could answer it.
     """
-    able = directory.active(capability, project)
+    able = directory.active(capability, caller)
     if worker_id and worker_id not in able:
         raise Failed(f"ERR Worker {worker_id} has no capability {capability}")
     if not able:
@@ -56,7 +57,7 @@ def ask(capability: str, challenge: dict[str, Any], worker_id: str, project: str
         "max_attempts": 1,
         "retry": {"max_attempts": 1, "on_exhaustion": "discard"},
     }
-    (job,) = engine.enqueue(give(new_jobs([request], clock.now()), project))
+    (job,) = engine.enqueue(give(new_jobs([request], clock.now()), caller.project))
     return Question(job.id, job.queue)
 
 

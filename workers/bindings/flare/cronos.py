@@ -6,7 +6,10 @@ here; what it shares with cron passes through untouched.
 
 from __future__ import annotations
 
+import math
 import re
+
+from jobs.schedules import BOTH, InvalidSchedule
 
 MACROS = {"@every_second": "* * * * * *", "@every_minute": "* * * * *"}
 DAYS = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"]
@@ -20,15 +23,22 @@ FIELDS: tuple[tuple[int, int, list[str]], ...] = (
     (0, 59, []),
     (0, 59, []),
 )
-DAY_FIELDS = (0, 2)
+WEEKDAY, DAY = -1, -3
 RANGE = re.compile(r"(\w+)-(\w+)(?:/([0-9]{1,2}))?")
+ANY = re.compile(r"\?(/[0-9]{1,2})?")
+LAST_OF_ITS_NAME = re.compile("([A-Z]{3})L", re.IGNORECASE)
+JITTER = re.compile(r"H(/[0-9]+)?", re.IGNORECASE)
 
 
 def translated(expression: str) -> str:
-    """Return the expression in cron's words; one that is none of Cronos' is returned as it came.
+    """Return the expression in the words of `jobs.schedules`.
 
-    `?` for any day, `22-6` for a range over midnight (or New Year, or the weekend), and the macros
-    @every_second and @every_minute.
+    `?` is `*`; `22-6` goes round midnight (or New Year, or the weekend); `FRIL` is the last Friday;
+    a day of the month *and* a day of the week must both match; and there are the macros
+    @every_second and @every_minute. What is no expression at all is returned as it came.
+
+    Raises:
+        InvalidSchedule: it leaves a field to chance (`H`), for which Cronos needs a seed.
     """
     found = MACROS.get(expression.strip().lower())
     if found is not None:
@@ -37,11 +47,24 @@ def translated(expression: str) -> str:
     if not 5 <= len(fields) <= 6:
         return expression
     for place, field in enumerate(reversed(fields)):
-        if field == "?" and place in DAY_FIELDS:
-            field = "*"
-        parts = [_forwards(part, *FIELDS[place]) for part in field.split(",")]
+        if JITTER.fullmatch(field):
+            raise InvalidSchedule(
+                f"{expression!r} leaves a field to chance ('H'), and there is no seed to choose by."
+            )
+        parts = [_part(part, *FIELDS[place]) for part in field.split(",")]
         fields[-1 - place] = ",".join(parts)
+    if not any(fields[place].startswith("*") for place in (DAY, WEEKDAY)):
+        fields[WEEKDAY] = BOTH + fields[WEEKDAY]
     return " ".join(fields)
+
+
+def _part(part: str, lowest: int, highest: int, names: list[str]) -> str:
+    if found := ANY.fullmatch(part):
+        return f"*{found[1] or ''}"
+    if names is DAYS and (found := LAST_OF_ITS_NAME.fullmatch(part)):
+        number = _number(found[1], names)
+        return part if number is None else f"{number}L"
+    return _forwards(part, lowest, highest, names)
 
 
 def _forwards(part: str, lowest: int, highest: int, names: list[str]) -> str:
@@ -50,11 +73,16 @@ def _forwards(part: str, lowest: int, highest: int, names: list[str]) -> str:
     if found is None:
         return part
     first, last = (_number(word, names) for word in found.group(1, 2))
-    if first is None or last is None or not lowest <= last < first <= highest:
+    # Sunday has two numbers, and only the first is gone round to.
+    furthest = highest + (names is DAYS)
+    if first is None or last is None or not lowest <= last < first <= furthest:
         return part
-    round_trip = [*range(first, highest + 1), *range(lowest, last + 1)]
     step = int(found[3] or 1)
-    return ",".join(str(number) for number in round_trip[::step]) if step else part
+    if not step:
+        return part
+    begin = lowest + step - int(math.fmod(highest - first, step)) - 1
+    numbers = [*range(first, highest + 1, step), *range(begin, last + 1, step)]
+    return ",".join(map(str, numbers)) or part
 
 
 def _number(word: str, names: list[str]) -> int | None:

@@ -6,13 +6,14 @@ from typing import Any
 from uuid import UUID
 
 from jobs import clock, fields
+from jobs.api.authentication import Caller
 from jobs.engine import NewCronJob
-from jobs.errors import PermissionDenied
 from jobs.fields import Document, missing, refuse, wrong_type
 from jobs.identifiers import uuid7
 from jobs.retry import MAX_ATTEMPTS
 from jobs.schedules import InvalidSchedule, read_schedule, read_zone
-from jobs.validation import PRIORITIES, QUEUE_LENGTH, QUEUE_PATTERN, TYPE_PATTERN, NewJob
+from jobs.validation import CLASS_PATTERN, PRIORITIES, QUEUE_LENGTH, QUEUE_PATTERN, NewJob
+from workers import admission
 from workers.protocol import Completion, Description, Failure
 
 from . import cronos, ids
@@ -27,17 +28,13 @@ MOST_TYPE = 140
 """Characters of a scheduled type, which is part of the name of its schedule."""
 
 
-def worker_id(body: Document, caller: Any) -> str:
+def worker_id(body: Document, caller: Caller) -> str:
     """
     Raises:
         PermissionDenied: the key speaks for another worker only.
     """
     given = fields.required_text(body, "worker_id", longest=LONGEST_WORKER_ID)
-    if caller.worker_id not in ("", given):
-        raise PermissionDenied(
-            f"This API key speaks for worker '{caller.worker_id}' only.", worker_id=given
-        )
-    return given
+    return admission.speak_for(caller, given) or given
 
 
 def names(body: Document, field: str, *, least: int = 0) -> list[str] | None:
@@ -59,7 +56,7 @@ def required_names(body: Document, field: str, *, least: int = 0) -> list[str]:
     return found
 
 
-def registration(body: Document, caller: Any) -> Description:
+def registration(body: Document, caller: Caller) -> Description:
     return Description(
         hostname=fields.text(body, "hostname"),
         queues=required_names(body, "queues", least=1),
@@ -70,25 +67,36 @@ def registration(body: Document, caller: Any) -> Description:
     )
 
 
-def schedules(body: Document, caller: Any) -> list[NewCronJob]:
+def schedules(body: Document, caller: Caller) -> list[NewCronJob]:
     """Read `recurring_schedules`: cron jobs named `rjob_{job_type}`, or `rjob_{job_type}@{project}`
     for a project's, whose types are its own affair.
     """
     items = fields.array(body, "recurring_schedules") or []
     if len(items) > MOST_NAMES:
         raise refuse("recurring_schedules", f"At most {MOST_NAMES} schedules in one request.")
-    found = []
+    found: list[NewCronJob] = []
+    places: dict[str, str] = {}
     for index, item in enumerate(items):
         place = f"recurring_schedules[{index}]"
         if type(item) is not dict:
             raise wrong_type(place, "object", item)
         with fields.inside(place, aloud=True):
-            found.append(_schedule(item, caller.project))
+            schedule = _schedule(item, caller.project)
+            # The name is the type's alone, so the second would replace the first in silence.
+            if schedule.name in places:
+                raise refuse(
+                    "job_type",
+                    f"{places[schedule.name]} is a schedule of {item['job_type']!r} too, and both "
+                    f"would be {schedule.name!r}; a job type has one schedule.",
+                    other=places[schedule.name],
+                )
+        places[schedule.name] = place
+        found.append(schedule)
     return found
 
 
 def _schedule(item: Document, project: str) -> NewCronJob:
-    kind = fields.required_text(item, "job_type", pattern=TYPE_PATTERN, longest=MOST_TYPE)
+    kind = fields.required_text(item, "job_type", pattern=CLASS_PATTERN, longest=MOST_TYPE)
     attempts = fields.integer(item, "max_attempts", least=1, most=MAX_ATTEMPTS)
     seconds = timeout_seconds(item)
     options: dict[str, Any] = {"queue": queue(item)}
@@ -96,16 +104,16 @@ def _schedule(item: Document, project: str) -> NewCronJob:
         options["max_attempts"] = attempts
     if seconds is not None:
         options["visibility_timeout"] = seconds
-    expression = cronos.translated(fields.required_text(item, "cron_expression"))
+    given = fields.required_text(item, "cron_expression")
     zone = fields.text(item, "timezone", longest=64) or "UTC"
-    for field, check in (
-        ("timezone", lambda: read_zone(zone)),
-        ("cron_expression", lambda: read_schedule(expression, zone)),
-    ):
-        try:
-            check()
-        except InvalidSchedule as problem:
-            raise refuse(field, str(problem)) from None
+    field = "timezone"
+    try:
+        read_zone(zone)
+        field = "cron_expression"
+        expression = cronos.translated(given)
+        read_schedule(expression, zone)
+    except InvalidSchedule as problem:
+        raise refuse(field, str(problem)) from None
     return NewCronJob(
         name=f"rjob_{kind}@{project}" if project else f"rjob_{kind}",
         expression=expression,
@@ -175,7 +183,7 @@ def progress(body: Document) -> float | None:
     return float(value) if 0 <= value <= 1 else None
 
 
-def new_job(body: Document, caller: Any) -> tuple[NewJob, UUID | None]:
+def new_job(body: Document, caller: Caller) -> tuple[NewJob, UUID | None]:
     """Read a job to enqueue, and the job it waits for."""
     attempts = fields.integer(body, "max_attempts", least=1, most=MAX_ATTEMPTS)
     least, most = PRIORITIES
@@ -184,7 +192,7 @@ def new_job(body: Document, caller: Any) -> tuple[NewJob, UUID | None]:
     if parent is not None and body.get("scheduled_at") is not None:
         raise refuse("scheduled_at", "A job waits for its parent or for its time, not for both.")
     job = NewJob(
-        type=fields.required_text(body, "job_type", pattern=TYPE_PATTERN),
+        type=fields.required_text(body, "job_type", pattern=CLASS_PATTERN),
         args=[fields.mapping(body, "payload") or {}],
         id=uuid7(),
         queue=queue(body),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 
 from jobs import engine, projects
+from jobs.access import Binding
 from jobs.api import base
 from jobs.api.base import Response
 from jobs.conf import ojs_settings
@@ -44,18 +45,22 @@ def answer_error(problem: Exception, context: dict[str, Any]) -> Response:
     if not isinstance(problem, OJSError):
         return base.answer_error(problem, context)
     request = context["request"]
+    status, document = refusal(problem, base.request_id(request), retryable=problem.retryable)
+    response = base.error_response(request, problem, status=status)
+    response.content = base.dumps({"error": document})
+    return response
+
+
+def refusal(problem: OJSError, identifier: str, *, retryable: bool) -> tuple[int, dict[str, Any]]:
+    """Return the status and the error of an answer; `identifier` is that of the request."""
     status, code = next(
         ((status, code) for kind, status, code in WORDS if isinstance(problem, kind)),
         (base.status_of(problem), problem.code),
     )
-    document = base.error_document(
-        problem, base.request_id(request), retryable=problem.retryable
-    ) | {"code": code}
+    document = base.error_document(problem, identifier, retryable=retryable) | {"code": code}
     for name in ("docs_url", "doc_url", "type", "hint"):
         document.pop(name, None)
-    response = base.error_response(request, problem, status=status)
-    response.content = base.dumps({"error": _in_flare_ids(document)})
-    return response
+    return status, _in_flare_ids(document)
 
 
 def _in_flare_ids(document: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +77,9 @@ def _in_flare_ids(document: dict[str, Any]) -> dict[str, Any]:
 class FlareViewSet(base.OJSViewSet):
     """What the endpoints under `/flare/v1` share."""
 
+    binding = Binding.FLARE
     http_method_names: Any = ["get", "head", "post"]
+    protocol = "flare"
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         # The version of OJS that a client speaks is no matter here.
@@ -99,9 +106,7 @@ def dress(response: Any) -> None:
 class WorkerViewSet(FlareViewSet):
     """`/flare/v1/workers`"""
 
-    scopes: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("register", "poll", "ack", "heartbeat"), "work"
-    )
+    resource = "workers"
 
     def register(self, request: Any) -> Response:
         body = self.read()
@@ -181,13 +186,13 @@ class WorkerViewSet(FlareViewSet):
         return Description(protocol="flare", project=self.caller.project or None, **said)
 
     def _admit(self, worker_id: str) -> None:
-        admission.admit([worker_id], self.caller)
+        admission.admit(self.caller, [worker_id])
 
 
 class JobViewSet(FlareViewSet):
     """`/flare/v1/jobs`"""
 
-    scopes: ClassVar[dict[str, str]] = dict.fromkeys(("create", "retrieve", "cancel"), "produce")
+    resource = "jobs"
 
     def create(self, request: Any) -> Response:
         """Enqueue a job; one with a `parent_id` waits until that job has succeeded."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 from uuid import UUID
 
 from jobs import engine, fields
@@ -10,15 +10,16 @@ from jobs.api.base import Response
 from jobs.api.jobs import parse_id
 from jobs.errors import NotFound
 from jobs.timestamps import format_timestamp
+from workers import admission
 
 from . import requests
-from .views import WORK, WorkerViewSet
+from .views import WorkerViewSet
 
 
 class CheckpointViewSet(WorkerViewSet):
     """`/ojs/v1/jobs/{id}/checkpoint`"""
 
-    scopes: ClassVar[dict[str, str]] = dict.fromkeys(("save", "retrieve", "destroy"), WORK)
+    resource = "checkpoint"
 
     def save(self, request: Any, job_id: str) -> Response:
         """Keep a state for the job's next attempt (§4.1)."""
@@ -35,7 +36,7 @@ class CheckpointViewSet(WorkerViewSet):
     def retrieve(self, request: Any, job_id: str) -> Response:
         """The job's last checkpoint (§4.3)."""
         found = parse_id(job_id)
-        kept = engine.find_checkpoint(found)
+        kept = engine.find_checkpoint(found, worker_id=self._holder(found))
         if kept is None:
             raise NotFound(
                 f"Job '{job_id}' has no checkpoint.",
@@ -47,8 +48,11 @@ class CheckpointViewSet(WorkerViewSet):
     def destroy(self, request: Any, job_id: str) -> Response:
         """Forget it (§4.4); twice is no error."""
         found = parse_id(job_id)
-        engine.clear_checkpoint(found)
+        engine.clear_checkpoint(found, worker_id=self._holder(found))
         return Response({"deleted": True, "job_id": str(found)})
+
+    def _holder(self, job_id: UUID) -> str | None:
+        return admission.holder_of(self.caller, job_id)
 
 
 def _reply(job_id: UUID, sequence: int, at: Any, **more: Any) -> dict[str, Any]:

@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django.http import HttpResponse
 
 from jobs.api.base import OJSViewSet, Response, request_id
 from jobs.api.system import backend_health
 from jobs.conf import ojs_settings
-from jobs.errors import InvalidRequest, NotFound, NotInstalled, PermissionDenied
+from jobs.errors import InvalidRequest, NotFound, NotInstalled
 from workers import autoscaling, metrics
 
-OBSERVE = "observe"
 MOST_QUEUES = 100
 
 
-class ObservingViewSet(OJSViewSet):
-    """What is told of the whole server, and so not to a key of one project."""
-
-    scopes: ClassVar[dict[str, str]] = {"retrieve": OBSERVE}
-
-    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
-        super().initial(request, *args, **kwargs)
-        if self.caller.project:
-            raise PermissionDenied(
-                "Metrics are those of the whole server; this API key belongs to a project.",
-                hint="Use a key without a project, of the scope 'observe' alone.",
-            )
-
-
-class MetricsViewSet(ObservingViewSet):
+class MetricsViewSet(OJSViewSet):
     """`/ojs/v1/metrics` (OJS observability §8)"""
+
+    resource = "metrics"
 
     def retrieve(self, request: Any) -> Any:
         """All metrics in Prometheus' text format, or in OpenMetrics for those who accept it."""
@@ -56,8 +43,10 @@ class MetricsViewSet(ObservingViewSet):
         return response
 
 
-class AutoscalingViewSet(ObservingViewSet):
+class AutoscalingViewSet(OJSViewSet):
     """`/ojs/v1/autoscaling`"""
+
+    resource = "autoscaling"
 
     def retrieve(self, request: Any) -> Response:
         """How many workers the queues named by `queues` want, together and each."""
@@ -94,6 +83,8 @@ def _document(demand: autoscaling.Demand) -> dict[str, Any]:
 
 class ReadinessViewSet(OJSViewSet):
     """`/ready` of the stand-alone project: whether requests can be served (observability §10)."""
+
+    resource = "readiness"
 
     def retrieve(self, request: Any) -> Response:
         backend = backend_health()

@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Iterator
 from email.utils import format_datetime
-from typing import Any, ClassVar
+from typing import Any
 from uuid import UUID
 
 from django.http import StreamingHttpResponse
@@ -22,7 +22,7 @@ from jobs.fields import Document, missing, refuse, wrong_type
 from jobs.timestamps import format_timestamp
 
 from . import requests
-from .views import WORK, WorkerViewSet
+from .views import WorkerViewSet
 
 ACTIVE = "active"
 MESSAGE = 10_000
@@ -33,7 +33,7 @@ DATA = 64 * 1024
 class ProgressViewSet(WorkerViewSet):
     """`/ojs/v1/jobs/{id}/progress`"""
 
-    scopes: ClassVar[dict[str, str]] = {"retrieve": "produce", "stream": "produce", "report": WORK}
+    resource = "progress"
 
     def retrieve(self, request: Any, job_id: str) -> Response:
         """How far a job is; null where nobody said (§7.1)."""

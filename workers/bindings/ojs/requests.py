@@ -8,8 +8,8 @@ from typing import Any
 from uuid import UUID
 
 from jobs import clock, fields, versions
+from jobs.api.authentication import Caller
 from jobs.conf import ojs_settings
-from jobs.errors import PermissionDenied
 from jobs.fields import Document, missing, refuse, wrong_type
 from jobs.identifiers import parse_uuid
 from workers import admission
@@ -30,30 +30,23 @@ STRATEGIES = ("strict", "weighted")
 """How a fetch looks into its queues (OJS priority §7)."""
 
 
-def worker_id(body: Document, caller: Any) -> str | None:
+def worker_id(body: Document, caller: Caller) -> str | None:
     """Who speaks: the body's `worker_id`, else the one the key is bound to; None if neither.
 
     Raises:
         PermissionDenied: the key speaks for another worker only.
     """
-    given = fields.text(body, "worker_id") or None
-    if not caller.worker_id:
-        return given
-    if given not in (None, caller.worker_id):
-        raise PermissionDenied(
-            f"This API key speaks for worker '{caller.worker_id}' only.", worker_id=given
-        )
-    return str(caller.worker_id)
+    return admission.speak_for(caller, fields.text(body, "worker_id"))
 
 
-def required_worker_id(body: Document, caller: Any) -> str:
+def required_worker_id(body: Document, caller: Caller) -> str:
     found = worker_id(body, caller)
     if found is None:
         raise missing("worker_id")
     return found
 
 
-def settling_worker_id(body: Document, caller: Any) -> str | None:
+def settling_worker_id(body: Document, caller: Caller) -> str | None:
     """Who settles a job; asked for only where `REQUIRE_WORKER_ID` says so (§5.6)."""
     found = worker_id(body, caller)
     if found is None and ojs_settings.REQUIRE_WORKER_ID:
@@ -61,7 +54,7 @@ def settling_worker_id(body: Document, caller: Any) -> str | None:
     return found
 
 
-def description(body: Document, caller: Any, version: str) -> Description:
+def description(body: Document, caller: Caller, version: str) -> Description:
     found = Description(
         hostname=fields.text(body, "hostname"),
         pid=fields.integer(body, "pid", most=LARGEST_PID),
@@ -75,8 +68,6 @@ def description(body: Document, caller: Any, version: str) -> Description:
     )
     if "" in (found.queues or ()):
         raise refuse("queues", "A queue has a name.", validation="min_length")
-    if found.labels is not None:
-        admission.check_label(found.labels, caller)
     return found
 
 
@@ -108,7 +99,7 @@ def job_versions(body: Document) -> dict[str, list[int | None]] | None:
     return found
 
 
-def registration(body: Document, caller: Any, version: str) -> Description:
+def registration(body: Document, caller: Caller, version: str) -> Description:
     """Read a registration; everything of §3.1 but labels and start must be there."""
     for name in ("hostname", "pid", "queues", "concurrency"):
         if body.get(name) is None:
@@ -226,7 +217,7 @@ def several(body: Document, name: str) -> list[Document] | None:
 
 
 def completions(
-    items: list[Document], name: str, caller: Any, sender: str | None
+    items: list[Document], name: str, caller: Caller, sender: str | None
 ) -> list[Completion]:
     is_named = sender is not None or not ojs_settings.REQUIRE_WORKER_ID
     found = []
@@ -249,7 +240,7 @@ def _plain_completion(item: Document, sender: str | None) -> Completion | None:
     return Completion(job_id, sender, attempt, item.get("result"))
 
 
-def failures(items: list[Document], name: str, caller: Any, sender: str | None) -> list[Failure]:
+def failures(items: list[Document], name: str, caller: Caller, sender: str | None) -> list[Failure]:
     found = []
     for index, item in enumerate(items):
         with fields.inside(f"{name}[{index}]", aloud=True):
@@ -276,7 +267,7 @@ def about(job: UUID, body: dict[str, Any]) -> dict[str, Any]:
     return body | {"job_id": str(job)}
 
 
-def completion(body: Document, caller: Any) -> Completion:
+def completion(body: Document, caller: Caller) -> Completion:
     return Completion(
         fields.job_id(body),
         worker_id=settling_worker_id(body, caller),
@@ -285,7 +276,7 @@ def completion(body: Document, caller: Any) -> Completion:
     )
 
 
-def failure(body: Document, caller: Any) -> Failure:
+def failure(body: Document, caller: Caller) -> Failure:
     """Read a FAIL: HTTP's `error.code`, core's `error.type`, or a plain string."""
     found = Failure(
         fields.job_id(body),

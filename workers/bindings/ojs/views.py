@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from jobs import clock, wakeup
 from jobs.api.base import OJSViewSet, Response, request_id
@@ -17,7 +17,6 @@ from workers import admission, protocol, reaper
 
 from . import replies, requests
 
-WORK = "work"
 _waiting = threading.Lock()
 _waiters = 0
 
@@ -35,16 +34,14 @@ NO_OUTCOMES = Outcomes(None, None)
 class WorkerViewSet(OJSViewSet):
     """`/ojs/v1/workers`"""
 
-    scopes: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("register", "deregister", "heartbeat", "fetch", "ack", "nack"), WORK
-    )
+    resource = "workers"
 
     def register(self, request: Any) -> Response:
         """Store a worker (§3.2)."""
         body = self.read()
         worker_id = requests.required_worker_id(body, self.caller)
         description = requests.registration(body, self.caller, self._agent)
-        self._admit(worker_id, said=description.labels)
+        self._admit(worker_id, said=description.labels or [])
         protocol.register(worker_id, description, starts=True)
         return Response(replies.registered(worker_id))
 
@@ -128,9 +125,7 @@ class WorkerViewSet(OJSViewSet):
         return _answer(replies.failed(outcome), job_id)
 
     def _admit(self, *workers: str | None, said: list[str] | None = None) -> None:
-        """Hold a key made for workers of one label, or of one project, to them."""
-        if self.caller.label or self.caller.project:
-            admission.admit({worker_id or "" for worker_id in workers}, self.caller, said=said)
+        admission.admit(self.caller, workers, said=said)
 
     @property
     def _agent(self) -> str:
@@ -213,6 +208,8 @@ def _wait_for_jobs(asked: dict[str, Any], seconds: float) -> list[Any]:
 
 class HealthViewSet(OJSViewSet):
     """`/ojs/v1/health`: the database, and the reaper without which dead workers' jobs wait."""
+
+    resource = "health"
 
     def retrieve(self, request: Any) -> Response:
         backend = backend_health()

@@ -5,42 +5,126 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
 from uuid import UUID
 
 from jobs import engine
-from jobs.api.authentication import ANYBODY, caller_of
+from jobs.access import Binding, Command, authorize, find, refusals
+from jobs.api.authentication import ANYBODY, Caller, caller_of, current_caller, digest
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
-from jobs.errors import JobNotFound, NotAuthenticated, PermissionDenied
+from jobs.errors import JobNotFound, NotAuthenticated, OJSError
 from workers import admission, directory, protocol
 from workers.protocol import Reply
 from workers.waiting import Look
 
 from .messages import Message, Registration
 
-WORK = "work"
+PARTS = {
+    "registration": "registration",
+    "state": "status",
+    "job_ids": "status",
+    "progress": "status",
+    "stats": "status",
+    "lines": "status",
+    "results": "results",
+    "wanted": "wanted",
+    "received": "wanted",
+    "sequence": "status",
+}
+"""What a message may hold → the part of it that is declared in the table of who may do what."""
 
 
-def admit(authorization: str) -> Any:
+@cache
+def rule(part: str) -> Command | None:
+    """What is declared of a part of what workers send."""
+    return find(Binding.ROTA, part)
+
+
+@dataclass(slots=True)
+class Visitor:
+    """Who opened a connection."""
+
+    caller: Caller
+    key: str = ""
+    """Hash of the key; empty without one."""
+    address: str = ""
+    admitted: Caller | None = None
+    """What the key was when it was last found to speak for the registered worker."""
+
+    def look_again(self) -> None:
+        """Ask what the key is now: it costs no query while the answer is remembered.
+
+        Raises:
+            NotAuthenticated: it opens nothing any more.
+        """
+        if self.key:
+            self.caller = current_caller(self.key, protocol="rota", address=self.address)
+
+    def entitle(self, *parts: str) -> Caller:
+        """Return who sends such parts.
+
+        Raises:
+            PermissionDenied: the key was not made for one of them.
+        """
+        for part in parts:
+            authorize(self.caller, rule(part))
+        return self.caller
+
+
+def admit(authorization: str, address: str = "") -> Visitor:
     """Return who opens a connection, from its Authorization header.
 
     Raises:
         NotAuthenticated: nobody we know, and anonymous callers are not welcome.
         PermissionDenied: the key was not made for workers.
     """
+    visitor = None
+    try:
+        visitor = _visitor(authorization, address)
+        visitor.entitle("handshake")
+    except OJSError as refusal:
+        note(refusal, "handshake", address, visitor)
+        raise
+    return visitor
+
+
+def note(problem: OJSError, call: str, address: str, visitor: Visitor | None) -> None:
+    """Put a refusal into the audit; any other problem is none of its business."""
+    name = visitor.caller.name if visitor and visitor.key else ""
+    refusals.note(problem, protocol="rota", address=address, call=call, key=name)
+
+
+def _visitor(authorization: str, address: str) -> Visitor:
     scheme, _, key = authorization.partition(" ")
-    if key.strip() and scheme.lower() == "bearer":
-        caller = caller_of(key.strip())
-    elif not authorization and ojs_settings.ALLOW_ANONYMOUS:
-        caller = ANYBODY
-    else:
-        raise NotAuthenticated("Send 'Authorization: Bearer <API key>' with the handshake.")
-    caller.require(WORK)
-    return caller
+    key = key.strip()
+    if key and scheme.lower() == "bearer":
+        caller = caller_of(key, protocol="rota", address=address)
+        return Visitor(caller, digest(key), address)
+    if not authorization and ojs_settings.ALLOW_ANONYMOUS:
+        return Visitor(ANYBODY, address=address)
+    raise NotAuthenticated("Send 'Authorization: Bearer <API key>' with the handshake.")
 
 
-def register(caller: Any, registration: Registration, named: Collection[str] | None = None) -> None:
+def speaks_for(visitor: Visitor, registration: Registration) -> None:
+    """Hold a connection to the worker it registered, as its key is now.
+
+    Raises:
+        NotAuthenticated: the key opens nothing any more.
+        PermissionDenied: it speaks for another worker, or for workers of another label or project.
+    """
+    visitor.look_again()
+    caller = visitor.caller
+    if caller != visitor.admitted:
+        admission.speak_for(caller, registration.worker_id)
+        admission.admit(caller, [registration.worker_id])
+        registration.project = caller.project
+        visitor.admitted = caller
+
+
+def register(
+    visitor: Visitor, registration: Registration, named: Collection[str] | None = None
+) -> None:
     """Store the worker (Rota, Registration).
 
     Args:
@@ -48,16 +132,18 @@ def register(caller: Any, registration: Registration, named: Collection[str] | N
             when an earlier connection broke, and is given back.
 
     Raises:
+        NotAuthenticated: the key opens nothing any more.
         PermissionDenied: the key speaks for another worker, or for workers of another label or
             project.
     """
+    visitor.look_again()
+    caller = visitor.entitle("registration")
     description = registration.description
-    if caller.worker_id and registration.worker_id != caller.worker_id:
-        raise PermissionDenied(f"This API key speaks for worker '{caller.worker_id}' only.")
-    admission.check_label(description.labels or (), caller)
-    admission.admit([registration.worker_id], caller, said=description.labels)
+    admission.speak_for(caller, registration.worker_id)
+    admission.admit(caller, [registration.worker_id], said=description.labels or [])
     description.project = registration.project = caller.project
     protocol.register(registration.worker_id, description)
+    visitor.admitted = caller
     if named is not None:
         _give_back_all_but(registration.worker_id, named)
 
@@ -81,8 +167,17 @@ class Told:
     outcomes: list[Outcome] = field(default_factory=list)
 
 
-def hear(registration: Registration, message: Message, in_hand: Collection[str]) -> Told:
-    """Settle the results, extend the rest, keep what was written."""
+def hear(
+    visitor: Visitor, registration: Registration, message: Message, in_hand: Collection[str]
+) -> Told:
+    """Settle the results, extend the rest, keep what was written.
+
+    Raises:
+        NotAuthenticated: the key opens nothing any more.
+        PermissionDenied: it was not made for this.
+    """
+    speaks_for(visitor, registration)
+    visitor.entitle("status", *(["results"] if message.results else ()))
     worker_id = registration.worker_id
     # What a worker wrote about a job is kept while the job is still its own.
     engine.write_lines(worker_id, message.lines)
@@ -129,8 +224,15 @@ def _note_progress(registration: Registration, message: Message, held: Collectio
         registration.told[job_id] = said
 
 
-def look(registration: Registration, count: int) -> Look:
-    """Claim up to `count` jobs of the types whose checksum is the registered one."""
+def look(visitor: Visitor, registration: Registration, count: int) -> Look:
+    """Claim up to `count` jobs of the types whose checksum is the registered one.
+
+    Raises:
+        NotAuthenticated: the key opens nothing any more.
+        PermissionDenied: it was not made for this.
+    """
+    speaks_for(visitor, registration)
+    visitor.entitle("wanted")
     types = engine.matching_types(registration.specs)
     jobs: list[ClaimedJob] = []
     if types:

@@ -18,6 +18,8 @@ from jobs.conf import ojs_settings
 from jobs.database import borrowed, is_postgresql
 from jobs.endpoints import url_of
 from jobs.errors import NotAuthenticated, OJSError
+from jobs.http.origins import check_socket
+from workers import keyed, tls
 from workers.presence import announced
 from workers.waiting import Hub
 
@@ -40,17 +42,20 @@ class RotaServer:
 
     hub: Hub
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: tls.Certificate | None = None) -> None:
+        self._certificate = certificate
         self._threads = ThreadPoolExecutor(ojs_settings.ROTA.THREADS, thread_name_prefix="rota")
         self._connections = 0
         self.sessions: dict[str, Session] = {}
         """Those that registered, by worker."""
+        self._open: set[Session] = set()
 
     async def run(self, host: str, port: int, stop: asyncio.Event) -> None:
         self.hub = Hub()
         is_postgres = await self.in_thread(is_postgresql)
         pause = math.inf if is_postgres else wakeup.SHORT_POLL
         ticking = asyncio.create_task(self.hub.look_now_and_then(pause))
+        watching = asyncio.create_task(keyed.watch(self._open, self.in_thread))
         async with serve(
             self._handle,
             host,
@@ -67,13 +72,16 @@ class RotaServer:
             ping_interval=None,
             close_timeout=GOODBYE,
             logger=_quiet_logger(),
+            **tls.server_options(self._certificate),
         ) as server:
             port = _port(server)
-            logger.info("Rota workers are served at ws://%s:%s%s", host, port, PATH)
-            url = url_of("ws", host, port, PATH, public=ojs_settings.ROTA.URL)
-            async with announced(self.in_thread, "rota", url):
+            scheme = "wss" if self._certificate else "ws"
+            logger.info("Rota workers are served at %s://%s:%s%s", scheme, host, port, PATH)
+            url = url_of(scheme, host, port, PATH, public=ojs_settings.ROTA.URL)
+            async with announced(self.in_thread, "rota", url), tls.renewed(self._certificate):
                 await stop.wait()
         ticking.cancel()
+        watching.cancel()
         self.hub.close()
         # What somebody was still looking for on behalf of a worker is given back.
         under_way = asyncio.all_tasks() - {asyncio.current_task()}
@@ -93,7 +101,11 @@ class RotaServer:
             text = "This server has as many workers as it takes.\n"
             return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, text)
         try:
-            connection.caller = await self.in_thread(desk.admit, _login(request))  # type: ignore[attr-defined]
+            if not _login(request):
+                check_socket(request.headers.get("Origin", ""))
+            connection.visitor = await self.in_thread(  # type: ignore[attr-defined]
+                desk.admit, _login(request), _address(connection)
+            )
         except NotAuthenticated as refusal:
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, f"{refusal.message}\n")
         except OJSError as refusal:
@@ -102,6 +114,7 @@ class RotaServer:
 
     async def _handle(self, connection: ServerConnection) -> None:
         session = Session(self, connection)
+        self._open.add(session)
         self._connections += 1
         try:
             await session.run()
@@ -113,6 +126,7 @@ class RotaServer:
             await connection.close(1011, "internal error")
         finally:
             self._connections -= 1
+            self._open.discard(session)
             await session.end()
 
 
@@ -142,6 +156,10 @@ def _login(request: Any) -> str:
         if not header and name.startswith(BEARER):
             header = f"Bearer {name.removeprefix(BEARER)}"
     return header
+
+
+def _address(connection: ServerConnection) -> str:
+    return str((connection.remote_address or ("",))[0])
 
 
 def _offered(header: str) -> list[str]:

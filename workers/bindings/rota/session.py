@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
+from jobs.api.authentication import Caller
 from jobs.conf import ojs_settings
-from jobs.errors import InvalidRequest, OJSError
+from jobs.errors import InvalidRequest, NotAuthenticated, OJSError, PermissionDenied
 from workers.waiting import Look, Waiter
 
 from . import desk, messages
@@ -24,7 +25,7 @@ logger = logging.getLogger("workers.rota")
 
 SLOWEST_READER = 30.0
 """Seconds a worker may leave what we send unread before its connection is cut."""
-SILENT, REPLACED, REFUSED = 4408, 4409, 4400
+SILENT, REPLACED, REFUSED, REVOKED = 4408, 4409, 4400, 4401
 """Close codes of ours."""
 PROPERLY = (1000, 1001)
 """Close codes of a worker that says goodbye."""
@@ -34,7 +35,7 @@ class Session:
     def __init__(self, server: RotaServer, connection: ServerConnection) -> None:
         self._server = server
         self._connection = connection
-        self._caller: Any = connection.caller  # type: ignore[attr-defined]
+        self._visitor: desk.Visitor = connection.visitor  # type: ignore[attr-defined]
         self._registration: messages.Registration | None = None
         self._pusher: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -59,11 +60,40 @@ class Session:
                 return
             try:
                 await self._hear(text)
+            except NotAuthenticated as refusal:
+                await self._note(refusal)
+                await self._revoked(refusal)
+                return
             except OJSError as refusal:
+                if isinstance(refusal, PermissionDenied):
+                    await self._note(refusal)
                 await self._send(messages.refusal(refusal))
                 if self._registration is None:
                     await self._connection.close(REFUSED, "registration was refused")
                     return
+
+    async def _note(self, refusal: OJSError) -> None:
+        visitor = self._visitor
+        await self._server.in_thread(desk.note, refusal, "message", visitor.address, visitor)
+
+    @property
+    def key(self) -> str:
+        return self._visitor.key
+
+    def renew(self, caller: Caller | None) -> None:
+        """Its key was looked at again: go on as what it is now."""
+        if caller is None and self._closing is None:
+            problem = NotAuthenticated("This API key is not valid any more.")
+            self._closing = asyncio.create_task(self._revoked(problem))
+        elif caller is not None and caller != self._visitor.caller:
+            # The next look for work is made as what it is now.
+            self._wishes.set()
+
+    async def _revoked(self, problem: OJSError) -> None:
+        """End the connection: its key does not open it any more."""
+        with contextlib.suppress(ConnectionClosed):
+            await self._send(messages.refusal(problem))
+            await self._connection.close(REVOKED, "the API key is not valid any more")
 
     async def _send(self, text: str) -> None:
         """
@@ -89,7 +119,7 @@ class Session:
                 "The first message must register the worker.", field="registration"
             )
         told = await self._server.in_thread(
-            desk.hear, self._registration, message, frozenset(self._in_hand)
+            desk.hear, self._visitor, self._registration, message, frozenset(self._in_hand)
         )
         settled = {str(outcome.job_id) for outcome in told.outcomes}
         self._in_hand |= set(told.reply.jobs_extended)
@@ -114,7 +144,7 @@ class Session:
                 f"This connection is that of worker '{self.worker_id}'.",
                 field="registration.worker_id",
             )
-        await self._server.in_thread(desk.register, self._caller, registration, named)
+        await self._server.in_thread(desk.register, self._visitor, registration, named)
         self._registration = registration
         before = self._server.sessions.get(registration.worker_id)
         self._server.sessions[registration.worker_id] = self
@@ -152,6 +182,8 @@ class Session:
                     await self._assign(found)
         except ConnectionClosed:
             pass
+        except (NotAuthenticated, PermissionDenied) as refusal:
+            await self._revoked(refusal)
         except Exception:
             # A bug, or a database that is away: the worker shall connect again.
             logger.exception("Jobs for a Rota worker cannot be claimed.")
@@ -185,7 +217,9 @@ class Session:
         count = min(self._wanted, ojs_settings.MAX_FETCH)
         if count <= 0:
             return Look([])
-        looking = asyncio.ensure_future(self._server.in_thread(desk.look, registration, count))
+        looking = asyncio.ensure_future(
+            self._server.in_thread(desk.look, self._visitor, registration, count)
+        )
         try:
             return await asyncio.shield(looking)
         except asyncio.CancelledError:

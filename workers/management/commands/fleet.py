@@ -10,19 +10,26 @@ Exit codes: 0 it is done (with --wait: every worker has come to it); 1 it was re
 
 from __future__ import annotations
 
+import argparse
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn
 
 import orjson
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import (
+    BaseCommand,
+    CommandError,
+    CommandParser,
+    DjangoHelpFormatter,
+)
+from django.db.models.functions import Now
 
 from jobs.audit import of_shell
-from jobs.durations import parse_duration
-from jobs.errors import OJSError
+from jobs.durations import LONGEST, parse_duration
+from jobs.errors import InvalidRequest, OJSError
 from jobs.timestamps import format_timestamp
 from workers import drain, fleet, rolling
 from workers.condition import condition, in_hand
@@ -41,21 +48,57 @@ HELP = {
     "drain": "a few at a time: quiet, wait until idle, terminate",
     "status": "list them",
 }
-REFUSED, TIMED_OUT, NOBODY = 1, 3, 4
+REFUSED, WRONG, TIMED_OUT, NO_MATCH = 1, 2, 3, 4
 LOOK_EVERY = 0.5
 """Seconds between two looks while waiting."""
 
 
 def seconds(text: str) -> float:
     """`90`, or a duration of ISO 8601: `PT15M`."""
-    return float(text) if text[:1].isdigit() else parse_duration(text).total_seconds()
+    try:
+        found = float(text) if text[:1].isdigit() else parse_duration(text).total_seconds()
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 90 or PT15M") from None
+    if not found <= LONGEST.total_seconds():
+        raise argparse.ArgumentTypeError(f"{text!r} is too long")
+    return found
+
+
+def _readable(read: Callable[[str], Any]) -> Callable[[str], str]:
+    """Let the parser refuse what the drain could not read, before any worker is looked for."""
+
+    def check(text: str) -> str:
+        try:
+            read(text)
+        except InvalidRequest as problem:
+            raise argparse.ArgumentTypeError(problem.message) from None
+        return text
+
+    return check
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter, DjangoHelpFormatter):
+    """Leaves the examples on lines of their own."""
+
+
+class Parser(CommandParser):
+    """Wrong arguments have their exit code under `call_command` too."""
+
+    def error(self, message: str) -> Any:
+        if not self.called_from_command_line:
+            raise CommandError(f"Error: {message}", returncode=WRONG)
+        super().error(message)
 
 
 class Command(BaseCommand):
     help = __doc__ or ""
 
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        kwargs.setdefault("formatter_class", Formatter)
+        return super().create_parser(prog_name, subcommand, **kwargs)
+
     def add_arguments(self, parser: CommandParser) -> None:
-        verbs = parser.add_subparsers(dest="verb", required=True)
+        verbs = parser.add_subparsers(dest="verb", required=True, parser_class=Parser)
         for verb, text in HELP.items():
             sub = verbs.add_parser(verb, help=text, description=text)
             _selection(sub)
@@ -82,9 +125,9 @@ class Command(BaseCommand):
             self._status(selector)
             return
         if selector.is_empty and not options["all"]:
-            self._fail("Say which workers: --label, --host, …; or --all.", 2)
+            self._fail("Say which workers: --label, --host, …; or --all.", WRONG)
         if not selector.workers().exists():
-            self._fail("No live worker matches.", NOBODY)
+            self._fail("No live worker matches.", NO_MATCH)
         if verb == "drain":
             self._drain(selector)
         else:
@@ -93,16 +136,13 @@ class Command(BaseCommand):
     # The verbs
 
     def _status(self, selector: fleet.Selector) -> None:
-        rows: Any = selector.workers().annotate(in_hand=in_hand()).annotate(condition=condition())
+        rows: Any = selector.workers().annotate(in_hand=in_hand(), now=Now())
+        rows = rows.annotate(condition=condition())
         if self.is_json:
             self._print({"workers": [_document(worker) for worker in rows]})
             return
-        for worker in rows:
-            told = "" if worker.desired_state == worker.state else f" → {worker.desired_state}"
-            self.stdout.write(
-                f"{worker.pk}  {worker.hostname}  {worker.condition}{told}  "
-                f"{worker.in_hand}/{worker.concurrency or '?'}  {' '.join(worker.labels)}"
-            )
+        for line in _columns([HEADER, *map(_line, rows)]):
+            self.stdout.write(line)
 
     def _direct(self, selector: fleet.Selector, directive: WorkerState) -> None:
         given = fleet.order(
@@ -236,10 +276,15 @@ def _selection(parser: Any) -> None:
 
 def _drain_options(parser: Any) -> None:
     parser.add_argument(
-        "--max-unavailable", default="1", metavar="N|N%%", help="how many at a time (default: 1)"
+        "--max-unavailable",
+        type=_readable(lambda text: drain.amount(text, 0, "max-unavailable", up=False)),
+        default="1",
+        metavar="N|N%",
+        help="how many at a time (default: 1)",
     )
     parser.add_argument(
         "--floor",
+        type=_readable(lambda text: drain.floors(text, (), {})),
         default="",
         help="running capacity every queue keeps: 4, 50%%, or mail=2,default=50%%",
     )
@@ -248,6 +293,29 @@ def _drain_options(parser: Any) -> None:
     parser.add_argument(
         "--replacement-label", default="", help="go on only while as many new workers carry it"
     )
+
+
+HEADER = ("WORKER", "HOST", "CONDITION", "JOBS", "HEARTBEAT", "LABELS")
+
+
+def _line(worker: Any) -> tuple[str, ...]:
+    asked = "" if worker.desired_state == worker.state else f" → {worker.desired_state}"
+    return (
+        worker.pk,
+        worker.hostname or "-",
+        f"{worker.condition}{asked}",
+        f"{worker.in_hand}/{worker.concurrency or '?'}",
+        f"{max(0, round((worker.now - worker.last_heartbeat_at).total_seconds()))} s ago",
+        " ".join(worker.labels) or "-",
+    )
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The rows as lines, each column as wide as its widest text."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        padded = (text.ljust(width) for text, width in zip(row, widths, strict=True))
+        yield "  ".join(padded).rstrip()
 
 
 def _document(worker: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from jobs.conf import ojs_settings
+from workers import tls
 
 
 class Command(BaseCommand):
@@ -17,26 +18,34 @@ class Command(BaseCommand):
     def add_arguments(self, parser: Any) -> None:
         parser.add_argument("--host", help='address to listen on (default: OJS["AGQ"]["HOST"])')
         parser.add_argument("--port", type=int, help='port (default: OJS["AGQ"]["PORT"])')
+        tls.add_arguments(parser, "AGQ")
 
     def handle(self, *args: Any, **options: Any) -> None:
         host = options["host"] or ojs_settings.AGQ.HOST
         port = ojs_settings.AGQ.PORT if options["port"] is None else options["port"]
         try:
-            asyncio.run(self._serve(host, port))
+            certificate = tls.certificate_of(
+                ojs_settings.AGQ, options["tls_certificate"], options["tls_key"]
+            )
+        except tls.UnusableCertificate as problem:
+            raise CommandError(str(problem)) from None
+        try:
+            asyncio.run(self._serve(certificate, host, port))
         except (OSError, OverflowError) as problem:
             raise CommandError(f"Cannot listen on {host}:{port}: {problem}") from None
         except KeyboardInterrupt:
             pass
 
-    async def _serve(self, host: str, port: int) -> None:
+    async def _serve(self, certificate: tls.Certificate | None, host: str, port: int) -> None:
         from workers.bindings.agq.server import Server
 
         asked = asyncio.Event()
         for name in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(name, asked.set)
-        server = Server()
+        server = Server(certificate)
         address = await server.start(host, port)
-        self.stdout.write(f"AGQ workers are served on {address}.")
+        over = " over TLS" if certificate else ""
+        self.stdout.write(f"AGQ workers are served on {address}{over}.")
         self.stdout.flush()
         await asked.wait()
         await server.end()

@@ -9,6 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from jobs.conf import ojs_settings
+from workers import tls
 
 
 class Command(BaseCommand):
@@ -17,6 +18,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: Any) -> None:
         parser.add_argument("--host", help='address to listen on (default: OJS["ROTA"]["HOST"])')
         parser.add_argument("--port", type=int, help='its port (default: OJS["ROTA"]["PORT"])')
+        tls.add_arguments(parser, "ROTA")
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
@@ -28,13 +30,20 @@ class Command(BaseCommand):
         host = options["host"] or ojs_settings.ROTA.HOST
         port = ojs_settings.ROTA.PORT if options["port"] is None else options["port"]
         try:
-            asyncio.run(self._serve(RotaServer(), host, port))
+            certificate = tls.certificate_of(
+                ojs_settings.ROTA, options["tls_certificate"], options["tls_key"]
+            )
+        except tls.UnusableCertificate as problem:
+            raise CommandError(str(problem)) from None
+        scheme = "wss" if certificate else "ws"
+        try:
+            asyncio.run(self._serve(RotaServer(certificate), scheme, host, port))
         except OSError as problem:
             raise CommandError(f"Cannot listen on {host}:{port}: {problem.strerror}.") from None
 
-    async def _serve(self, server: Any, host: str, port: int) -> None:
+    async def _serve(self, server: Any, scheme: str, host: str, port: int) -> None:
         stop = asyncio.Event()
         for name in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(name, stop.set)
-        self.stdout.write(f"Rota workers connect to ws://{host}:{port}/work")
+        self.stdout.write(f"Rota workers connect to {scheme}://{host}:{port}/work")
         await server.run(host, port, stop)

@@ -18,9 +18,14 @@ from ..schema import (
     ref,
     text,
 )
-from ..sent import TYPE, WHEN
+from ..sent import WHEN
 
 MEDIA_TYPE = "application/json"
+CLASS = text(
+    "Dotted words, `email.send`, or a class within a class: `Billing.Invoices+Send`.",
+    pattern=r"^[a-zA-Z][a-zA-Z0-9_-]*([.+][a-zA-Z][a-zA-Z0-9_-]*)*$",
+    maxLength=255,
+)
 CENTURY = 36_500 * 86_400
 ID = "job_01KGWTDD4D9ZQR00000G5HS4QY"
 WORKER = text(minLength=1, maxLength=100)
@@ -52,7 +57,7 @@ POLLED = {
 } | {"attempt": 1}
 SCHEDULE = obj(
     "job_type cron_expression",
-    job_type=TYPE | {"maxLength": 140},
+    job_type=CLASS | {"maxLength": 140},
     cron_expression=text(maxLength=255),
     timezone=text(maxLength=64),
     queue=QUEUE,
@@ -201,7 +206,7 @@ OPERATIONS = {
         {201: Reply("The job.", ref("FlareJob"), JOB, ("Location",))},
         body=obj(
             "job_type",
-            job_type=TYPE,
+            job_type=CLASS,
             payload=free(),
             queue=QUEUE,
             priority=integer(minimum=-100, maximum=100),

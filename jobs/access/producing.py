@@ -1,0 +1,109 @@
+"""Who may use what `jobs` serves: OJS HTTP for producers and operators, and the Admin API."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ..models import Scope
+from .table import Binding, Command, OfProject, declare
+
+PRODUCE, WORK, OPERATE = (Scope.PRODUCE,), (Scope.WORK,), (Scope.OPERATE,)
+READ, WRITE, PURGE = (Scope.ADMIN_READ,), (Scope.ADMIN_WRITE,), (Scope.ADMIN_PURGE,)
+OWN, SHARED, NOTHING = OfProject.OWN, OfProject.SHARED, OfProject.NOTHING
+
+ojs = partial(Command, Binding.OJS)
+admin = partial(Command, Binding.ADMIN)
+
+FIGURES = "Its figures are those of the project's own jobs."
+
+declare(
+    ojs("manifest.retrieve", (), SHARED, reads=True, is_open=True),
+    # Jobs. Who enqueues sees arguments, results and errors in clear.
+    ojs("jobs.create", PRODUCE, OWN),
+    ojs("jobs.batch", PRODUCE, OWN),
+    ojs("jobs.retrieve", PRODUCE, OWN, reads=True),
+    ojs("jobs.cancel", PRODUCE, OWN),
+    ojs("jobs.activate", PRODUCE, OWN),
+    ojs("jobs.prioritize", PRODUCE, OWN),
+    ojs("bulk.enqueue", PRODUCE, OWN),
+    ojs("bulk.cancel", PRODUCE, OWN),
+    ojs("bulk.retry", OPERATE, OWN),
+    ojs("bulk.delete_finished", OPERATE, OWN),
+    ojs("results.retrieve", PRODUCE, OWN, reads=True),
+    ojs("results.bulk", PRODUCE, OWN),
+    ojs("workflows.list", PRODUCE, OWN, reads=True),
+    ojs("workflows.create", PRODUCE, OWN),
+    ojs("workflows.retrieve", PRODUCE, OWN, reads=True),
+    ojs("workflows.progress", PRODUCE, OWN, reads=True),
+    ojs("workflows.cancel", PRODUCE, OWN),
+    ojs("cron.list", PRODUCE, OWN, reads=True),
+    ojs("cron.create", PRODUCE, OWN),
+    ojs("cron.retrieve", PRODUCE, OWN, reads=True),
+    ojs("cron.history", PRODUCE, OWN, reads=True),
+    ojs("cron.update", PRODUCE, OWN),
+    ojs("cron.destroy", PRODUCE, OWN),
+    ojs("cron.pause", PRODUCE, OWN),
+    ojs("cron.resume", PRODUCE, OWN),
+    ojs("cron.trigger", PRODUCE, OWN),
+    ojs("events.list", PRODUCE, OWN, reads=True, note="Those of the project's own jobs."),
+    # What all projects share
+    ojs("queues.list", PRODUCE, SHARED, reads=True),
+    ojs("queues.retrieve", PRODUCE, SHARED, reads=True, note=FIGURES),
+    ojs("queues.stats", PRODUCE, SHARED, reads=True, note=FIGURES),
+    ojs("queues.priorities", PRODUCE, SHARED, reads=True, note=FIGURES),
+    ojs("queues.configuration", PRODUCE, SHARED, reads=True),
+    ojs("queues.create", OPERATE, NOTHING),
+    ojs("queues.configure", OPERATE, NOTHING),
+    ojs("queues.pause", OPERATE, NOTHING),
+    ojs("queues.resume", OPERATE, NOTHING),
+    ojs("queues.destroy", OPERATE, NOTHING),
+    ojs("queues.purge", OPERATE, OWN),
+    ojs("rate-limits.list", PRODUCE, NOTHING, reads=True),
+    ojs("rate-limits.retrieve", PRODUCE, NOTHING, reads=True),
+    ojs("rate-limits.override", OPERATE, NOTHING),
+    ojs("job-specs.list", WORK, SHARED, reads=True),
+    ojs("job-specs.create", OPERATE, NOTHING),
+    ojs("job-specs.destroy", OPERATE, NOTHING),
+    # The dead letter, which operators see: as the Admin API shows it, so is it redacted here.
+    ojs("dead-letter.list", OPERATE, OWN, reads=True, hides=True),
+    ojs("dead-letter.retrieve", OPERATE, OWN, reads=True, hides=True),
+    ojs("dead-letter.retry", OPERATE, OWN, hides=True),
+    ojs("dead-letter.destroy", OPERATE, OWN),
+    ojs("dead-letter.purge", PURGE, OWN),
+    ojs("reset.reset", (), SHARED, is_open=True, note="Not there outside `CONFORMANCE_MODE`."),
+)
+declare(
+    admin("jobs.list", READ, OWN, reads=True, note="Shows neither arguments nor results."),
+    admin("jobs.retrieve", READ, OWN, reads=True, hides=True),
+    admin("jobs.cancel", WRITE, OWN, hides=True),
+    admin("jobs.retry", WRITE, OWN, hides=True),
+    admin("bulk.retry", WRITE, OWN),
+    admin("bulk.retry_dead", WRITE, OWN),
+    admin("bulk.cancel", WRITE, OWN),
+    admin("bulk.delete_finished", PURGE, OWN),
+    admin("dead-letter.list", READ, OWN, reads=True, hides=True),
+    admin("dead-letter.stats", READ, OWN, reads=True),
+    admin("dead-letter.retrieve", READ, OWN, reads=True, hides=True),
+    admin("dead-letter.retry", WRITE, OWN, hides=True),
+    admin("dead-letter.destroy", PURGE, OWN),
+    admin("dead-letter.purge", PURGE, OWN),
+    admin("queues.list", READ, NOTHING, reads=True),
+    admin("queues.retrieve", READ, NOTHING, reads=True),
+    admin("queues.stats", READ, NOTHING, reads=True),
+    admin("queues.priorities", READ, NOTHING, reads=True),
+    admin("queues.configuration", READ, NOTHING, reads=True),
+    admin("queues.configure", WRITE, NOTHING),
+    admin("queues.limit", WRITE, NOTHING),
+    admin("queues.pause", WRITE, NOTHING),
+    admin("queues.resume", WRITE, NOTHING),
+    admin("queues.purge", PURGE, NOTHING),
+    admin("queues.destroy", PURGE, NOTHING),
+    admin("schemas.list", READ, SHARED, reads=True),
+    admin("schemas.retrieve", READ, SHARED, reads=True),
+    admin("schemas.register", WRITE, NOTHING),
+    admin("schemas.destroy", WRITE, NOTHING),
+    admin("history.retrieve", READ, NOTHING, reads=True),
+    admin("system.maintenance", READ, NOTHING, reads=True),
+    admin("system.switch", WRITE, NOTHING),
+    admin("system.config", READ, NOTHING, reads=True),
+)

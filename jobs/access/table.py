@@ -1,0 +1,138 @@
+"""The table of commands, and the one function that asks it.
+
+A binding looks its commands up once, when its URLs or tables are set up, and calls `authorize` for
+each request. What a row says of objects (`OfProject`, `OfWorker`) is carried out where they are
+found: `jobs.projects` narrows to a project, `workers.admission` to a worker or a label.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from ..errors import PermissionDenied
+from ..models import Scope
+
+if TYPE_CHECKING:
+    from ..api.authentication import Caller
+
+
+class Binding(StrEnum):
+    """What a command is part of."""
+
+    OJS = "OJS HTTP"
+    ADMIN = "Admin API"
+    FLARE = "Flare"
+    AGQ = "AGQ"
+    ROTA = "Rota"
+
+
+class OfProject(StrEnum):
+    """What the key of a project may use a command on."""
+
+    OWN = "own"
+    """What belongs to the project. Nothing else exists for it."""
+    SHARED = "shared"
+    """What all projects share: it may look."""
+    NOTHING = "nothing"
+    """It concerns all projects."""
+
+
+class OfWorker(StrEnum):
+    """What a key bound to a worker, or to the workers with a label, may use a command on."""
+
+    ANYTHING = "anything"
+    """The binding says whom it works for, and this is not work."""
+    SELF = "self"
+    """Its worker; workers that carry its label."""
+    HELD = "held"
+    """Jobs that such a worker holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What one command of a binding takes, and what it may be used on."""
+
+    binding: Binding
+    name: str
+    """`resource.action` of a viewset, or the command's word."""
+    scopes: tuple[Scope, ...]
+    """Any of these opens it; empty where every key does."""
+    of_project: OfProject
+    of_worker: OfWorker = OfWorker.ANYTHING
+    reads: bool = False
+    """It changes nothing: `ojs:data:read` opens it, where `ojs:data:write` opens others."""
+    is_open: bool = False
+    """It is answered without a key."""
+    hides: bool = False
+    """It returns arguments, results or errors to keys that may not see them: these are redacted
+    unless the key has `ojs:admin:args`."""
+    note: str = ""
+    """What else there is to say of it, for people."""
+    opened_by: frozenset[str] = field(init=False, repr=False)
+    """All scopes that open it, the wider ones as well; empty where every key does."""
+
+    def __post_init__(self) -> None:
+        opening = {
+            str(held)
+            for held in Scope
+            for scope in self.scopes
+            if scope.is_opened_by({held}, reads=self.reads)
+        }
+        object.__setattr__(self, "opened_by", frozenset(opening))
+
+
+_table: dict[tuple[Binding, str], Command] = {}
+
+
+def declare(*rows: Command) -> None:
+    """Add commands to the table.
+
+    Raises:
+        ValueError: one of them has been declared before.
+    """
+    for row in rows:
+        if (row.binding, row.name) in _table:
+            raise ValueError(f"{row.binding} {row.name} is declared twice.")
+        _table[row.binding, row.name] = row
+
+
+def find(binding: Binding, name: str) -> Command | None:
+    """The declaration of a command; None if it has none, and then no key may use it."""
+    return _table.get((binding, name))
+
+
+def commands(binding: Binding | None = None) -> list[Command]:
+    """All that are declared, in the order of their declaration."""
+    return [row for row in _table.values() if binding in (None, row.binding)]
+
+
+def authorize(caller: Caller, command: Command | None) -> None:
+    """Let a caller use a command, on whatever objects.
+
+    Raises:
+        PermissionDenied: its key was not made for this, or it concerns all projects and the key
+            belongs to one, or the command is not declared.
+    """
+    if command is None:
+        raise PermissionDenied("No key may do that: this server does not declare who may.")
+    if command.is_open:
+        return
+    if command.opened_by and command.opened_by.isdisjoint(caller.scopes):
+        wanted = " or ".join(f"'{scope}'" for scope in command.scopes)
+        raise PermissionDenied(
+            f"This API key may not do that: it needs the scope {wanted}.",
+            scope=str(command.scopes[0]),
+        )
+    if caller.project and command.of_project is OfProject.NOTHING:
+        raise PermissionDenied(
+            "This API key belongs to a project, and this concerns all of them.",
+            hint="Use a key without a project.",
+            project=caller.project,
+        )
+
+
+def is_redacted(command: Command | None, caller: Caller) -> bool:
+    """Whether arguments, results and errors in the answer are redacted for this caller."""
+    return (command is None or command.hides) and not caller.may(Scope.ADMIN_ARGS)

@@ -1,0 +1,83 @@
+"""Which hosts a request may name: Django's `ALLOWED_HOSTS`, on every path.
+
+A page of another site reaches a server on the reader's own machine under a name of its own (DNS
+rebinding), and is of the same origin then. Its name in the `Host` header is what gives it away.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import DisallowedHost
+from django.http import HttpRequest
+
+from ..errors import InvalidRequest
+from ..once import Once
+
+logger = logging.getLogger("jobs.http")
+
+MOST = 1_000
+SHOWN = 100
+_served: set[tuple[Any, ...]] = set()
+_refused = Once()
+
+
+def is_served(meta: dict[str, Any]) -> bool:
+    """Whether this site answers to the host that a request names, by Django's own rule.
+
+    Args:
+        meta: the WSGI environment. A host that was good once is not looked into again.
+    """
+    asked = (
+        meta.get("HTTP_HOST"),
+        meta.get("HTTP_X_FORWARDED_HOST") if settings.USE_X_FORWARDED_HOST else None,
+        meta.get("SERVER_NAME"),
+        meta.get("SERVER_PORT"),
+        settings.DEBUG,
+        tuple(settings.ALLOWED_HOSTS),
+    )
+    if asked in _served:
+        return True
+    request = HttpRequest()
+    request.META = {"SERVER_NAME": "", "SERVER_PORT": ""} | meta
+    try:
+        request.get_host()
+    except DisallowedHost:
+        return False
+    if len(_served) >= MOST:
+        _served.clear()
+    _served.add(asked)
+    return True
+
+
+def answers_to(host: str) -> bool:
+    """Whether this site answers to `host`, a name with or without a port."""
+    return is_served({"HTTP_HOST": host})
+
+
+def named(meta: dict[str, Any]) -> str:
+    """The host that a request names, as it stands there; not checked."""
+    forwarded = meta.get("HTTP_X_FORWARDED_HOST") if settings.USE_X_FORWARDED_HOST else ""
+    return str(forwarded or meta.get("HTTP_HOST") or meta.get("SERVER_NAME") or "")
+
+
+def check_host(request: Any) -> None:
+    """
+    Raises:
+        InvalidRequest: the site does not answer to the host that the request names. Logged once
+            for each host, and for a hundred of them at most.
+    """
+    if is_served(request.META):
+        return
+    host = named(request.META)[:SHOWN]
+    if _refused.is_new(host):
+        logger.warning(
+            "Requests that name the host %r are refused: it is not in ALLOWED_HOSTS.", host
+        )
+    raise InvalidRequest(
+        f"This server does not answer to the host {host!r}.",
+        hint="Ask for it by one of the names in ALLOWED_HOSTS.",
+        host=host,
+    )

@@ -1,0 +1,97 @@
+"""Give an API key a new secret and print it, alone on the last line: it is shown only now.
+
+KEY=$(python manage.py rotateapikey billing --overlap 24h)
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from datetime import timedelta
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db.models import Q
+
+from jobs.api.authentication import SHOWN, NotRotated, StillOverlapping, rotate_key
+from jobs.audit import of_shell, record_action
+from jobs.database import atomic
+from jobs.durations import parse_span
+from jobs.models import ApiKey
+from jobs.timestamps import format_timestamp
+
+FEWEST = 6
+"""Characters by which a secret is recognised."""
+
+
+class Command(BaseCommand):
+    help = (
+        "Give an API key a new secret and print it, alone on the last line: it is shown only now. "
+        "The earlier secret goes on working for a while."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("key", help="its name, or the first characters of its secret")
+        parser.add_argument(
+            "--overlap",
+            type=_overlap,
+            default="24h",
+            help="how long the earlier secret goes on working, such as 30m, 24h or 7d; 0 ends it "
+            "now (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--force",
+            action="store_true",
+            help="end the secret before the earlier one, which still works, now",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        record = _find(options["key"])
+        before = record.prefix
+        try:
+            with atomic():
+                secret = rotate_key(
+                    record, overlap=options["overlap"], end_earlier=options["force"]
+                )
+                record.refresh_from_db()
+                until = format_timestamp(record.previous_until)  # type: ignore[arg-type]
+                record_action(
+                    of_shell(),
+                    "manage_keys",
+                    [record],
+                    selection={"rotated": record.name, "earlier_until": until},
+                )
+        except StillOverlapping as problem:
+            raise CommandError(f"{problem} Wait until then, or end it now with --force.") from None
+        except NotRotated as problem:
+            raise CommandError(str(problem)) from None
+        # On the other channel, so that a shell can take the output as it is.
+        said = f"Made a new secret for the key {record}. The earlier one, {before}…, works "
+        said += f"until {until}." if options["overlap"] else "no more."
+        self.stderr.write(said, style_func=str)
+        self.stdout.write(secret)
+
+
+def _overlap(text: str) -> timedelta:
+    try:
+        return timedelta(0) if text == "0" else parse_span(text)
+    except ValueError as problem:
+        raise ArgumentTypeError(str(problem)) from None
+
+
+def _find(text: str) -> ApiKey:
+    """
+    Raises:
+        CommandError: no key is meant, or more than one.
+    """
+    meant = Q(name=text)
+    if FEWEST <= len(text) <= SHOWN:
+        meant |= Q(prefix__startswith=text)
+    found = list(ApiKey.objects.usable().filter(meant).order_by("name", "pk")[:6])
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(map(str, found[:5])) + (" and more" if len(found) > 5 else "")
+        raise CommandError(f"Several keys are meant: {names}. Name one by its first characters.")
+    if ApiKey.objects.filter(meant).exists():
+        raise CommandError(f"The key {text!r} is revoked or has expired: make a new one.")
+    raise CommandError(f"There is no key with the name or the first characters {text!r}.")

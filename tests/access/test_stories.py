@@ -1,0 +1,138 @@
+"""What keys were found to do, and shall not: written out, for a table can be wrong."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from jobs import engine
+from jobs.access import Binding, Command, OfProject, authorize, declare, find
+from jobs.api.authentication import Caller, make_key
+from jobs.errors import PermissionDenied
+from jobs.models import Checkpoint, Job
+from tests.factories import JobErrorFactory, JobFactory, WorkerFactory
+from tests.ojs_client import OJSClient, refusal
+
+pytestmark = pytest.mark.django_db
+
+SECRET = "correct horse"
+
+
+def client(*scopes: str, **bound: str) -> OJSClient:
+    return OJSClient(make_key("key", scopes=list(scopes), **bound)[1])
+
+
+# The table
+
+
+def test_what_is_not_declared_is_refused_to_everybody():
+    everything = Caller(scopes=frozenset({"produce", "work", "operate"}))
+
+    with pytest.raises(PermissionDenied, match="does not declare"):
+        authorize(everything, find(Binding.OJS, "jobs.explode"))
+
+
+def test_an_action_of_a_viewset_that_is_not_declared_is_refused(monkeypatch):
+    from jobs.api.jobs import JobViewSet
+
+    caller = client("produce", "work", "operate")
+    assert caller.see("queues").status_code == 200
+    monkeypatch.setitem(JobViewSet.commands, "create", None)
+
+    assert caller.push().status_code == 403
+    assert not Job.objects.exists()
+
+
+def test_nothing_is_declared_twice():
+    with pytest.raises(ValueError, match="twice"):
+        declare(Command(Binding.OJS, "jobs.create", (), OfProject.OWN, is_open=True))
+
+
+# Checkpoints
+
+
+@pytest.fixture
+def held():
+    job = JobFactory(active=True, reserved_by="theirs")
+    engine.save_checkpoint(job.pk, {"page": 7}, worker_id="theirs")
+    WorkerFactory(worker_id="mine", labels=["gpu"])
+    WorkerFactory(worker_id="theirs", labels=["cpu"])
+    return job
+
+
+@pytest.mark.parametrize("bound", [{"worker_id": "mine"}, {"label": "gpu"}], ids=str)
+def test_a_bound_key_leaves_the_checkpoints_of_others_alone(held, bound):
+    path = f"/ojs/v1/jobs/{held.pk}/checkpoint"
+    mine = client("work", **bound)
+
+    replies = [mine.get(path), mine.delete(path)]
+
+    assert [refusal(reply)["code"] for reply in replies] == ["conflict"] * 2
+    assert b"page" not in b"".join(reply.content for reply in replies)
+    saved = mine.send(f"jobs/{held.pk}/checkpoint", {"state": 1, "worker_id": "mine"})
+    assert refusal(saved)["code"] == "conflict"
+    assert Checkpoint.objects.get(is_cleared=False).state == {"page": 7}
+
+
+@pytest.mark.parametrize("bound", [{"worker_id": "theirs"}, {"label": "cpu"}, {}], ids=str)
+def test_a_key_reads_saves_and_deletes_the_checkpoints_of_its_own_worker(held, bound):
+    path = f"/ojs/v1/jobs/{held.pk}/checkpoint"
+    own = client("work", **bound)
+
+    assert own.get(path).json()["state"] == {"page": 7}
+    saved = own.send(f"jobs/{held.pk}/checkpoint", {"state": 8, "worker_id": "theirs"})
+    assert saved.status_code == 200
+    assert own.delete(path).status_code == 200
+    assert not Checkpoint.objects.filter(is_cleared=False).exists()
+
+
+def test_a_worker_that_lost_its_job_has_lost_the_checkpoint_with_it(held):
+    """The next attempt, by another worker, goes on from there."""
+    Job.objects.filter(pk=held.pk).update(reserved_by="next")
+
+    reply = client("work", worker_id="theirs").delete(f"/ojs/v1/jobs/{held.pk}/checkpoint")
+
+    assert refusal(reply)["code"] == "conflict"
+    assert Checkpoint.objects.filter(is_cleared=False).exists()
+
+
+# Redaction
+
+
+@pytest.fixture
+def dead():
+    job = JobFactory(dead=True, args=[{"password": SECRET}], meta={"api_key": SECRET})
+    JobErrorFactory(job=job, message=f"login(password='{SECRET}') failed")
+    return job
+
+
+@pytest.mark.parametrize("way", ["list", "one", "retry"])
+def test_who_only_operates_reads_no_secrets_in_the_dead_letter(dead, way):
+    operator, trusted = client("operate"), client("operate", "ojs:admin:args")
+
+    def ask(who: OJSClient) -> dict:
+        if way == "list":
+            return who.see("dead-letter").json()["jobs"][0]
+        if way == "one":
+            return who.see(f"dead-letter/{dead.pk}").json()["job"]
+        return who.send(f"dead-letter/{dead.pk}/retry").json()["job"]
+
+    in_clear = ask(trusted) if way != "retry" else None
+    shown = ask(operator)
+
+    assert SECRET not in json.dumps(shown)
+    assert (shown["args"], shown["redacted"]) == ([{"password": "[hidden]"}], True)
+    assert in_clear is None or in_clear["args"] == [{"password": SECRET}]
+    assert Job.objects.get().args == [{"password": SECRET}]
+
+
+def test_who_may_see_arguments_gets_them_with_the_retry(dead):
+    reply = client("operate", "ojs:admin:args").send(f"dead-letter/{dead.pk}/retry")
+
+    assert reply.json()["job"]["args"] == [{"password": SECRET}]
+
+
+def test_who_enqueues_sees_arguments(dead):
+    """`produce` is the scope of those who wrote them."""
+    assert client("produce").job(dead.pk)["args"] == [{"password": SECRET}]

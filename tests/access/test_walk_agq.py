@@ -1,0 +1,143 @@
+"""Every word of AGQ × every kind of key, on real connections: as the table promises."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jobs.access import Binding, Command, commands
+from workers.bindings.agq.commands import known, rule
+
+from .kinds import KINDS, Kind, Promise
+from .lines import AGQLine
+from .scenes import SECRET, Scene, is_untouched, rows, scene
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+
+
+def registered(s: Scene) -> str:
+    return json.dumps(
+        {
+            "worker_id": s.worker,
+            "hostname": "box",
+            "platform": "linux",
+            "agw_version": "1",
+            "capabilities": {"tools": ["jq"]},
+            "tags": {"gpu": True},
+        }
+    )
+
+
+def reading(word: str) -> Callable[[Scene], list[list[str]]]:
+    return lambda s: [
+        [word, f"worker:{s.worker}:metadata"],
+        [word, f"worker:{s.worker}:alive"],
+        [word, f"job:{s.jobs['active'].pk}:worker"],
+    ]
+
+
+SAID: dict[str, Callable[[Scene], list[list[str]]]] = {
+    "AUTH": lambda s: [],
+    "HELLO": lambda s: [],
+    "ECHO": lambda s: [["ECHO", "a"]],
+    "SELECT": lambda s: [["SELECT", "0"]],
+    "CLIENT": lambda s: [["CLIENT", "SETNAME", s.worker]],
+    "WORKER.HEARTBEAT": lambda s: [["WORKER.HEARTBEAT", s.worker, '{"cpu": 1}']],
+    "JOB.UPDATE": lambda s: [
+        ["JOB.UPDATE", job, json.dumps(said | {"worker_id": s.worker})]
+        for job in [str(s.jobs["active"].pk)]
+        for said in ({"status": "running"}, {"progress_percent": 5}, {"status": "completed"})
+    ],
+    "BRPOP": lambda s: [["BRPOP", f"queue:{s.queue}", "0.01"]],
+    "LPUSH": lambda s: [["LPUSH", f"queue:{s.queue}", '{"plan": 1}']],
+    "KEYS": lambda s: [["KEYS", "*"]],
+    "GET": reading("GET"),
+    "TTL": reading("TTL"),
+    "EXISTS": reading("EXISTS"),
+    "TYPE": reading("TYPE"),
+    "PTTL": reading("PTTL"),
+    "SCAN": lambda s: [["SCAN", "0"]],
+    "LLEN": lambda s: [["LLEN", f"queue:{s.queue}"]],
+    "MULTI": lambda s: [["MULTI"], ["DISCARD"]],
+    "DISCARD": lambda s: [["MULTI"], ["DISCARD"]],
+    "EXEC": lambda s: [["MULTI"], ["PING"], ["EXEC"]],
+    "WATCH": lambda s: [["WATCH", "a"]],
+    "SMEMBERS": lambda s: [["SMEMBERS", "capability:jq:workers"]],
+    # Whether it is asked is enough: of a worker that cannot, nothing is asked.
+    "WORKER.VERIFY": lambda s: [["WORKER.VERIFY", "no-such-capability", "{}"]],
+    "WORKER.REGISTER": lambda s: [["WORKER.REGISTER", registered(s)]],
+    "WORKER.UNREGISTER": lambda s: [["WORKER.UNREGISTER", s.worker]],
+}
+"""How a word is said where it takes more than itself."""
+LAST = ("BRPOP", "JOB.UPDATE", "WORKER.REGISTER", "WORKER.UNREGISTER", "RESET", "QUIT")
+
+
+def in_order() -> list[str]:
+    return [*(word for word in known() if word not in LAST), *LAST]
+
+
+def kept_its(promise: Promise, command: Command, answers: list[Any], s: Scene) -> bool:
+    shown = json.dumps(answers)
+    refused = [isinstance(answer, str) and answer.startswith("-") for answer in answers]
+    match promise:
+        case Promise.STRANGER:
+            return all("-NOAUTH" in str(answer) or answer == "" for answer in answers)
+        case Promise.SCOPE:
+            wanted = f"needs the scope '{command.scopes[0]}'"
+            return all("-NOPERM" in str(answer) and wanted in answer for answer in answers)
+        case Promise.UNTOUCHED:
+            return SECRET not in shown and not (command.reads and s.worker in shown)
+    if command.name == "WORKER.VERIFY":
+        return "No active worker has the capability" in shown
+    if command.name == "WATCH":
+        return "WATCH is not supported" in shown
+    return not any(refused) and (not command.reads or None not in answers)
+
+
+def walk(kind: Kind, connect: Callable[[], AGQLine], mark: str) -> list[str]:
+    key = kind.key(mark)
+    s = scene(kind, mark)
+
+    def begin() -> AGQLine:
+        line = connect()
+        if key:
+            assert line("AUTH", key) == "OK"
+        line("CLIENT", "SETNAME", s.worker)
+        kind.turn()
+        return line
+
+    line, wrong = begin(), []
+    for word in in_order():
+        declared = rule(word)
+        assert declared is not None, word
+        promise = kind.promised(declared)
+        if promise is Promise.DONE and not kind.is_good:
+            continue  # open to strangers: they are a kind of their own
+        before = rows()
+        said = SAID.get(word, lambda s, word=word: [[word]])(s)
+        if promise is Promise.STRANGER:
+            said = said[:1]  # it is the last that is heard
+        answers = [line(*words) for words in said]
+        if promise is Promise.STRANGER and kind.record:
+            assert line.hear() == "", "the connection is ended"
+            kind.turn_back()
+            line = begin()
+        if promise is not Promise.DONE and not is_untouched(before):
+            wrong.append(f"{word} changes what it must not")
+        if answers and not kept_its(promise, declared, answers, s):
+            wrong.append(f"{word}: {promise}: {answers}")
+    return [f"{kind.name}: {each}" for each in wrong]
+
+
+def test_every_word_keeps_what_the_table_promises(agq):
+    wrong = [each for number, kind in enumerate(KINDS) for each in walk(kind, agq, f"-{number}")]
+
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_word_is_declared_and_nothing_else_is():
+    assert [word for word in known() if rule(word) is None] == []
+    assert {row.name for row in commands(Binding.AGQ)} == set(known())

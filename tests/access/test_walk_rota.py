@@ -1,0 +1,106 @@
+"""Every part of Rota × every kind of key, on real connections: as the table promises."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from jobs import engine
+from jobs.access import Binding, Command, commands
+from workers.bindings.rota.desk import PARTS, rule
+from workers.bindings.rota.messages import Message
+
+from .kinds import KINDS, LABEL, Kind, Promise
+from .lines import RotaLine
+from .scenes import SECRET, Scene, is_untouched, rows, scene
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+
+
+def registration(s: Scene) -> dict[str, Any]:
+    return {
+        "worker_id": s.worker,
+        "hostname": "box",
+        "queues": [s.queue],
+        "labels": [LABEL],
+        "specs": [{"id": "email.send", "checksum": "v1"}],
+    }
+
+
+def said(part: str, s: Scene) -> dict[str, Any]:
+    job_id = str(s.jobs["active"].pk)
+    return {
+        "registration": {"registration": registration(s)},
+        "status": {"status": {"jobs": [{"job_id": job_id, "progress": 0.5}]}},
+        "results": {"results": [{"job_id": job_id, "outcome": "succeeded"}]},
+        "wanted": {"wanted": 1},
+    }[part]
+
+
+OUTSIDE = ("unauthenticated", "token_expired")
+
+
+def kept_its(promise: Promise, command: Command, answers: list[dict[str, Any]]) -> bool:
+    shown = json.dumps(answers)
+    match promise:
+        case Promise.STRANGER:
+            return not answers or answers[-1]["error"]["code"] in OUTSIDE
+        case Promise.SCOPE:
+            return f"needs the scope '{command.scopes[0]}'" in shown
+        case Promise.UNTOUCHED:
+            return SECRET not in shown
+    return all(answer["type"] != "error" for answer in answers)
+
+
+def walk(kind: Kind, connect: Callable[[str], RotaLine], mark: str) -> list[str]:
+    key = kind.key(mark)
+    s = scene(kind, mark)
+    engine.register_specs({"email.send": "v1"})
+    before, wrong = rows(), []
+    handshake = rule("handshake")
+    assert handshake is not None
+    # What the key may when it comes; afterwards something may happen to it.
+    at_first = dataclasses.replace(kind, became=None, is_good=True).promised(handshake)
+    try:
+        line = connect(key)
+    except InvalidStatus as refusal:
+        status = {Promise.STRANGER: 401, Promise.SCOPE: 403}.get(at_first)
+        if refusal.response.status_code != status:
+            wrong.append(f"handshake: {at_first}: {refusal.response.status_code}")
+        return [f"{kind.name}: {each}" for each in wrong]
+    if at_first is not Promise.DONE:
+        wrong.append(f"handshake: {at_first}: it was let in")
+    if kind.became:
+        line(registration=registration(s), wanted=0)
+        before = rows()
+        kind.turn()
+    for part in ("registration", "status", "wanted", "results"):
+        declared = rule(part)
+        assert declared is not None
+        promise = kind.promised(declared)
+        answers = line(**said(part, s))
+        if not kept_its(promise, declared, answers):
+            wrong.append(f"{part}: {promise}: {answers}")
+        if promise is Promise.DONE:
+            before = rows()
+        elif not is_untouched(before):
+            wrong.append(f"{part} changes what it must not")
+    if kind.became and kind.promised(handshake) is Promise.STRANGER and not line.is_closed():
+        wrong.append("the connection is not closed")
+    return [f"{kind.name}: {each}" for each in wrong]
+
+
+def test_every_part_keeps_what_the_table_promises(rota):
+    wrong = [each for number, kind in enumerate(KINDS) for each in walk(kind, rota, f"-{number}")]
+
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_part_of_a_message_is_declared_and_nothing_else_is():
+    assert {field.name for field in dataclasses.fields(Message)} == PARTS.keys()
+    assert {row.name for row in commands(Binding.ROTA)} == {"handshake", *PARTS.values()}

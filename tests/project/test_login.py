@@ -1,0 +1,96 @@
+"""Guessing passwords at the admin's login: slowed down for the one who guesses, and nobody else."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+from ojs_project.addresses import client_address
+from tests import processes
+
+PASSWORD = "a password of some length"
+MOST = 10
+
+
+class Login:
+    """The login page, as operators at several addresses use it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = f"{url}/admin/login/?next=/admin/"
+
+    def try_out(self, username: str, password: str, address: str = "192.0.2.1") -> httpx.Response:
+        # What a proxy adds stands last; before it may stand whatever the client likes.
+        headers = {"X-Forwarded-For": f"10.1.1.1, {address}"}
+        with httpx.Client(headers=headers, timeout=processes.PATIENCE, trust_env=False) as browser:
+            form = browser.get(self.url).text
+            token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', form)
+            assert token is not None
+            answers = {
+                "csrfmiddlewaretoken": token[1],
+                "username": username,
+                "password": password,
+            }
+            return browser.post(self.url, data=answers)
+
+
+@pytest.fixture
+def site(database_url, tmp_path):
+    """A server behind a proxy, with two operators: its login page, and its environment."""
+    with processes.own_database(database_url, tmp_path) as url:
+        environment = processes.environment(url) | {"DJANGO_PROXIES": "1"}
+        for name in ("ada", "grace"):
+            operator = {
+                "DJANGO_SUPERUSER_USERNAME": name,
+                "DJANGO_SUPERUSER_PASSWORD": PASSWORD,
+                "DJANGO_SUPERUSER_EMAIL": "",
+            }
+            arguments = ("createsuperuser", "--noinput")
+            with processes.manage(tmp_path, environment | operator, *arguments) as made:
+                assert made.wait() == 0, made.output
+        with processes.server(tmp_path, environment) as api:
+            yield Login(api.url), environment
+
+
+@pytest.mark.slow
+def test_guessing_a_password_locks_out_the_one_who_guesses_and_nobody_else(site, tmp_path):
+    login, environment = site
+    wrong = [login.try_out("ada", f"guess {number}") for number in range(MOST)]
+    refused = login.try_out("ada", PASSWORD)
+
+    # The last of them is told already.
+    assert [answer.status_code for answer in wrong] == [200] * (MOST - 1) + [429]
+    assert refused.status_code == 429
+    assert "Too many attempts" in refused.text
+    assert "Wait 10 minutes" in refused.text
+    assert refused.headers["Content-Security-Policy"]
+    # A colleague at the same address, and the same operator elsewhere.
+    assert login.try_out("grace", PASSWORD).status_code == 302
+    assert login.try_out("ada", PASSWORD, address="192.0.2.2").status_code == 302
+    assert login.try_out("ada", PASSWORD).status_code == 429
+    with processes.manage(tmp_path, environment, "axes_reset") as reset:
+        assert reset.wait() == 0, reset.output
+    assert login.try_out("ada", PASSWORD).status_code == 302
+
+
+@pytest.mark.parametrize(
+    ("proxies", "forwarded", "address"),
+    [
+        (0, "203.0.113.9", "192.0.2.1"),
+        (1, "203.0.113.9", "203.0.113.9"),
+        (1, "10.0.0.1, 203.0.113.9", "203.0.113.9"),
+        (2, "10.0.0.1, 203.0.113.9, 198.51.100.7", "203.0.113.9"),
+        (2, "203.0.113.9", "192.0.2.1"),
+        (1, "", "192.0.2.1"),
+        (1, "2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+        (1, "::ffff:203.0.113.9", "203.0.113.9"),
+        (1, "somewhere", None),
+    ],
+)
+def test_the_address_is_the_one_that_our_own_proxy_saw(settings, proxies, forwarded, address):
+    settings.PROXIES = proxies
+    meta = {"REMOTE_ADDR": "192.0.2.1", "HTTP_X_FORWARDED_FOR": forwarded}
+
+    assert client_address(SimpleNamespace(META=meta)) == address

@@ -1,0 +1,356 @@
+"""What each permission of the admin opens by itself, page by page and action by action.
+
+The tables below say it; the pages and actions are found in the admin's own patterns, and one that
+no table knows fails here. Those who may only look are in `test_view_only`, the groups in
+`test_permissions`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import Permission, User
+from django.db import transaction
+from django.test import Client
+
+from tests.admin_walk import (
+    ACTIONS,
+    OURS,
+    SHOWS,
+    chosen,
+    confirmation,
+    make_site,
+    named_addresses,
+    snapshot,
+)
+from tests.operators import APPS, buttons
+
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]
+
+MODELS = {model._meta.model_name: model for model in OURS}
+SWITCHES = ("maintenance", "dashboard")
+"""Pages that look like the list of a model: each has a permission of its own."""
+NEVER: list[set[str]] = []
+
+ACTION_TAKES = {
+    ("apikey", "rotate"): "manage_keys",
+    ("apikey", "revoke"): "manage_keys",
+    ("cronjob", "run_now"): "operate_cron",
+    ("cronjob", "enable"): "operate_cron",
+    ("cronjob", "disable"): "operate_cron",
+    ("job", "cancel"): "cancel_job",
+    ("job", "retry"): "retry_job",
+    ("job", "run_now"): "run_job",
+    ("job", "discard"): "discard_job",
+    ("deadjob", "retry"): "retry_job",
+    ("deadjob", "discard"): "discard_job",
+    ("queue", "pause"): "pause_queue",
+    ("queue", "resume"): "pause_queue",
+    ("queue", "purge"): "purge_queue",
+    ("workflow", "cancel"): "cancel_workflow",
+    ("jobspec", "withdraw"): "register_spec",
+    ("fleetoperation", "pause"): "drain_fleet",
+    ("fleetoperation", "go_on"): "drain_fleet",
+    ("fleetoperation", "abort"): "drain_fleet",
+    ("worker", "quiet"): "quiet_worker",
+    ("worker", "terminate"): "terminate_worker",
+    ("worker", "resume"): "resume_worker",
+    ("worker", "drain"): "drain_fleet",
+    ("worker", "unflag"): "unflag_worker",
+}
+"""Action → the one permission it takes, beside that of seeing the list."""
+
+MANAGES = {"apikey": "manage_keys", "jobspec": "register_spec"}
+"""Models whose rows are made and changed at a form, and by what. It shows them as well."""
+
+WRITES = {
+    "ojs_jobs/apikey/add/": ("manage_keys", {"name": "new", "scopes": ["work"]}),
+    "ojs_jobs/apikey/<path:object_id>/change/": (
+        "manage_keys",
+        {"name": "renamed", "scopes": ["work"]},
+    ),
+    "ojs_jobs/jobspec/add/": ("register_spec", {"type": "new.type", "checksum": "v1"}),
+    "ojs_jobs/jobspec/<path:object_id>/change/": ("register_spec", {"checksum": "v99"}),
+    "ojs_jobs/queue/<path:object_id>/change/": ("change_queue", {"concurrency": "17"}),
+    "ojs_jobs/maintenance/": ("maintenance", {"verb": "begin", "reason": "test"}),
+    "ojs_jobs/job/<str:object_id>/copy/": ("enqueue_job", {}),
+    "ojs_jobs/deadjob/<str:object_id>/copy/": ("enqueue_job", {}),
+}
+"""Page → the permission that its form takes, and what is sent. All other forms are actions."""
+COPY = {
+    "queue": "default",
+    "priority": "0",
+    "args": "[]",
+    "meta": "{}",
+    "tags": "[]",
+    "delay_until": "",
+}
+
+
+def seen_with(name: str) -> list[set[str]]:
+    """By which permissions, each alone, the list and the pages of a model open."""
+    by = [{f"view_{name}"}, {f"change_{name}"}]
+    return [*by, {MANAGES[name]}] if name in MANAGES else by
+
+
+def openings() -> dict[str, list[set[str]]]:
+    """Page → the sets of permissions that open it."""
+    pages = {
+        "ojs_jobs/maintenance/": [{"maintenance"}],
+        "ojs_workers/dashboard/": [{"view_dashboard"}],
+    }
+    for name, model in MODELS.items():
+        if name == "dashboard":  # one page, and no other
+            continue
+        place = f"{model._meta.app_label}/{name}/"
+        look = NEVER if name in SWITCHES else seen_with(name)
+        pages.setdefault(place, look)
+        for page in ("history", "change"):
+            pages[f"{place}<path:object_id>/{page}/"] = look
+        pages[f"{place}<path:object_id>/delete/"] = NEVER
+        pages[f"{place}add/"] = [{MANAGES[name]}] if name in MANAGES else NEVER
+    for name in ("job", "deadjob"):
+        pages[f"ojs_jobs/{name}/csv/"] = seen_with(name)
+        # The dead job that is looked at has arguments which are hidden.
+        takes = {"enqueue_job"} if name == "job" else {"enqueue_job", "view_job_args"}
+        copy = f"ojs_jobs/{name}/<str:object_id>/copy/"
+        pages[copy] = [takes | look for look in seen_with(name)]
+    # A job has one history, wherever it is listed.
+    pages["ojs_jobs/deadjob/<path:object_id>/history/"] = seen_with("deadjob") + seen_with("job")
+    pages["ojs_workers/worker/order/<int:action_id>/"] = seen_with("worker")
+    return pages
+
+
+OPENINGS = openings()
+EVERYBODYS = ("admin/", "admin/jsi18n/", "admin/r/<path:content_type_id>/<path:object_id>/")
+"""Pages of the admin that belong to no model."""
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Thousands of refusals, each of which Django logs with a traceback."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True)
+def site(db: None) -> None:
+    make_site()
+
+
+class Staff:
+    """A staff member whose permissions change."""
+
+    def __init__(self) -> None:
+        self.user = User.objects.create_user("staff", is_staff=True)
+        self.client = Client(raise_request_exception=False)
+        self.client.force_login(self.user)
+        self._known = {
+            permission.codename: permission
+            for permission in Permission.objects.filter(content_type__app_label__in=APPS)
+        }
+
+    def may(self, *names: str) -> Client:
+        self.user.user_permissions.set([self._known[name] for name in names])
+        return self.client
+
+    def views(self) -> set[str]:
+        """What lets somebody see everything, except what is hidden."""
+        return {name for name in self._known if name.startswith("view_")} - {"view_job_args"}
+
+    def verbs(self) -> list[str]:
+        """Permissions for which Django itself has no name."""
+        own = ("add_", "change_", "delete_", "view_")
+        return [name for name in self._known if not name.startswith(own)] + ["view_job_args"]
+
+    def ordinary(self, kind: str) -> list[str]:
+        """`view_…` or `change_…` of the models that have pages."""
+        return [name for name in self._known if name.removeprefix(f"{kind}_") in MODELS]
+
+    def all_but(self, *names: str) -> set[str]:
+        return set(self._known) - set(names)
+
+    def useless(self) -> list[str]:
+        """Django's own permissions that open nothing, all together."""
+        used = {*self.views(), *self.verbs(), *self.ordinary("change")}
+        return sorted(set(self._known) - used)
+
+
+@pytest.fixture
+def staff(site: None) -> Staff:
+    return Staff()
+
+
+def pages() -> dict[str, str]:
+    """Page → address, of the models that are ours."""
+    found = {}
+    for text, url in named_addresses():
+        page = text.removeprefix("admin/")
+        if not text.startswith("admin/") or text in EVERYBODYS or not page.startswith(APPS):
+            continue
+        # Django's redirect from a page's older address.
+        if not page.endswith("/<path:object_id>/"):
+            found[page] = url
+    return found
+
+
+def opens(page: str, held: set[str]) -> bool:
+    return any(needed <= held for needed in OPENINGS[page])
+
+
+def test_every_page_and_every_action_has_a_row_in_these_tables(staff):
+    assert set(pages()) == set(OPENINGS)
+    assert {(model._meta.model_name, action) for model, action in ACTIONS} == set(ACTION_TAKES)
+    named = {*ACTION_TAKES.values(), *(name for name, _ in WRITES.values())}
+    named |= {name for sets in OPENINGS.values() for needed in sets for name in needed}
+    assert set(staff.verbs()) <= named, "a permission that opens nothing"
+
+
+def walk(staff: Staff, kinds: list[set[str]]) -> list[tuple[str, ...]]:
+    """Open every page with each set of permissions; return what was not as the tables say."""
+    wrong, urls = [], pages()
+    for held in kinds:
+        client = staff.may(*held)
+        for page, url in urls.items():
+            status = client.get(url).status_code
+            # A row that is not there leads to the index, once it is clear that one may look.
+            if (status == 200) != opens(page, held) or status >= 500:
+                wrong.append((page, str(status), *sorted(held)[:3]))
+    return wrong
+
+
+def test_a_permission_to_see_a_model_opens_its_pages_and_no_others(staff):
+    before = snapshot()
+
+    assert walk(staff, [{name} for name in staff.ordinary("view")]) == []
+    assert walk(staff, [set(staff.ordinary("change"))]) == []
+
+    assert snapshot() == before
+
+
+def test_a_verb_alone_opens_only_what_is_its_own(staff):
+    before = snapshot()
+    alone = [{name} for name in staff.verbs()]
+
+    assert walk(staff, [set(), set(staff.useless()), *alone]) == []
+
+    assert snapshot() == before
+
+
+def test_a_form_is_open_to_who_sees_its_page_and_has_its_verb(staff):
+    """A verb beside the right to look at everything."""
+    wrong, before, views = [], snapshot(), staff.views()
+    urls = {page: url for page, url in pages().items() if page in WRITES}
+    for held in [views | {name} for name in staff.verbs()] + [
+        views | {"enqueue_job", "view_job_args"}
+    ]:
+        client = staff.may(*held)
+        for page, url in urls.items():
+            if (client.get(url).status_code == 200) != opens(page, held):
+                wrong.append((page, *sorted(held - views)))
+
+    assert wrong == []
+    assert snapshot() == before
+
+
+def sent_to(page: str) -> dict[str, object]:
+    """Something for every form that a page might have."""
+    form = {"_save": "1", "verb": "begin", "post": "yes", "confirmed": "1", "shown": "[]"}
+    return (
+        form | COPY | {"type": "t", "name": "n", "concurrency": "1"} | WRITES.get(page, ("", {}))[1]
+    )
+
+
+def test_no_form_is_saved_by_a_verb_of_another(staff):
+    urls = pages()
+    for verb in staff.verbs():
+        client, before = staff.may(verb), snapshot()
+        for page, url in urls.items():
+            if opens(page, {verb}) and WRITES.get(page, ("",))[0] == verb:
+                continue
+            status = client.post(url, sent_to(page)).status_code
+            # A list that one may see shows itself again; a row that is not there leads elsewhere.
+            assert status in (302, 403) or (status == 200 and opens(page, {verb})), (page, verb)
+        assert snapshot() == before, verb
+
+
+def test_a_form_takes_its_own_permission_though_one_have_all_others(staff):
+    urls, before = pages(), snapshot()
+    for page, (verb, _) in WRITES.items():
+        client = staff.may(*staff.all_but(verb))
+        assert client.post(urls[page], sent_to(page)).status_code == 403, page
+    client = staff.may(*staff.all_but())
+    for page in set(urls) - set(WRITES):
+        status = client.post(urls[page], sent_to(page)).status_code
+        assert status in (200, 302, 403), (page, status)
+
+    assert snapshot() == before
+
+
+@pytest.mark.parametrize("page", sorted(WRITES))
+def test_what_a_permission_lets_be_saved_is_saved(staff, page):
+    """Else the test above would prove nothing."""
+    name, form = WRITES[page]
+    client, before = staff.may(*staff.views(), name, "view_job_args"), snapshot()
+
+    status = client.post(pages()[page], sent_to(page) | form).status_code
+
+    # A new key is shown in the answer itself.
+    assert status == (200 if page == "ojs_jobs/apikey/add/" else 302)
+    assert snapshot() != before
+
+
+def test_each_action_is_carried_out_with_its_permission_and_with_no_other(staff, admin_client):
+    for model, action in ACTIONS:
+        name = str(model._meta.model_name)
+        takes, asked = ACTION_TAKES[name, action], chosen(model, action)
+        url, form = confirmation(admin_client, model, action)
+        before = snapshot()
+        for sent in (asked, form):
+            client = staff.may(*staff.all_but(takes))
+            assert client.post(url, sent).status_code == 403, (name, action, "all but its own")
+            if MANAGES.get(name) != takes:
+                client = staff.may(takes)
+                assert client.post(url, sent).status_code == 403, (name, action, "unseen")
+        assert snapshot() == before, (name, action)
+
+        with transaction.atomic():
+            done = 200 if action in SHOWS else 302
+            client = staff.may(takes, f"view_{name}")
+            assert client.post(url, form).status_code == done, (name, action)
+            assert snapshot() != before, (name, action)
+            transaction.set_rollback(True)
+
+
+def pages_of(model) -> str:
+    return f"{model._meta.app_label}/{model._meta.model_name}/"
+
+
+def test_a_page_has_buttons_for_what_one_may_and_for_nothing_else(staff):
+    views, urls = staff.views(), pages()
+    shown: set[tuple[str, str]] = set()
+    for verb in staff.verbs():
+        client = staff.may(*views, verb)
+        for name, model in MODELS.items():
+            page = f"{pages_of(model)}<path:object_id>/change/"
+            if name in SWITCHES or not admin.site._registry[model].actions:
+                continue
+            offered = {(name, action) for action in buttons(client.get(urls[page]))}
+            assert {ACTION_TAKES[each] for each in offered} <= {verb}, (page, verb)
+            shown |= offered
+
+    assert len(shown) > 10
+
+
+def test_what_is_not_ours_stays_closed_to_all_our_permissions(staff):
+    client = staff.may(*staff.all_but())
+    for text, url in named_addresses():
+        page = text.removeprefix("admin/")
+        if text.startswith("admin/") and text not in EVERYBODYS and not page.startswith(APPS):
+            # A row that is not there leads back to the index, whoever asks.
+            assert client.get(url).status_code in (302, 403, 404), page
+            assert client.post(url, sent_to(page)).status_code in (302, 403, 404, 405), page

@@ -1,0 +1,96 @@
+"""Show who may do what: every command of every protocol, the scope it takes, and on what."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from jobs.access import Binding, OfProject, OfWorker, commands
+from jobs.access import Command as Row
+from workers.bindings.flare.urls import Switched
+
+FUNCTIONS = {"openapi_json": "documentation.openapi_json", "docs": "documentation.docs"}
+PROJECT = {
+    OfProject.OWN: "its own",
+    OfProject.SHARED: "yes",
+    OfProject.NOTHING: "no",
+}
+WORKER = {
+    OfWorker.ANYTHING: "yes",
+    OfWorker.SELF: "its workers",
+    OfWorker.HELD: "jobs its workers hold",
+}
+
+
+def addresses() -> dict[tuple[Binding, str], list[str]]:
+    """The commands that have addresses: `POST /ojs/v1/jobs` and others that do the same."""
+    # Only here: URLs are set up when they are first asked for.
+    from workers import urls
+
+    found: dict[tuple[Binding, str], list[str]] = defaultdict(list)
+    for pattern in urls.urlpatterns:
+        view: Any = (pattern.switched_on() if isinstance(pattern, Switched) else pattern).callback
+        path = "/" + str(pattern.pattern)
+        for kind in ("str:", "path:"):
+            path = path.replace(f"<{kind}", "{")
+        path = path.replace(">", "}")
+        viewset = getattr(view, "cls", None)
+        if viewset is None:
+            if view.__name__ in FUNCTIONS:
+                found[Binding.OJS, FUNCTIONS[view.__name__]].append(f"GET {path}")
+            continue
+        for method, action in view.actions.items():
+            if method != "head":
+                name = f"{viewset.resource}.{action}"
+                found[viewset.binding, name].append(f"{method.upper()} {path}")
+    return dict(found)
+
+
+def needs(command: Row) -> str:
+    if command.is_open:
+        return "none"
+    return " or ".join(f"`{scope}`" for scope in command.scopes) or "any"
+
+
+def reference() -> Iterator[str]:
+    """The tables of docs/authorization.md, line by line."""
+    known = addresses()
+    for binding in Binding:
+        yield f"### {binding}"
+        yield ""
+        yield "| command | scope | reads | key of a project | key of a worker or label | redacted |"
+        yield "|---|---|---|---|---|---|"
+        notes: list[Row] = []
+        for row in commands(binding):
+            yield _line(row, known.get((binding, row.name), []))
+            if row.note:
+                notes.append(row)
+        if notes:
+            yield ""
+        for row in notes:
+            yield f"* `{row.name}`: {row.note}"
+        yield ""
+
+
+def _line(row: Row, paths: Iterable[str]) -> str:
+    named = f"`{row.name}`" + "".join(f"<br>{path}" for path in paths)
+    cells = [
+        named,
+        needs(row),
+        "yes" if row.reads else "",
+        "yes" if row.is_open else PROJECT[row.of_project],
+        WORKER[row.of_worker],
+        "yes" if row.hides else "",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+class Command(BaseCommand):
+    help = __doc__ or ""
+    requires_system_checks: list[str] = []
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        self.stdout.write("\n".join(reference()).rstrip())
