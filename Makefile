@@ -1,7 +1,7 @@
 # Everything happens in .venv, which each target makes or renews as needed.
 #
 #   make run      a server with demonstration workers and jobs    (ARGS="--help" shows its options)
-#   make test     the whole test suite, on SQLite and on PostgreSQL
+#   make test     the whole test suite, on SQLite and on PostgreSQL, and its core behind a database router
 #   make test-fast  without what starts processes or browsers, on SQLite: for while you work
 #   make test-django6  what depends on Django's version, on Django 6; skipped where no Python is new enough
 #   make check    lint, format, types, migrations, system checks, OpenAPI, architecture
@@ -58,10 +58,10 @@ $(STAMP): pyproject.toml requirements.lock
 run: install
 	$(BIN)/python manage.py quickstart $(ARGS)
 
-# Both databases always run, so that one report shows both.
+# All of them always run, so that one report shows all. What `router` runs is chosen in tests/conftest.py.
 test: install
 	@failed=""; \
-	for database in sqlite postgres; do \
+	for database in sqlite postgres router; do \
 		echo; echo "pytest on $$database"; \
 		OJS_TEST_DATABASE=$$database $(BIN)/python -m pytest $(PYTEST_ARGS) || failed="$$failed $$database"; \
 	done; \

@@ -50,7 +50,8 @@ import jobs
 jobs.enqueue("email.send", ["a@example.com", "welcome"])
 jobs.enqueue("email.send", ["b@example.com", "later"], scheduled_at=timedelta(seconds=0.1))
 jobs.enqueue("email.send", ["c@example.com", "urgent"], priority=10, unique={"keys": ["args"]})
-jobs.enqueue_many([{"type": "email.send", "args": [f"{n}@example.com", "batch"]} for n in range(20)])
+batch = [{"type": "email.send", "args": [f"{n}@example.com", "batch"]} for n in range(20)]
+jobs.enqueue_many(batch)
 """
 REPORT = """
 from collections import Counter

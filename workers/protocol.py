@@ -11,9 +11,8 @@ from datetime import timedelta
 from typing import Any
 
 from django.db.models import F
-from django.utils import timezone
 
-from jobs import engine
+from jobs import clock, engine
 from jobs.conf import ojs_settings
 from jobs.database import atomic, is_postgresql
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
@@ -67,7 +66,7 @@ def register(
         WorkerExists: an active worker has the id, and the claim is not to it.
         ForeignWorker: the id is another project's, or none's, and the key is of a project.
     """
-    now = timezone.now()
+    now = clock.now()
     with atomic():
         known = Worker.objects.filter(pk=worker_id).select_for_update().first()
         if known is not None:
@@ -135,7 +134,7 @@ def deregister(worker_id: str) -> bool:
 
     Jobs it still holds are recovered by the reaper, as a dead worker's would be.
     """
-    now = timezone.now()
+    now = clock.now()
     with atomic():
         worker = Worker.objects.live().filter(pk=worker_id).select_for_update().first()
         if worker is None:
@@ -243,7 +242,7 @@ def _came_late(gone: Worker, heartbeat: Heartbeat) -> bool:
         heartbeat.sequence is not None
         and gone.sequence is not None
         and heartbeat.sequence <= gone.sequence
-        and timezone.now() - gone.last_heartbeat_at < 2 * gone.heartbeat_timeout
+        and clock.now() - gone.last_heartbeat_at < 2 * gone.heartbeat_timeout
     )
 
 
@@ -329,12 +328,9 @@ def _asked(
         "visibility_timeout": visibility_timeout,
         "project": project,
         "count": count,
+        "gate": standing.REGISTERED if registered else standing.GATE,
     }
-    if is_postgresql():
-        return asked | {"gate": standing.REGISTERED if registered else standing.GATE}
-    found = standing.look(worker_id, registered=registered)
-    room = count if found.room is None else min(count, found.room)
-    return asked | {"count": room, "able": found.able, "versions": found.versions}
+    return asked
 
 
 def exchange(

@@ -8,9 +8,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.utils import timezone
-
-from .. import engine
+from .. import clock, engine
 from ..batches import Memory, checked_once, new_jobs
 from ..conf import ojs_settings
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope, is_pruned, result_expires_at
@@ -165,7 +163,7 @@ class JobViewSet(OJSViewSet):
 
     def create(self, request: Any) -> Response:
         """PUSH: enqueue one job (OJS HTTP §9.1)."""
-        check = partial(new_job, now=timezone.now())
+        check = partial(new_job, now=clock.now())
         asked = checked_once(self.read(required=True), memory, check, read_args)
         (job,) = enqueue_or_wait(request, give([asked], self.caller.project))
         if job.existing is not None:
@@ -190,7 +188,7 @@ class JobViewSet(OJSViewSet):
                 f"A batch must hold 1 to {ojs_settings.MAX_BATCH} jobs, not {len(documents)}.",
                 validation="size",
             )
-        asked = new_jobs(documents, timezone.now())
+        asked = new_jobs(documents, clock.now())
         jobs = enqueue_or_wait(request, give(asked, self.caller.project))
         count = len(jobs)
         response = Response(

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from django.db import connection, connections, transaction
+from django.db import connections
 
+from tests.database import atomic, connection
 from tests.processes import eventually
 
 
@@ -72,7 +73,7 @@ def while_it_waits(
                 cursor.execute(WAITING)
                 return bool(cursor.fetchone()[0])
 
-        with transaction.atomic():
+        with atomic():
             change()
             acting = pool.submit(acted)
             eventually(lambda: acting.done() or waits(), lambda: "neither done nor waiting")

@@ -12,7 +12,6 @@ from decimal import Decimal
 import psycopg
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import connection, transaction
 from django.utils import timezone
 from django.utils.safestring import mark_safe
 from django.utils.translation import gettext_lazy
@@ -23,6 +22,7 @@ from jobs.errors import DuplicateJob, InvalidRequest
 from jobs.identifiers import uuid7
 from jobs.lifecycle import State
 from jobs.models import Job, Listener, Queue
+from tests.database import atomic, connection
 from tests.factories import JobFactory, ahead
 from tests.processes import PATIENCE
 
@@ -152,7 +152,7 @@ def test_a_mistake_is_refused_however_often_it_is_made(db):
 
 @pytest.mark.django_db
 def test_a_job_is_rolled_back_with_the_transaction_it_belongs_to():
-    with pytest.raises(Oops), transaction.atomic():
+    with pytest.raises(Oops), atomic():
         jobs.enqueue("email.send", queue="rolled-back")
         raise Oops
 
@@ -166,7 +166,7 @@ def test_waiting_workers_are_woken_when_the_transaction_commits_and_not_before()
     Listener.objects.create(name="tests:0", seen_at=timezone.now())
     with psycopg.connect(**wakeup._connection_parameters(), autocommit=True) as other:
         other.execute("LISTEN ojs_jobs")
-        with transaction.atomic():
+        with atomic():
             jobs.enqueue("email.send", queue="mail")
             before_commit = list(other.notifies(timeout=0.1))
 
@@ -199,7 +199,7 @@ def test_an_id_of_ones_own_makes_enqueueing_twice_an_error():
     identifier = uuid7()
     jobs.enqueue("email.send", id=identifier)
 
-    with pytest.raises(DuplicateJob), transaction.atomic():
+    with pytest.raises(DuplicateJob), atomic():
         jobs.enqueue("email.send", id=str(identifier))
 
     assert Job.objects.get().pk == identifier

@@ -8,11 +8,12 @@ import threading
 from datetime import timedelta
 
 import pytest
-from django.db import connections, transaction
+from django.db import connections
 
 from jobs import engine
 from jobs.lifecycle import State
 from jobs.models import Event, Job
+from tests.database import atomic
 from tests.factories import JobFactory, WorkerFactory, ago, ahead
 from workers import protocol, reaper
 from workers.lifecycle import WorkerState
@@ -347,7 +348,7 @@ def test_a_worker_whose_heartbeat_is_being_recorded_is_not_dead():
 
     def heartbeat_in_progress():
         try:
-            with transaction.atomic():
+            with atomic():
                 list(Worker.objects.select_for_update())
                 locked.set()
                 looked.wait(120)
@@ -375,7 +376,7 @@ def test_a_job_that_is_being_settled_is_not_taken_back():
 
     def ack_in_progress():
         try:
-            with transaction.atomic():
+            with atomic():
                 protocol.ack([protocol.Completion(job.pk, "worker-1")])
                 locked.set()
                 looked.wait(120)

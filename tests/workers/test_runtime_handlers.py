@@ -12,7 +12,6 @@ import pytest
 from django.contrib.auth.models import Group
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
-from django.db import connection
 from django.utils import timezone
 
 import jobs
@@ -21,6 +20,7 @@ from jobs.lifecycle import State
 from jobs.models import Job
 from jobs.validation import new_job
 from tests import shop as shop_app
+from tests.database import connection
 from tests.processes import eventually, free_port, running
 from tests.workers.site import Shop, becomes, ends_with, state_of, tell, worker_becomes
 from workers.models import Worker
@@ -230,6 +230,7 @@ def connections_of_others() -> int:
 # Effects that happen exactly once
 
 
+@pytest.mark.one_database
 def test_work_and_completion_are_one_transaction(shop):
     jobs.enqueue("shop.charge", ["once"])
 
@@ -240,6 +241,7 @@ def test_work_and_completion_are_one_transaction(shop):
     assert Group.objects.get().name == "once"
 
 
+@pytest.mark.one_database
 def test_a_failing_handler_leaves_no_effect(shop):
     made = jobs.enqueue("shop.charge", ["never", "fail"], retry=LATER)
 
@@ -249,6 +251,7 @@ def test_a_failing_handler_leaves_no_effect(shop):
     assert not Group.objects.exists()
 
 
+@pytest.mark.one_database
 def test_a_worker_that_is_killed_in_the_middle_leaves_no_effect_and_loses_no_job(shop):
     made = jobs.enqueue("shop.charge", ["once", "die"])
     with shop.starting("--burst") as started:
@@ -262,6 +265,7 @@ def test_a_worker_that_is_killed_in_the_middle_leaves_no_effect_and_loses_no_job
     assert Group.objects.get().name == "once"
 
 
+@pytest.mark.one_database
 @pytest.mark.postgres
 def test_a_lost_reservation_takes_the_work_back(shop):
     """Only where a second writer need not wait for the handler's transaction."""
@@ -304,6 +308,7 @@ def test_a_django_task_runs_in_a_worker(shop, settings):
     assert Job.objects.get(pk=from_go.id).result == {"order": 9, "copy_to": ""}
 
 
+@pytest.mark.one_database
 def test_a_django_task_is_one_transaction_with_its_completion_if_it_asks_for_that(shop, settings):
     settings.TASKS = shop_app.TASKS
     from tests.shop import tasks

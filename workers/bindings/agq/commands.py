@@ -7,9 +7,7 @@ from datetime import timedelta
 from functools import cache
 from typing import Any
 
-from django.utils import timezone
-
-from jobs import engine, projects
+from jobs import clock, engine, projects
 from jobs.access import Binding, Command, find
 from jobs.batches import new_jobs
 from jobs.conf import ojs_settings
@@ -204,7 +202,7 @@ def push(session: Session, key: bytes, *plans: bytes) -> int:
     """LPUSH queue:<name> <plan_json> […]: all or none; answers how many were pushed."""
     queue = queue_name(key)
     requests = [documents.pushed(queue, documents.read(plan, "job")) for plan in plans]
-    jobs = new_jobs(requests, timezone.now())
+    jobs = new_jobs(requests, clock.now())
     return len(engine.enqueue(projects.give(jobs, session.project)))
 
 

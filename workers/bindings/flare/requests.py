@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from django.utils import timezone
-
-from jobs import fields
+from jobs import clock, fields
 from jobs.api.authentication import Caller
 from jobs.engine import NewCronJob
 from jobs.fields import Document, missing, refuse, wrong_type
@@ -216,7 +214,7 @@ def new_job(body: Document, caller: Caller) -> tuple[NewJob, UUID | None]:
         retry=None if attempts is None else {"max_attempts": attempts},
         # Not an execution timeout: with heartbeats a Flare job may run longer.
         visibility_timeout=fields.period({"period": seconds}, "period"),
-        scheduled_at=fields.when(body, "scheduled_at", timezone.now()),
+        scheduled_at=fields.when(body, "scheduled_at", clock.now()),
         tags=fields.texts(body, "tags") or [],
         project=caller.project,
     )

@@ -7,9 +7,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from django.utils import timezone
-
-from jobs import fields, versions
+from jobs import clock, fields, versions
 from jobs.api.authentication import Caller
 from jobs.conf import ojs_settings
 from jobs.fields import Document, missing, refuse, wrong_type
@@ -64,7 +62,7 @@ def description(body: Document, caller: Caller, version: str) -> Description:
         queues=queue_names(body),
         concurrency=fields.integer(body, "concurrency", least=1, most=1_000_000),
         labels=fields.texts(body, "labels"),
-        started_at=fields.when(body, "started_at", timezone.now()),
+        started_at=fields.when(body, "started_at", clock.now()),
         version=version[:255] or None,
         job_versions=job_versions(body),
         project=caller.project or None,
@@ -310,7 +308,7 @@ def _read_error(found: Failure, error: Document) -> None:
     found.message = fields.text(error, "message", longest=2**20) or ""
     found.retryable = fields.boolean_or_none(error, "retryable")
     found.details = fields.mapping(error, "details")
-    found.rate_limit_until = fields.when(error, "rate_limit_until", timezone.now())
+    found.rate_limit_until = fields.when(error, "rate_limit_until", clock.now())
     named = fields.text(error, "type")
     # `code` is what HTTP §10.3 asks for, `type` what core §8.1 does; `message` both do.
     if not (named or found.code):

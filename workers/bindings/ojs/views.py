@@ -6,9 +6,8 @@ import time
 from typing import Any, NamedTuple
 
 from django.http import Http404
-from django.utils import timezone
 
-from jobs import wakeup
+from jobs import clock, wakeup
 from jobs.api.base import OJSViewSet, Response, request_id
 from jobs.api.jobs import parse_id
 from jobs.api.system import backend_health, health_document
@@ -232,6 +231,6 @@ def _reaper_health() -> dict[str, Any]:
         return {"status": "unhealthy", "message": "No reaper has ever run."}
     document: dict[str, Any] = {"status": "healthy", "last_seen_at": format_timestamp(seen)}
     if reaper.is_silent(seen):
-        age = int((timezone.now() - seen).total_seconds())
+        age = int((clock.now() - seen).total_seconds())
         document |= {"status": "unhealthy", "message": f"The reaper has not run for {age} s."}
     return document

@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.utils import timezone
-
-from jobs import fields
+from jobs import clock, fields
 from jobs.api.base import dumps
 from jobs.api.body import parse_json
 from jobs.engine import Line, Outcome
@@ -139,7 +137,7 @@ def _registration(said: Document, timeout: timedelta) -> Registration:
         queues=list(dict.fromkeys(queues)),
         concurrency=fields.integer(said, "concurrency", least=1, most=1_000_000),
         labels=fields.texts(said, "labels"),
-        started_at=fields.when(said, "started_at", timezone.now()),
+        started_at=fields.when(said, "started_at", clock.now()),
         version=fields.text(said, "version"),
         protocol="rota",
         heartbeat_timeout=timeout,
@@ -193,7 +191,7 @@ def _job_status(job: Document) -> tuple[str, Progress]:
 
 
 def _line(line: Document, is_alert: bool) -> Line:
-    time: datetime | None = fields.when(line, "time", timezone.now())
+    time: datetime | None = fields.when(line, "time", clock.now())
     return Line(
         fields.job_id(line),
         fields.required_text(line, "message", longest=2**16),
@@ -207,7 +205,7 @@ def _alert(line: Document) -> Alert:
     return Alert(
         fields.required_text(line, "message", longest=2**16),
         level=fields.text(line, "level", longest=16) or "",
-        time=fields.when(line, "time", timezone.now()),
+        time=fields.when(line, "time", clock.now()),
     )
 
 
@@ -249,7 +247,7 @@ def answer(reply: Reply, outcomes: list[Outcome], **more: Any) -> str:
     document: dict[str, Any] = {
         "type": "heartbeat",
         "state": str(reply.state),
-        "server_time": format_timestamp(timezone.now()),
+        "server_time": format_timestamp(clock.now()),
         "jobs_extended": reply.jobs_extended,
         "jobs_lost": reply.jobs_lost,
     }
