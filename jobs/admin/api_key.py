@@ -46,7 +46,7 @@ class ApiKeyForm(forms.ModelForm):
         date: datetime | None = self.cleaned_data["expires_at"]
         # One that exists may be ended so: its clients are then refused with this date.
         if self.instance.pk is None and date is not None and date <= clock.now():
-            raise ValidationError(gettext("This has passed already."))
+            raise ValidationError(gettext("This time is in the past."))
         return date
 
 
@@ -54,7 +54,7 @@ class RotationForm(ReasonForm):
     overlap = forms.TypedChoiceField(
         label=_("The present secret works for"),
         choices=[
-            ("0", _("no longer: it has leaked")),
+            ("0", _("no longer, because it has leaked")),
             ("1", _("1 hour")),
             ("24", _("24 hours")),
             ("168", _("7 days")),
@@ -62,12 +62,12 @@ class RotationForm(ReasonForm):
         ],
         initial="24",
         coerce=lambda hours: timedelta(hours=int(hours)),
-        help_text=_("So long, clients may change over to the new one."),
+        help_text=_("How long clients may keep using the old secret."),
     )
     end_earlier = forms.BooleanField(
-        label=_("End the secret before it now"),
+        label=_("End the previous secret now"),
         required=False,
-        help_text=_("Where the last rotation is not over: a key has two secrets at most."),
+        help_text=_("Needed while the last rotation is not over: a key has at most two secrets."),
     )
 
     field_order = ("overlap", "end_earlier", "reason")
@@ -132,7 +132,7 @@ class ApiKeyAdmin(OJSModelAdmin):
             sections.append((_("Use"), {"fields": known}))
         if obj is not None and obj.rotated_at is not None:
             rotation = ("rotated", "earlier", "earlier_until", "earlier_used")
-            sections.append((_("The secret before"), {"fields": rotation}))
+            sections.append((_("Previous secret"), {"fields": rotation}))
         return sections
 
     has_manage_permission = may("ojs_jobs.manage_keys")
@@ -221,7 +221,7 @@ class ApiKeyAdmin(OJSModelAdmin):
     def expires(self, key: ApiKey) -> str | SafeString:
         return display.when(key.expires_at)
 
-    @admin.display(description=_("made anew"))
+    @admin.display(description=_("rotated"))
     def rotated(self, key: ApiKey) -> str | SafeString:
         return display.moment(key.rotated_at)
 
@@ -237,7 +237,7 @@ class ApiKeyAdmin(OJSModelAdmin):
     def earlier_used(self, key: ApiKey) -> str | SafeString:
         """Who has not changed over yet."""
         if key.previous_used_at is None:
-            return gettext("never since the new one was made")
+            return gettext("not since the rotation")
         return display.moment(key.previous_used_at)
 
     @admin.display(description=_("scopes"))
@@ -284,12 +284,12 @@ class ApiKeyAdmin(OJSModelAdmin):
             self.message_user(request, problem.message, messages.ERROR)
             return back(request)
         title = gettext("The key “%(name)s” has a new secret") % {"name": key.name}
-        note = gettext("The one before, %(prefix)s…, works until %(until)s.") % {
+        note = gettext("The previous one, %(prefix)s…, works until %(until)s.") % {
             "prefix": key.previous_prefix,
             "until": display.absolute(until),
         }
         if not answer.data["overlap"]:
-            note = gettext("The one before, %(prefix)s…, works no more.") % {
+            note = gettext("The previous one, %(prefix)s…, no longer works.") % {
                 "prefix": key.previous_prefix
             }
         return self._show(request, key, secret, title, note)

@@ -13,7 +13,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='apikey',
             name='expires_at',
-            field=models.DateTimeField(blank=True, help_text='From then on it is refused; empty for never.', null=True, verbose_name='expires'),
+            field=models.DateTimeField(blank=True, help_text='When the key expires. Leave empty for a key that does not expire.', null=True, verbose_name='expires'),
         ),
         migrations.AddField(
             model_name='apikey',

@@ -134,7 +134,7 @@ class ApiKey(models.Model):
         _("expires"),
         null=True,
         blank=True,
-        help_text=_("From then on it is refused; empty for never."),
+        help_text=_("When the key expires. Leave empty for a key that does not expire."),
     )
     last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
     """To the minute, or to `API_KEY_CACHE` if that is longer."""

@@ -151,7 +151,7 @@ def test_a_key_can_be_made_with_a_date_and_one_that_has_passed_is_refused():
     client = staff("view_apikey", "manage_keys")
 
     past = made(client, expires_at_0="2026-01-31", expires_at_1="12:00:00")
-    assert "This has passed already." in past.content.decode()
+    assert "This time is in the past." in past.content.decode()
     assert not ApiKey.objects.exists()
 
     key = shown_key(made(client, expires_at_0="2999-01-31", expires_at_1="12:00:00"))
@@ -244,7 +244,7 @@ def test_a_new_secret_is_shown_once_and_works_beside_the_present_one():
 
     new = shown_key(reply)
     assert "no-store" in reply["Cache-Control"]
-    assert f"The one before, {present[:12]}…, works until" in reply.content.decode()
+    assert f"The previous one, {present[:12]}…, works until" in reply.content.decode()
     assert OJSClient(present).push().status_code == OJSClient(new).push().status_code == 201
     assert LogEntry.objects.get().change_message == "A new secret was made. Reason: Every quarter"
     action = OperatorAction.objects.get()
@@ -261,7 +261,7 @@ def test_a_leaked_secret_ends_at_once(admin_client):
 
     reply = confirm(admin_client, KEY, "rotate", record, overlap="0")
 
-    assert "works no more" in reply.content.decode()
+    assert "no longer works" in reply.content.decode()
     assert OJSClient(leaked).push().status_code == 401
     assert OJSClient(shown_key(reply)).push().status_code == 201
 
@@ -281,9 +281,9 @@ def test_a_key_in_rotation_is_rotated_again_only_if_that_is_said(admin_client):
 
 def test_the_page_of_a_key_tells_who_has_not_changed_over(admin_client):
     record, _ = make_key("ci")
-    assert "The secret before" not in admin_client.get(page_of(record)).content.decode()
+    assert "Previous secret" not in admin_client.get(page_of(record)).content.decode()
     confirm(admin_client, KEY, "rotate", record, overlap="24")
-    assert "never since the new one was made" in admin_client.get(page_of(record)).content.decode()
+    assert "not since the rotation" in admin_client.get(page_of(record)).content.decode()
 
     ApiKey.objects.update(previous_used_at=ago(7290))
 
