@@ -1,11 +1,15 @@
 # Everything happens in .venv, which each target makes or renews as needed.
 #
 #   make run      a server with demonstration workers and jobs    (ARGS="--help" shows its options)
-#   make test     the whole test suite, on SQLite and on PostgreSQL
+#   make test     the whole test suite, on SQLite and on PostgreSQL, and its core behind a database router
+#   make test-fast  without what starts processes or browsers, on SQLite: for while you work
 #   make test-django6  what depends on Django's version, on Django 6; skipped where no Python is new enough
 #   make check    lint, format, types, migrations, system checks, OpenAPI, architecture
 #   make lock     write requirements*.lock anew, after a change of constraints.txt or pyproject.toml
+#   make release-check  the files of a release, installed and upgraded to (docs/releasing.md)
 #   make bench    the benchmarks                                  (ARGS="--help" shows their options)
+#   make campaign breaks what can break, and accounts for every job: half an hour, as root for all of it
+#                 (ARGS="--help" shows the options; docs/reliability.md)
 #   make clean    remove the environment and the caches; data/ stays, it may hold somebody's jobs
 
 PYTHON ?= python3
@@ -28,7 +32,7 @@ DJANGO6 ?= django~=6.1
 DJANGO6_TESTS ?= tests/jobs tests/workers tests/test_packaging.py tests/test_readme.py
 BIN6 := .venv-django6/bin
 
-.PHONY: help install run test test-django6 check lock bench clean
+.PHONY: help install run test test-fast test-django6 check lock release-check bench campaign clean
 .DEFAULT_GOAL := help
 
 help:
@@ -54,14 +58,18 @@ $(STAMP): pyproject.toml requirements.lock
 run: install
 	$(BIN)/python manage.py quickstart $(ARGS)
 
-# Both databases always run, so that one report shows both.
+# All of them always run, so that one report shows all. What `router` runs is chosen in tests/conftest.py.
 test: install
 	@failed=""; \
-	for database in sqlite postgres; do \
+	for database in sqlite postgres router; do \
 		echo; echo "pytest on $$database"; \
 		OJS_TEST_DATABASE=$$database $(BIN)/python -m pytest $(PYTEST_ARGS) || failed="$$failed $$database"; \
 	done; \
 	if [ -n "$$failed" ]; then echo "The tests failed on:$$failed" >&2; exit 1; fi
+
+# `OJS_TEST_DATABASE=postgres make test-fast` runs the same tests on PostgreSQL.
+test-fast: install
+	$(BIN)/python -m pytest -q $(PYTEST_ARGS) -m "not slow and not browser and not conformance" --durations=10 $(ARGS)
 
 # Not part of CI: its machine need not have two Pythons.
 test-django6:
@@ -93,10 +101,17 @@ lock:
 	.venv-lock/bin/uv $(LOCK) --extra dev -o requirements.lock
 	.venv-lock/bin/uv $(LOCK) $(SERVER_EXTRAS:%=--extra %) -o requirements-server.lock
 
+release-check: install
+	$(BIN)/python -m tests.release $(ARGS)
+
 bench: install
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 	@test -n "$(ARGS)" || $(BIN)/python -m tests.benchmarks.agq
 	@test -n "$(ARGS)" || $(BIN)/python -m tests.benchmarks.rota
+
+# Not part of CI: it takes the machine for half an hour, and what it needs beyond ours is Debian's.
+campaign: install
+	$(BIN)/python -m tests.campaign $(ARGS)
 
 clean:
 	rm -rf .venv .venv-django6 .venv-lock .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

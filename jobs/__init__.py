@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from .producer import acancel, aenqueue, aenqueue_many, cancel, enqueue, enqueue_many
 
 __version__ = "0.1.0"
+OPEN_JOB_SPEC = True
+"""How the two apps know each other from packages of a site that have the same names."""
 __all__ = ["acancel", "aenqueue", "aenqueue_many", "cancel", "enqueue", "enqueue_many"]
 
 

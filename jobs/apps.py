@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
+from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext_lazy as _
 
 
@@ -14,5 +15,22 @@ class JobsConfig(AppConfig):
         from . import checks, log  # noqa: F401 (it connects itself)
         from .labels import translate_labels
 
+        refuse_stranger()
         translate_labels(self)
         checks.watch_tasks()
+
+
+def refuse_stranger() -> None:
+    """
+    Raises:
+        ImproperlyConfigured: `workers` is a package of the site's own; then `migrate` would make no
+            tables for workers, and say nothing of it.
+    """
+    for app in apps.get_app_configs():
+        if app.name == "workers" and app.label != "ojs_workers":
+            raise ImproperlyConfigured(
+                "The app 'jobs' is that of Open Job Spec, and needs its app 'workers'; but Python "
+                f"finds another package of that name, at {app.path}: move that one into a package "
+                "of your own, such as 'mysite.workers', and keep its label (label = 'workers' in "
+                "its AppConfig), so that its tables and migrations stay what they are."
+            )

@@ -17,6 +17,7 @@ from django.apps import apps
 from django.utils.encoding import force_str
 from django.utils.translation import gettext
 
+from . import clock
 from .models import OperatorAction, Source
 
 SHOWN = 100
@@ -94,6 +95,7 @@ def record_action(
         count=len(targets) if count is None else count,
         selection=chosen,
         reason=reason,
+        done_at=clock.now(),
     )
     if history:
         _write_history(actor, targets or [action], force_str(message or verb), reason, flag)

@@ -9,15 +9,17 @@ from importlib import import_module
 from typing import Any
 
 import django
+from django.apps import apps
 from django.conf import settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections
+from django.db import connections, router
 
 from . import conf, keepalive
 from .database import alias
 from .middleware import enqueue_chain, execution_chain
 
+APP_LABELS = ("ojs_jobs", "ojs_workers")
 TASKS_BACKEND = "jobs.backends.OJSBackend"
 
 
@@ -35,10 +37,73 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
         return [*found, checks.Error(str(problem), id="ojs.E002")]
     return [
         *found,
+        *_check_time_zones(),
+        *_check_placement(),
         *_check_safety(options),
         *_check_times(options),
         *_check_middleware(),
         *_check_tasks(),
+    ]
+
+
+def _check_time_zones() -> list[checks.CheckMessage]:
+    if settings.USE_TZ:
+        return []
+    return [
+        checks.Error(
+            "USE_TZ is False: every deadline of a job is a moment with a time zone, but Django "
+            "then keeps moments without one, which mean another time elsewhere and in winter.",
+            hint="Set USE_TZ = True. Django's documentation of time zones has a migration guide.",
+            id="ojs.E020",
+        )
+    ]
+
+
+SUPPORTED = ("postgresql", "sqlite")
+UNCONFIGURED = "unknown"
+"""The vendor of Django's backend for sites without a database: a worker over HTTP needs none."""
+
+
+def _check_placement() -> list[checks.CheckMessage]:
+    """Where the tables live; asks no database."""
+    name = alias()
+    vendor = connections[name].vendor
+    if vendor not in (*SUPPORTED, UNCONFIGURED):
+        return [
+            checks.Error(
+                f"Jobs cannot live in the database {name!r}: it is {vendor!r}, and only PostgreSQL "
+                "and SQLite have what recovery and fetching in turn rely on.",
+                hint="Give jobs a PostgreSQL database of their own: name it in DATABASES, and have "
+                "a database router send the apps ojs_jobs and ojs_workers there.",
+                id="ojs.E021",
+            )
+        ]
+    models = [
+        model
+        for label in APP_LABELS
+        if label in apps.app_configs
+        for model in apps.get_app_config(label).get_models(include_auto_created=True)
+    ]
+    strays = sorted(
+        f"{model._meta.label} is {done} {place!r}"
+        for model in models
+        for done, place in (
+            ("written to", router.db_for_write(model)),
+            ("read from", router.db_for_read(model)),
+        )
+        if place != name
+    )
+    if not strays:
+        return []
+    return [
+        checks.Error(
+            f"The database router tears apart what belongs to the database {name!r}: {strays[0]}"
+            + (f", and {len(strays) - 1} more." if len(strays) > 1 else "."),
+            hint=f"Have db_for_read and db_for_write return {name!r} for all models of the apps "
+            "ojs_jobs and ojs_workers: what was just written decides what comes next, and a "
+            "replica does not have it yet.",
+            id="ojs.E022",
+        )
     ]
 
 
@@ -126,21 +191,13 @@ def check_database(databases: Any = None, **kwargs: Any) -> list[checks.CheckMes
     if not databases or name not in databases:
         return []
     database = connections[name]
-    if database.vendor == "sqlite":
-        if database.settings_dict["OPTIONS"].get("transaction_mode", "").upper() != "IMMEDIATE":
-            return [
-                checks.Warning(
-                    "SQLite transactions are not IMMEDIATE: workers will see 'database is locked'.",
-                    hint='Set OPTIONS["transaction_mode"] = "IMMEDIATE" and a timeout.',
-                    id="ojs.W006",
-                )
-            ]
-    elif not database.features.has_select_for_update_skip_locked:
+    mode = database.settings_dict["OPTIONS"].get("transaction_mode") or ""
+    if database.vendor == "sqlite" and mode.upper() != "IMMEDIATE":
         return [
             checks.Warning(
-                "The database has no SKIP LOCKED: workers will wait for each other.",
-                hint="PostgreSQL is what this is made for.",
-                id="ojs.W003",
+                "SQLite transactions are not IMMEDIATE: workers will see 'database is locked'.",
+                hint='Set OPTIONS["transaction_mode"] = "IMMEDIATE" and a timeout.',
+                id="ojs.W006",
             )
         ]
     return _check_keepalives(name)

@@ -129,6 +129,16 @@ class Settings:
 
     # Limits
     MAX_BODY_SIZE: int = _option(16 * 1024 * 1024, "Largest request body, in bytes.")
+    BODY_TIMEOUT: timedelta = _seconds(
+        30,
+        "How long a request body may take to arrive, in the stand-alone project; then 408, and the "
+        "connection is closed. 0: as long as it likes, for a server behind a proxy that buffers.",
+    )
+    MAX_UNFINISHED_BODIES: int = _option(
+        8,
+        "Request bodies one server process of the stand-alone project waits for at once, each with "
+        "a thread; beyond that the oldest is given up. Bodies that come at once do not count.",
+    )
     MAX_BATCH: int = _option(10_000, "Most jobs or outcomes in one request.")
     MAX_RESULT_SIZE: int = _option(
         1024 * 1024, "Largest result of a job, in bytes of JSON; references have no such limit."
@@ -138,7 +148,9 @@ class Settings:
     MAX_WAIT: timedelta = _seconds(30, "Longest wait a fetch may ask for with `wait_ms`.")
     MAX_WAITING: int = _option(
         24,
-        "Fetches of one server process that may wait at once; others are answered empty at once.",
+        "Requests of one server process that may wait at once, each with a thread: fetches with "
+        "`wait_ms`, results with `wait`, progress streams, and enqueues that wait for room. Others "
+        "are answered at once with what there is.",
     )
     WAIT_POLL_INTERVAL: timedelta = _seconds(
         1, "How often a waiting fetch looks by itself, in case a notification was missed."

@@ -16,9 +16,10 @@ from datetime import timedelta
 from typing import Any
 
 from django.db.models import Avg, Count, DurationField, F
-from django.utils import timezone
 
+from . import clock
 from .dashboard import INDEXED
+from .database import compiled
 from .lifecycle import TERMINAL, State
 from .models import Job, JobError, Queue
 from .projects import own
@@ -50,9 +51,9 @@ def by_state(jobs: Any) -> dict[str, int]:
 def _finished(jobs: Any) -> dict[str, int]:
     # Asked for one by one, each is answered from an index that has nothing else in it.
     finished = jobs.filter(finished_at__isnull=False)
-    counts = remembered(("finished", str(jobs.query)), lambda: _grouped(finished, "state"))
+    counts = remembered(("finished", str(compiled(jobs))), lambda: _grouped(finished, "state"))
     pending = jobs.filter(state=State.PENDING)
-    return counts | remembered(("pending", str(jobs.query)), lambda: _grouped(pending, "state"))
+    return counts | remembered(("pending", str(compiled(jobs))), lambda: _grouped(pending, "state"))
 
 
 def by_queue(queues: Collection[str]) -> dict[str, dict[str, int]]:
@@ -137,7 +138,7 @@ def paces(queues: Collection[str] | None = None) -> dict[str, Pace]:
     Args:
         queues: left out, all of them, and without waiting times.
     """
-    since = timezone.now() - WINDOW
+    since = clock.now() - WINDOW
     jobs, errors = Job.objects.all(), JobError.objects.filter(occurred_at__gte=since)
     key: tuple[str, ...] = ("paces",)
     if queues is not None:
@@ -171,7 +172,7 @@ def last_hour(queue: str, project: str = "") -> dict[str, Any]:
     """
 
     def count() -> dict[str, Any]:
-        since = timezone.now() - HOUR
+        since = clock.now() - HOUR
         jobs = own(Job.objects.filter(queue=queue).order_by(), project)
         run, wait = F("finished_at") - F("started_at"), F("started_at") - F("enqueued_at")
         completed = jobs.filter(state=State.COMPLETED, finished_at__gte=since).aggregate(

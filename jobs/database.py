@@ -6,12 +6,22 @@ import contextlib
 import select
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from django.db import DEFAULT_DB_ALIAS, close_old_connections, connections, router, transaction
+from django.db import (
+    DEFAULT_DB_ALIAS,
+    close_old_connections,
+    connections,
+    router,
+    transaction,
+)
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
 
 
 def alias() -> str:
+    """The database that all tables of both apps live in: where the router writes jobs."""
     if not router.routers:
         return DEFAULT_DB_ALIAS
     from .models import Job
@@ -73,6 +83,15 @@ def _has_hung_up(libpq: Any) -> bool:
 
 def atomic() -> transaction.Atomic:
     return transaction.atomic(using=alias())
+
+
+def compiled(queryset: QuerySet[Any]) -> tuple[str, tuple[Any, ...]]:
+    """Return the statement of a queryset, in our database's dialect, and its parameters.
+
+    `queryset.query.sql_with_params()` and `str(queryset.query)` take those of the default database.
+    """
+    statement, parameters = queryset.query.get_compiler(using=alias()).as_sql()
+    return statement, tuple(parameters)
 
 
 def on_commit(function: Callable[[], object]) -> None:

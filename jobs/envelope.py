@@ -8,8 +8,8 @@ from typing import Any
 from uuid import UUID
 
 import orjson
-from django.utils import timezone
 
+from . import clock
 from .lifecycle import State
 from .timestamps import format_timestamp, wire_timestamp
 
@@ -65,7 +65,7 @@ def is_pruned(job: Any) -> bool:
     if getattr(job, "result_ttl", None) is None:
         return False
     expires_at = result_expires_at(job)
-    return expires_at is not None and expires_at <= timezone.now()
+    return expires_at is not None and expires_at <= clock.now()
 
 
 def timeout_details(kind: str, limit: timedelta, elapsed: timedelta) -> dict[str, Any]:

@@ -119,6 +119,13 @@ class WaitTimeout(OJSError):
     retryable = True
 
 
+class UnfinishedBody(OJSError):
+    """The request body did not arrive: the client is gone, or took longer than `BODY_TIMEOUT`."""
+
+    code = "timeout"
+    retryable = True
+
+
 class DuplicateJob(OJSError):
     """A job with this id exists (OJS core §5.5.3)."""
 

@@ -11,9 +11,8 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.db.models import Max, Q, QuerySet
-from django.utils import timezone
 
-from . import signals
+from . import clock, signals
 from .conf import ojs_settings
 from .database import alias, is_postgresql, run
 from .models import Event
@@ -84,12 +83,12 @@ def first_enqueued(job: Any, *, time: datetime) -> Event:
 
 def worker_event(kind: str, worker_id: str, **data: Any) -> Event:
     return Event(
-        type=kind, subject=worker_id, worker_id=worker_id, time=timezone.now(), data=data or None
+        type=kind, subject=worker_id, worker_id=worker_id, time=clock.now(), data=data or None
     )
 
 
 def queue_event(kind: str, queue: str, **data: Any) -> Event:
-    return Event(type=kind, subject=queue, queue=queue, time=timezone.now(), data=data or None)
+    return Event(type=kind, subject=queue, queue=queue, time=clock.now(), data=data or None)
 
 
 def workflow_event(kind: str, workflow: Any, *, time: datetime, **data: Any) -> Event:
@@ -103,18 +102,16 @@ def workflow_event(kind: str, workflow: Any, *, time: datetime, **data: Any) -> 
 
 def partition_event(kind: str, key: str, **data: Any) -> Event:
     """Build an event about a rate limit (OJS rate limiting §11.1)."""
-    return Event(type=kind, subject=key, time=timezone.now(), data={"key": key} | data)
+    return Event(type=kind, subject=key, time=clock.now(), data={"key": key} | data)
 
 
 def bulk_event(operation: str, **data: Any) -> Event:
     """Build the event about an answered bulk request (OJS bulk operations §12.1)."""
-    return Event(
-        type=f"bulk.{operation}.completed", subject=operation, time=timezone.now(), data=data
-    )
+    return Event(type=f"bulk.{operation}.completed", subject=operation, time=clock.now(), data=data)
 
 
 def cron_event(kind: str, name: str, **data: Any) -> Event:
-    return Event(type=kind, subject=name, time=timezone.now(), data=data)
+    return Event(type=kind, subject=name, time=clock.now(), data=data)
 
 
 def record(events: Iterable[Event]) -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import BooleanField, Func, Value
+from django.db.models import BooleanField, Func, JSONField, Value
 
 
 class JSONArrayHas(Func):
@@ -96,5 +96,37 @@ class JSONObjectHas(Func):
                 " = replace(wanted.type, 'real', 'integer'))"
             ),
             arg_joiner=") AS member, json_each(",
+            **extra,
+        )
+
+
+class JSONMerged(Func):
+    """A JSON object with these members put in, over those it has: `update(stats=JSONMerged("stats",
+    {"cpu": 0.5}))`. A column that is null counts as an empty object.
+    """
+
+    output_field = JSONField()
+
+    def __init__(self, object: str, members: dict[str, Any], **extra: Any) -> None:
+        super().__init__(object, Value(json.dumps(members)), **extra)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.source_expressions})"
+
+    def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return super().as_sql(
+            compiler,
+            connection,
+            template="(coalesce(%(expressions)s::jsonb)",
+            arg_joiner=", '{}') || ",
+            **extra,
+        )
+
+    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return super().as_sql(
+            compiler,
+            connection,
+            template="json_patch(coalesce(%(expressions)s)",
+            arg_joiner=", '{}'), ",
             **extra,
         )

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.utils import timezone
-
-from . import rollup
+from . import clock, rollup
 from .histogram import added, percentile
 from .models import Rollup
 
@@ -39,7 +37,7 @@ class Points:
 
     def __init__(self, chosen: Range, model: Any = Rollup) -> None:
         self.range = chosen
-        end = rollup.floor(timezone.now(), chosen.width) + chosen.width
+        end = rollup.floor(clock.now(), chosen.width) + chosen.width
         if chosen.width == rollup.MINUTE:
             end -= chosen.width  # this minute is not over
         count = chosen.length // chosen.width

@@ -9,9 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.utils import timezone
-
-from . import wakeup
+from . import clock, wakeup
 from .audit import Actor, record_action
 from .database import atomic
 from .errors import InMaintenance
@@ -42,7 +40,7 @@ def begin(
         refuses_jobs: nothing is enqueued from outside either.
     """
     with atomic():
-        before, now = current(), timezone.now()
+        before, now = current(), clock.now()
         fields = {
             "since": before.since if before else now,
             "until": until,

@@ -20,6 +20,7 @@ from django.utils import timezone
 
 from . import engine, fields
 from .batches import STRICTLY, Arguments, Memory, alike, checked_once
+from .clock import now as now_of_database
 from .durations import format_duration
 from .envelope import milliseconds
 from .errors import InvalidRequest, JobNotFound, Unsupported
@@ -60,7 +61,7 @@ memory = Memory()
 deliver: Callable[[Sequence[NewJob]], Sequence[NewJob]] = engine.enqueue
 """Where checked jobs go; `jobs.testing` puts something else here for the length of a test."""
 withdraw: Callable[..., Any] = engine.cancel
-clock: Callable[[], datetime] = timezone.now
+clock: Callable[[], datetime] = now_of_database
 """As above."""
 
 

@@ -14,9 +14,8 @@ from typing import Any
 
 from django.db.models import Count, Min, QuerySet
 from django.db.models.functions import TruncMinute
-from django.utils import timezone
 
-from . import queue_rollup
+from . import clock, queue_rollup
 from .dashboard import INDEXED
 from .database import atomic, connection
 from .histogram import Bucket, added, put
@@ -55,7 +54,7 @@ def roll_up() -> int:
 
 def step() -> bool:
     """Count at most `STEP`; return whether there is more to catch up with."""
-    now = floor(timezone.now(), MINUTE)
+    now = floor(clock.now(), MINUTE)
     if not RollupMark.objects.filter(pk="jobs").exists():
         RollupMark.objects.get_or_create(name="jobs", defaults={"until": _beginning(now)})
     skip = connection().features.has_select_for_update_skip_locked
@@ -147,7 +146,7 @@ def sum_hours(
 
 def sample() -> int:
     """Count how deep the queues are, to the end; always returns 0: nothing is left to do."""
-    now = timezone.now()
+    now = clock.now()
     samples: dict[str, QueueSample] = {}
     for rows in INDEXED:
         queues = Job.objects.filter(**rows).order_by().values("queue", "state")
@@ -189,11 +188,11 @@ def sample() -> int:
 def prune(model: Any) -> None:
     """Forget minutes and hours that no chart shows any more."""
     for resolution, keep in KEEP.items():
-        long_ago = timezone.now() - keep
+        long_ago = clock.now() - keep
         model.objects.filter(resolution=resolution, start__lt=long_ago).delete()
 
 
 def series(model: Any, since: datetime, resolution: int) -> QuerySet[Any]:
     """Roll-ups from `since` on, oldest first; the unfinished minute is left out."""
     rows: QuerySet[Any] = model.objects.filter(resolution=resolution, start__gte=since)
-    return rows.filter(start__lt=floor(timezone.now(), MINUTE)).order_by("start")
+    return rows.filter(start__lt=floor(clock.now(), MINUTE)).order_by("start")

@@ -25,9 +25,8 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.db.models import F
-from django.utils import timezone
 
-from . import engine, producer
+from . import clock, engine, producer
 from .engine import Completion
 from .envelope import envelope
 from .fakes import RUNNABLE, WAITING, WORKER, Session, TestJob, run_document
@@ -294,7 +293,7 @@ def _take_from_memory(queue: str | None, with_scheduled: bool) -> Callable[[], N
 
 def _take_from_database(queue: str | None, with_scheduled: bool) -> Callable[[], None] | None:
     if with_scheduled:
-        Job.objects.filter(state__in=WAITING).update(scheduled_at=timezone.now())
+        Job.objects.filter(state__in=WAITING).update(scheduled_at=clock.now())
     queues = [queue] if queue else sorted(set(Job.objects.values_list("queue", flat=True)))
     claimed = engine.claim(queues, worker_id=WORKER) if queues else []
     if not claimed:

@@ -99,6 +99,11 @@ KEPT_AS_SENT = ("schema", "unique", "timeout", "visibility_timeout", "rate_limit
 """Echoed exactly as the client wrote them."""
 
 
+def queue_names(document: Document, field: str = "queues") -> list[str] | None:
+    """Read an array of queue names (OJS core §5.1)."""
+    return fields.texts(document, field, pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH)
+
+
 @dataclass
 class NewJob:
     """A valid job that does not exist yet."""

@@ -19,8 +19,9 @@ def client_address(request: HttpRequest) -> str | None:
     """
     found = request.META.get("REMOTE_ADDR", "")
     forwarded = request.META.get("HTTP_X_FORWARDED_FOR", "")
-    if settings.PROXIES and forwarded.count(",") >= settings.PROXIES - 1 and forwarded:
-        found = forwarded.split(",")[-settings.PROXIES]
+    proxies: int = getattr(settings, "PROXIES", 0)
+    if proxies and forwarded and forwarded.count(",") >= proxies - 1:
+        found = forwarded.split(",")[-proxies]
     try:
         address = ipaddress.ip_address(found.strip())
     except ValueError:

@@ -1,6 +1,6 @@
 """How other commands find a quickstart that runs: `manage.py createapikey` in another terminal.
 
-Quickstart makes up a secret key, and may be told its database at the command line. While it runs
+Quickstart makes up a secret key, and may take its database from the command line. While it runs,
 both stand in a file of the data folder that only its user may read, and that it holds locked. The
 lock goes with its process, however that ends; what is left in the file then counts for nothing.
 """
@@ -58,8 +58,8 @@ def be_gone(found_by: int | None) -> None:
 def join(environ: MutableMapping[str, str]) -> Path | None:
     """Take over how a quickstart that runs on this data folder is set up; return where that stood.
 
-    Where somebody has decided how settings are to be read, by a secret key or `DJANGO_DEBUG`, or
-    where nothing runs, nothing is taken over.
+    Nothing is taken over where nothing runs, or where a secret key or `DJANGO_DEBUG` is set: with
+    these it is decided how the settings are read.
     """
     if environ.get("DJANGO_SECRET_KEY") or environ.get("DJANGO_DEBUG"):
         return None

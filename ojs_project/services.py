@@ -18,8 +18,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 AGQ = "AGQ server"
 ROTA = "Rota server"
-THREADS = 32
-"""More than `MAX_WAITING`: a fetch that waits for work keeps its thread, and acks need some too."""
+THREADS = 40
+"""More than `MAX_WAITING` and `MAX_UNFINISHED_BODIES` together: requests that wait, or whose bodies
+do, keep their threads, and acks need some too."""
 WORKER_GRACE = 3
 """Seconds for the demonstration jobs in hand at the end; slower ones are failed as `shutdown`."""
 
@@ -77,7 +78,8 @@ def server(address: Address) -> list[str]:
     return [
         *(sys.executable, "-m", "granian", "--interface", "wsgi"),
         *("--host", address.ip, "--port", str(address.port)),
-        *("--workers", "1", "--blocking-threads", str(THREADS), "--no-ws"),
+        # Of HTTP/2, a body that never ends could not be given up (`body_deadline`).
+        *("--workers", "1", "--blocking-threads", str(THREADS), "--no-ws", "--http", "1"),
         # A thread that ends leaves its database connection open until Python collects it.
         *("--blocking-threads-idle-timeout", "600"),
         *("--log-level", "error"),

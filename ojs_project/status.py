@@ -9,7 +9,6 @@ from datetime import datetime
 from django.db import DatabaseError, InterfaceError, connections
 from django.utils import timezone
 
-from jobs.conf import ojs_settings
 from jobs.lifecycle import State
 from jobs.models import Job
 from workers.models import Worker
@@ -80,10 +79,8 @@ def troubles(client: Client) -> list[str]:
 
 def workers() -> str:
     """How many workers there are, and how many of them have missed a heartbeat or more."""
-    late = timezone.now() - 2 * ojs_settings.HEARTBEAT_INTERVAL
-    live = Worker.objects.live()
-    silent = live.filter(last_heartbeat_at__lt=late).count()
-    heard = live.count() - silent
+    silent = Worker.objects.late().count()
+    heard = Worker.objects.live().count() - silent
     text = f"{heard} worker{'' if heard == 1 else 's'}"
     return f"{text} (+{silent} silent)" if silent else text
 

@@ -10,13 +10,14 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ojs_project.settings")
 project = get_wsgi_application()
 
 # They read the settings.
+from .body_deadline import BodyDeadline  # noqa: E402
 from .checks import hold_to_checks  # noqa: E402
 from .ending import watch_for_the_end  # noqa: E402
 from .short_way import ShortWay  # noqa: E402
 
 hold_to_checks()
 
-application = ShortWay(project)
+application = BodyDeadline(ShortWay(project))
 watch_for_the_end()
 
 # What has been imported stays: the garbage collector need not go through it again and again.

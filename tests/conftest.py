@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
-from django.db import connection
+from django.db import connections
+from django.test import TransactionTestCase
+from django.test.utils import CaptureQueriesContext
 from hypothesis import HealthCheck, settings
+
+from . import routers
+from .database import alias, connection
 
 # A busy machine is no defect: no generated test may fail for what a clock says.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -20,13 +28,134 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+APART = alias() != "default"
+"""Whether jobs and workers live in a database of their own."""
+OF_THE_SITE = {"admin_client", "admin_user", "database_url", "django_user_model"}
+"""Fixtures that need the other database, too."""
+OF_BOTH = {
+    "test_backend",
+    "test_every_binding",
+    "test_fleet",
+    "test_housekeeping",
+    "test_maintenance",
+    "test_middleware",
+    "test_operators",
+    "test_permissions",
+    "test_rolling_drain",
+    "test_runtime_handlers",
+    "test_specs",
+}
+"""Files whose tests do, beside those about the admin."""
+if APART:
+    TransactionTestCase.databases = {alias()}
+    # What the router makes no difference to, or is shown by the others already. It keeps the third
+    # configuration to a few minutes.
+    collect_ignore = [
+        "benchmarks",
+        "bindings/test_any_client.py",
+        "bindings/test_fuzzing.py",
+        "bindings/test_hostile_input.py",
+        "bindings/test_hostile_requests.py",
+        "bindings/test_public_clients.py",
+        "bindings/test_switched_off.py",
+        "browser",
+        "concurrency/test_chaos.py",
+        "concurrency/test_claims.py",
+        "concurrency/test_workflows.py",
+        "conformance",
+        "jobs/test_model_of_the_lifecycle.py",
+        "jobs/test_model_of_workflows.py",
+        "project",
+        "test_architecture.py",
+        "test_database_url.py",
+        "test_openapi.py",
+        "test_packaging.py",
+        "test_readme.py",
+        "test_settings.py",
+        "test_shadows.py",
+        "test_translations.py",
+        "test_view_only.py",
+        "workers/test_deployment.py",
+        "workers/test_runtime_elsewhere.py",
+    ]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if APART:
+        without = [item for item in items if not _needs_a_database(item)]
+        config.hook.pytest_deselected(items=without)
+        items[:] = [item for item in items if _needs_a_database(item)]
+        apart = pytest.mark.skip(reason="needs the jobs beside the site's own tables")
+        for item in items:
+            _confine(item)
+            if item.get_closest_marker("one_database"):
+                item.add_marker(apart)
     if connection.vendor == "postgresql":
         return
     skip = pytest.mark.skip(reason="needs PostgreSQL: OJS_TEST_DATABASE=postgres")
     for item in items:
         if item.get_closest_marker("postgres"):
             item.add_marker(skip)
+
+
+def _needs_a_database(item: Any) -> bool:
+    """Whether it may make a difference to a test where the jobs are."""
+    return bool(
+        item.get_closest_marker("django_db")
+        or "_django_db_helper" in item.fixturenames
+        # It asks for the database as it goes.
+        or item.path.stem == "test_testing"
+    )
+
+
+def _confine(item: Any) -> None:
+    """Let a test use the jobs' database alone, unless it needs the site's users as well.
+
+    A statement that forgets where the jobs are fails then. A transaction on the other database
+    would hide some that do.
+    """
+    marker = item.get_closest_marker("django_db")
+    if marker is None and "_django_db_helper" not in item.fixturenames:
+        return
+    file = item.path.stem
+    of_both = "admin" in file or file in OF_BOTH
+    needs_all = of_both or not OF_THE_SITE.isdisjoint(item.fixturenames)
+    names = list(connections) if needs_all else [alias()]
+    given = dict(marker.kwargs) if marker else {}
+    item.add_marker(pytest.mark.django_db(**{"databases": names} | given), append=False)
+
+
+@pytest.fixture
+def django_assert_num_queries(request: Any, django_assert_num_queries: Any) -> Any:
+    """Counts the queries to all databases that the test may use."""
+    return partial(_counted, request) if APART else django_assert_num_queries
+
+
+@pytest.fixture
+def django_assert_max_num_queries(request: Any, django_assert_max_num_queries: Any) -> Any:
+    """Counts the queries to all databases that the test may use."""
+    most = partial(_counted, request, exact=False)
+    return most if APART else django_assert_max_num_queries
+
+
+@contextlib.contextmanager
+def _counted(request: Any, number: int, *, exact: bool = True) -> Iterator[Any]:
+    marker = request.node.get_closest_marker("django_db")
+    others = set(marker.kwargs["databases"]) - {alias()}
+    with contextlib.ExitStack() as stack:
+        elsewhere = [
+            stack.enter_context(CaptureQueriesContext(connections[name])) for name in others
+        ]
+        with CaptureQueriesContext(connection) as here:
+            yield here
+        count = len(here) + sum(map(len, elsewhere))
+    assert count == number if exact else count <= number, here.captured_queries
+
+
+@pytest.fixture
+def django_capture_on_commit_callbacks(django_capture_on_commit_callbacks: Any) -> Any:
+    """Captures what waits for a commit in the jobs' database."""
+    return partial(django_capture_on_commit_callbacks, using=alias())
 
 
 @pytest.fixture(scope="session")
@@ -46,21 +175,23 @@ def database_url(transactional_db: None) -> str:
 
     Transactional, because another process sees only what is committed.
     """
+    if APART:
+        os.environ[routers.OTHER] = url_of_test_database("default")
     return url_of_test_database()
 
 
-def url_of_test_database() -> str:
-    database = connection.settings_dict
-    if connection.vendor == "sqlite":
+def url_of_test_database(name: str = alias()) -> str:
+    database = connections[name].settings_dict
+    if connections[name].vendor == "sqlite":
         return f"sqlite:///{quote(str(database['NAME']))}"
-    user, password, host, name = (
+    user, password, host, named = (
         quote(str(database[key]), safe="") for key in ("USER", "PASSWORD", "HOST", "NAME")
     )
     login = f"{user}:{password}" if password else user
     port = f":{database['PORT']}" if database["PORT"] else ""
     options = {key: text for key, text in database["OPTIONS"].items() if isinstance(text, str)}
     query = f"?{urlencode(options)}" if options else ""
-    return f"postgresql://{login}@{host}{port}/{name}{query}"
+    return f"postgresql://{login}@{host}{port}/{named}{query}"
 
 
 @pytest.fixture(autouse=True)

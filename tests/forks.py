@@ -81,7 +81,7 @@ class Parent:
             wanted = {"arguments": list(arguments), "log": str(log), OWN: folder}
             self._process.stdin.write(json.dumps(wanted) + "\n")
             self._process.stdin.flush()
-            assert self._begun.wait_for(lambda: self._newest, timeout=60), "it does not fork"
+            assert self._begun.wait_for(lambda: self._newest, timeout=120), "it does not fork"
             return self._newest.pop()
 
     def close(self) -> None:

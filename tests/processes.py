@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from django.db import connection
-
+from tests import routers
+from tests.database import alias, connection
 from tests.forks import Forked, fork
 
 ROOT = Path(__file__).resolve().parent.parent
 MEDIA_TYPE = "application/openjobspec+json"
-PATIENCE = 45
+PATIENCE = 120
 """Seconds to wait for what a busy machine does late; only a failing test waits that long."""
 OURS = ("OJS_", "DJANGO_", "DATABASE_URL", "Q_CLUSTER")
 
@@ -36,8 +36,9 @@ OURS = ("OJS_", "DJANGO_", "DATABASE_URL", "Q_CLUSTER")
 def environment(database_url: str, **options: Any) -> dict[str, str]:
     """Return what the stand-alone project is configured by; `options` are those of `OJS`."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+    apart = routers.OTHER in inherited
     return inherited | {
-        "DJANGO_SETTINGS_MODULE": "ojs_project.settings",
+        "DJANGO_SETTINGS_MODULE": "tests.apart" if apart else "ojs_project.settings",
         "DJANGO_DEBUG": "1",
         "DATABASE_URL": database_url,
         "PYTHONUNBUFFERED": "1",
@@ -100,7 +101,7 @@ def ended_at_last(started: Running) -> Iterator[Running]:
         if started.process.poll() is None:
             started.process.terminate()
             try:
-                started.process.wait(15)
+                started.process.wait(30)
             except subprocess.TimeoutExpired:
                 started.process.kill()
                 started.process.wait()
@@ -117,7 +118,13 @@ def manage_to(log: Path, environment: dict[str, str], *arguments: str) -> Any:
 
 def migrate(environment: dict[str, str]) -> None:
     subprocess.run(
-        [sys.executable, str(ROOT / "manage.py"), "migrate", "--verbosity", "0"],
+        [
+            sys.executable,
+            str(ROOT / "manage.py"),
+            "migrate",
+            "--verbosity=0",
+            f"--database={alias()}",
+        ],
         cwd=ROOT,
         env=environment,
         check=True,

@@ -1,7 +1,8 @@
 """Settings of the test suite.
 
-OJS_TEST_DATABASE chooses the database: `sqlite` (the default) or `postgres`. The latter uses
-DATABASE_URL where that names a PostgreSQL server, and otherwise starts one of its own.
+OJS_TEST_DATABASE chooses the database: `sqlite` (the default), `postgres` or `router`, with which
+jobs and workers live in a second PostgreSQL database. The latter two use DATABASE_URL where that
+names a PostgreSQL server, and otherwise start one of their own.
 """
 
 import os
@@ -10,7 +11,7 @@ from typing import Any
 
 import dj_database_url
 
-from . import postgres
+from . import postgres, routers
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -94,12 +95,20 @@ def _postgres() -> dict[str, Any]:
     return {**dj_database_url.parse(os.environ["OJS_TEST_DATABASE_URL"])}
 
 
-_databases = {"sqlite": _sqlite, "postgres": _postgres}
+_databases = {"sqlite": _sqlite, "postgres": _postgres, "router": _postgres}
 _choice = os.environ.get("OJS_TEST_DATABASE", "sqlite")
 if _choice not in _databases:
     raise ValueError(f"OJS_TEST_DATABASE must be one of {', '.join(_databases)}, not {_choice!r}.")
 
 DATABASES = {"default": _databases[_choice]()}
+if _choice == "router":
+    DATABASE_ROUTERS = [routers.PATH]
+    if routers.OTHER in os.environ:
+        routers.take_apart(DATABASES)
+    else:
+        # The tests make a database for each: `test_` and its name.
+        apart = {"NAME": "ojs_apart", "TEST": {"DEPENDENCIES": []}}
+        DATABASES[routers.ALIAS] = DATABASES["default"] | apart
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 USE_TZ = True

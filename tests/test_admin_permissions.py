@@ -28,7 +28,8 @@ from tests.admin_walk import (
 )
 from tests.operators import APPS, buttons
 
-pytestmark = [pytest.mark.django_db, pytest.mark.slow]
+# Thousands of requests: minutes on a machine with other things to do.
+pytestmark = [pytest.mark.django_db, pytest.mark.slow, pytest.mark.timeout(600)]
 
 MODELS = {model._meta.model_name: model for model in OURS}
 SWITCHES = ("maintenance", "dashboard")
@@ -159,7 +160,7 @@ class Staff:
         return self.client
 
     def views(self) -> set[str]:
-        """What lets somebody see everything, except what is hidden."""
+        """What shows everything, except what is hidden."""
         return {name for name in self._known if name.startswith("view_")} - {"view_job_args"}
 
     def verbs(self) -> list[str]:
@@ -351,6 +352,6 @@ def test_what_is_not_ours_stays_closed_to_all_our_permissions(staff):
     for text, url in named_addresses():
         page = text.removeprefix("admin/")
         if text.startswith("admin/") and text not in EVERYBODYS and not page.startswith(APPS):
-            # A row that is not there leads back to the index, whoever asks.
+            # A row that is not there leads back to the index.
             assert client.get(url).status_code in (302, 403, 404), page
             assert client.post(url, sent_to(page)).status_code in (302, 403, 404, 405), page

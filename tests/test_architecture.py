@@ -99,6 +99,77 @@ def test_no_binding_imports_another():
     assert crossing == []
 
 
+CLOCK = ROOT / "jobs" / "clock.py"
+TRANSACTIONAL = {"atomic", "on_commit", "set_rollback"}
+OF_PEOPLE_OR_OF_ONE_PROCESS = [
+    # A site's tests without a database.
+    ROOT / "jobs" / "fakes.py",
+    # Lines of a log.
+    ROOT / "workers" / "management" / "commands" / "runreaper.py",
+]
+
+
+def calls(file: Path) -> Iterator[tuple[int, str, set[str | None]]]:
+    """Yield the line, the dotted name and the keywords of everything `file` calls."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Call):
+            yield node.lineno, ast.unparse(node.func), {one.arg for one in node.keywords}
+
+
+def of_the_default_database(file: Path) -> Iterator[str]:
+    """What `file` does in the default database, which need not be that of the jobs."""
+    for line, name in imports(file):
+        if name == "django.db.connection":
+            yield f"{line}: jobs.database.connection() is the jobs' own"
+    for line, name, keywords in calls(file):
+        if name.startswith("transaction.") and name.rpartition(".")[2] in TRANSACTIONAL:
+            if "using" not in keywords:
+                yield f"{line}: {name} without `using`: jobs.database has it for the jobs"
+        elif name.endswith(".sql_with_params"):
+            yield f"{line}: {name} compiles for the default database: see jobs.database.compiled"
+
+
+@pytest.mark.parametrize("app", ["jobs", "workers"])
+def test_nothing_forgets_in_which_database_the_jobs_are(app):
+    forgetful = [
+        f"{file.relative_to(ROOT)}:{what}"
+        for file in present(app)
+        for what in of_the_default_database(file)
+    ]
+    assert forgetful == []
+
+
+@pytest.mark.parametrize("app", ["jobs", "workers"])
+def test_no_rule_goes_by_the_clock_of_the_machine_that_asks(app):
+    """`jobs.clock.now()` is the database's. A worker process measures its own work."""
+    exempt = [CLOCK, *OF_PEOPLE_OR_OF_ONE_PROCESS, *modules("workers/runtime")]
+    own = [
+        f"{file.relative_to(ROOT)}:{line}: {name}"
+        for file in present(app)
+        if file not in exempt
+        for line, name, _ in calls(file)
+        if name in ("timezone.now", "datetime.now", "datetime.utcnow", "time.time")
+    ]
+    assert own == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from django.db import connection",
+        "with transaction.atomic(): pass",
+        "transaction.on_commit(print)",
+        "Job.objects.all().query.sql_with_params()",
+    ],
+)
+def test_what_forgets_the_database_is_seen(monkeypatch, tmp_path, source):
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    module = tmp_path / "module.py"
+    module.write_text(source)
+
+    assert len(list(of_the_default_database(module))) == 1
+
+
 @pytest.mark.parametrize(
     ("source", "name"),
     [

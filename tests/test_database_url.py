@@ -10,6 +10,8 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import connection
 
+from tests.processes import PATIENCE
+
 READ = """
 import django
 django.setup()
@@ -28,7 +30,7 @@ def test_another_process_reads_what_a_test_committed(database_url, settings):
         env=os.environ | environment | {"DJANGO_DEBUG": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
 
     assert reader.stdout.split() == ["operators"], reader.stderr

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from django.db import connection
 
+from tests.processes import PATIENCE
+
 ROOT = Path(__file__).resolve().parent.parent
 
 pytestmark = pytest.mark.slow
@@ -100,7 +102,7 @@ def run(*arguments: str, **options) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=100,
+        timeout=PATIENCE,
         **options,
     )
     assert result.returncode == 0, result.stdout

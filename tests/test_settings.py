@@ -14,6 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from jobs import keepalive
 from ojs_project.databases import database
 from ojs_project.environment import flag, misread, ojs_options
+from tests.processes import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -49,7 +50,7 @@ def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         env=inherited | variables,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
 
 

@@ -14,9 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from django.utils import timezone
-
-from jobs import counters, dashboard
+from jobs import clock, counters, dashboard
 from jobs.conf import ojs_settings
 from jobs.lifecycle import State
 from jobs.models import Queue
@@ -61,7 +59,7 @@ def demands(
     """
     names = list(dict.fromkeys(queues))
     depths = dashboard.depths(names) if depths is None else depths
-    flows = counters.flows(names, timezone.now())
+    flows = counters.flows(names, clock.now())
     concurrency = _concurrency()
     paused = set(Queue.objects.paused().filter(pk__in=names).values_list("pk", flat=True))
     found = []

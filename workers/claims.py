@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django.utils import timezone
-
+from jobs import clock
 from jobs.errors import Conflict, PermissionDenied
 
 from .models import Worker
@@ -60,17 +59,16 @@ def claimed(
         known, created = Worker.objects.get_or_create(
             pk=worker_id,
             defaults={
-                "last_heartbeat_at": timezone.now(),
+                "last_heartbeat_at": clock.now(),
                 "session": claim.sessions[0],
                 "project": project or "",
             },
         )
         require_own(known, project)
-    active = Worker.objects.live().exclude(pk__in=Worker.objects.silent().values("pk"))
     if (
         not created
         and not (claim.may_resume and known.session in claim.sessions)
-        and active.filter(pk=worker_id).exists()
+        and Worker.objects.heard().filter(pk=worker_id).exists()
     ):
         raise WorkerExists("Worker ID already registered", worker_id=worker_id)
     Worker.objects.filter(pk=worker_id).update(session=claim.sessions[0])

@@ -10,12 +10,13 @@ from typing import Any
 
 from django.db import models
 from django.db.models import Case, Count, F, IntegerField, OuterRef, Q, Subquery, Value, When
-from django.db.models.functions import Coalesce, Now
+from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
 
 from jobs.models import Job
 
 from .lifecycle import WorkerState
+from .querysets import SILENT
 
 
 class Condition(models.TextChoices):
@@ -48,14 +49,13 @@ def in_hand() -> Any:
 def condition() -> Any:
     """A worker's condition; needs the annotation `in_hand`."""
     gone = Q(state=WorkerState.TERMINATED)
-    silent = Q(last_heartbeat_at__lte=Now() - F("heartbeat_timeout"))
     stopped = Q(state__in=(WorkerState.QUIET, WorkerState.TERMINATE))
     idle = Q(in_hand=0)
     return Case(
         When(gone & Q(left_at__isnull=True), then=Value(Condition.DEAD)),
         When(gone & ~idle, then=Value(Condition.LEFT)),
-        When(gone | (silent & stopped & idle), then=Value(Condition.DRAINED)),
-        When(silent, then=Value(Condition.SILENT)),
+        When(gone | (SILENT & stopped & idle), then=Value(Condition.DRAINED)),
+        When(SILENT, then=Value(Condition.SILENT)),
         default=F("state"),
         output_field=models.CharField(),
     )

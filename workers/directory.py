@@ -12,10 +12,9 @@ from uuid import UUID
 
 from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
-from django.utils import timezone
 
 from jobs import engine
-from jobs.expressions import JSONArrayHas
+from jobs.expressions import JSONArrayHas, JSONMerged
 from jobs.lifecycle import State
 from jobs.models import Job, Queue
 from jobs.projects import own
@@ -33,8 +32,7 @@ MOST = 10_000
 
 def active(capability: str = "", caller: Caller | None = None) -> list[str]:
     """Ids of the workers that are there, those with `capability` only if one is given."""
-    workers = Worker.objects.live().exclude(pk__in=Worker.objects.silent().values("pk"))
-    workers = own_workers(workers, caller)
+    workers = own_workers(Worker.objects.heard(), caller)
     if capability:
         workers = workers.filter(JSONArrayHas("capabilities", capability))
     return list(workers.order_by("pk").values_list("pk", flat=True)[:MOST])
@@ -91,7 +89,7 @@ def find(worker_id: str, caller: Caller | None = None) -> Any | None:
 def is_active(worker: Any) -> bool:
     """Whether it is live and has been heard within its heartbeat timeout."""
     gone: bool = worker.state == WorkerState.TERMINATED
-    return not gone and timezone.now() - worker.last_heartbeat_at < worker.heartbeat_timeout
+    return not gone and not worker.is_silent
 
 
 def standing(worker_id: str, *, registered: bool = False) -> tuple[bool, frozenset[str]] | None:
@@ -107,9 +105,14 @@ def standing(worker_id: str, *, registered: bool = False) -> tuple[bool, frozens
     return worker.may_fetch, frozenset(worker.labels) | frozenset(worker.capabilities)
 
 
-def keep_stats(worker_id: str, stats: dict[str, Any]) -> None:
-    """Remember what a worker measured of itself (AGQ §3.3)."""
-    Worker.objects.live().filter(pk=worker_id).update(stats=stats, stats_at=Now())
+def keep_stats(worker_id: str, stats: dict[str, Any], *, partial: bool = False) -> None:
+    """Remember what a worker measured of itself (AGQ §3.3; Rota, Status).
+
+    Args:
+        partial: what it does not mention is as it was.
+    """
+    measured: Any = JSONMerged("stats", stats) if partial else stats
+    Worker.objects.live().filter(pk=worker_id).update(stats=measured, stats_at=Now())
 
 
 def keep_queues(worker_id: str, queues: Collection[str]) -> None:

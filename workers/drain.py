@@ -9,9 +9,9 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import IntegrityError
-from django.utils import timezone
 from django.utils.translation import gettext
 
+from jobs import clock
 from jobs.audit import Actor, record_action
 from jobs.database import atomic
 from jobs.errors import Conflict, InvalidRequest
@@ -110,6 +110,7 @@ def start(
             source=actor.source,
             reason=reason,
             action_id=action.pk,
+            started_at=clock.now(),
         )
         _claim(operation, workers)
     return operation
@@ -181,7 +182,7 @@ def abort(pk: int, *, actor: Actor, reason: str = "") -> bool:
         unfinished = FleetOperation.objects.filter(pk=pk, state__in=UNFINISHED)
         if unfinished.select_for_update().first() is None:
             return False
-        now = timezone.now()
+        now = clock.now()
         action_id = _record(pk, OperationState.ABORTED, actor, reason)
         steps = OperationStep.objects.filter(operation=pk)
         quieted = steps.filter(phase__in=(Phase.DRAINING, Phase.HELD), was_quiet=False)

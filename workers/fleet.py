@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import F, Q
+from django.db.models import Q
 from django.db.models.functions import Now
-from django.utils import timezone
 from django.utils.translation import gettext
 
+from jobs import clock
 from jobs.audit import Actor, record_action
 from jobs.conf import ojs_settings
 from jobs.database import atomic
@@ -155,7 +155,7 @@ def _told(directive: WorkerState) -> str:
 def _remember(
     heard: list[str], directive: WorkerState, actor: Actor, reason: str, action_id: int | None
 ) -> None:
-    now = timezone.now()
+    now = clock.now()
     Directive.objects.filter(worker_id__in=heard, answer=Answer.WAITING).update(
         answer=Answer.SUPERSEDED, answered_at=now
     )
@@ -260,10 +260,9 @@ def convergence(action_id: int) -> Convergence:
 
 def serving(without: Collection[str] = ()) -> list[Worker]:
     """Workers that are heard, run and shall go on running."""
-    running: Any = Worker.objects.filter(
+    running: Any = Worker.objects.heard().filter(
         state=WorkerState.RUNNING, directive__in=("", WorkerState.RUNNING)
     )
-    running = running.filter(last_heartbeat_at__gt=Now() - F("heartbeat_timeout"))
     rows = running.only("pk", "queues", "concurrency", "labels", "registered_at")
     return [worker for worker in rows if worker.pk not in without]
 

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from django.db.models import Count, F, Q, Sum
-from django.db.models.functions import Coalesce, Now
-from django.utils import timezone
+from django.db.models import Count, Q, Sum
+from django.db.models.functions import Coalesce
 
-from jobs import rollup
+from jobs import clock, rollup
 
 from .lifecycle import WorkerState
 from .models import FleetSample, Worker
+from .querysets import SILENT
 
 STATES = ["running", "quiet", "terminate", "silent"]
 
 
 def sample() -> int:
     """Count the live workers by state; always returns 0: nothing is left to do."""
-    silent = Q(last_heartbeat_at__lte=Now() - F("heartbeat_timeout"))
     states = {
-        str(state): Count("pk", filter=Q(state=state) & ~silent)
+        str(state): Count("pk", filter=Q(state=state) & ~SILENT)
         for state in (WorkerState.RUNNING, WorkerState.QUIET, WorkerState.TERMINATE)
     }
     found = Worker.objects.live().aggregate(
         **states,
-        silent=Count("pk", filter=silent),
+        silent=Count("pk", filter=SILENT),
         capacity=Coalesce(Sum("concurrency", filter=Q(state=WorkerState.RUNNING)), 0),
     )
-    minute = rollup.floor(timezone.now(), rollup.MINUTE)
+    minute = rollup.floor(clock.now(), rollup.MINUTE)
     names = [*STATES, "capacity"]
     FleetSample.objects.bulk_create(
         [FleetSample(resolution=60, start=minute, **found)],

@@ -14,9 +14,8 @@ from uuid import UUID
 
 import orjson
 from django.db.models import Case, F, Q, Value, When
-from django.utils import timezone
 
-from jobs import engine
+from jobs import clock, engine
 from jobs.conf import ojs_settings
 from jobs.database import atomic, is_postgresql, run
 from jobs.events import record, worker_event
@@ -294,7 +293,7 @@ def _write_portable(heartbeat: Heartbeat) -> Written | None:
 def changes(heartbeat: Heartbeat) -> dict[str, Any]:
     """The columns that a worker's first heartbeat writes; later ones leave what is `SETTLED`."""
     said: dict[str, Any] = heartbeat.description.given() if heartbeat.description else {}
-    said["last_heartbeat_at"] = timezone.now()
+    said["last_heartbeat_at"] = clock.now()
     if heartbeat.active_job_ids is not None:
         said["active_job_ids"] = list(heartbeat.active_job_ids)
     if heartbeat.sequence is not None:

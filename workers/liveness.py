@@ -10,9 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
-from django.utils import timezone
-
-from jobs import engine, projects
+from jobs import clock, engine, projects
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob
 from jobs.errors import InvalidTransition, ReservationLost
@@ -33,7 +31,7 @@ def seen(worker_id: str, description: Description) -> Reply:
     allowed = ojs_settings.HEARTBEAT_TIMEOUT
     ends = engine.last_reservation(worker_id)
     if ends is not None:
-        allowed = max(allowed, ends - timezone.now() + MARGIN)
+        allowed = max(allowed, ends - clock.now() + MARGIN)
     said = replace(description, heartbeat_timeout=allowed)
     return protocol.beat(worker_id, state=WorkerState.RUNNING, description=said)
 

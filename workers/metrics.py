@@ -11,9 +11,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
 
-from django.utils import timezone
-
-from jobs import counters, dashboard
+from jobs import clock, counters, dashboard
 from jobs.conf import ojs_settings
 from jobs.lifecycle import State
 from jobs.models import JobCounter, Queue
@@ -128,7 +126,7 @@ def _gauges() -> Iterator[Any]:
     wanted = GaugeMetricFamily(
         "ojs_queue_wanted_workers", "Workers a queue wants (autoscaling).", labels=["queue"]
     )
-    now = timezone.now()
+    now = clock.now()
     for name in names:
         for state in STATES:
             depth.add_metric([name, state], found[name].of(state))

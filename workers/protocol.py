@@ -11,15 +11,15 @@ from datetime import timedelta
 from typing import Any
 
 from django.db.models import F
-from django.utils import timezone
 
-from jobs import engine
+from jobs import clock, engine
 from jobs.conf import ojs_settings
 from jobs.database import atomic, is_postgresql
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
 from jobs.errors import InvalidRequest
 from jobs.events import record, worker_event
 from jobs.models import Job
+from jobs.projects import own
 from jobs.signals import send_on_commit
 
 from . import heartbeats, standing
@@ -66,7 +66,7 @@ def register(
         WorkerExists: an active worker has the id, and the claim is not to it.
         ForeignWorker: the id is another project's, or none's, and the key is of a project.
     """
-    now = timezone.now()
+    now = clock.now()
     with atomic():
         known = Worker.objects.filter(pk=worker_id).select_for_update().first()
         if known is not None:
@@ -134,7 +134,7 @@ def deregister(worker_id: str) -> bool:
 
     Jobs it still holds are recovered by the reaper, as a dead worker's would be.
     """
-    now = timezone.now()
+    now = clock.now()
     with atomic():
         worker = Worker.objects.live().filter(pk=worker_id).select_for_update().first()
         if worker is None:
@@ -170,7 +170,8 @@ def beat(
 ) -> Reply:
     """Record a heartbeat, extend the jobs it names, and answer what the worker shall be (§4).
 
-    A worker nobody knew is discovered by it (§3.1); one declared dead is live again (§10.4).
+    A worker nobody knew is discovered by it (§3.1); one declared dead is live again (§10.4), and
+    what an operator asked of it still stands.
 
     Args:
         state: what the worker says it is; None leaves what it said before.
@@ -214,7 +215,6 @@ def _meet(heartbeat: Heartbeat) -> bool:
     """
     fresh = heartbeats.changes(heartbeat) | {
         "state": heartbeat.state or WorkerState.RUNNING,
-        "directive": "",
         "left_at": None,
     }
     with atomic():
@@ -223,6 +223,7 @@ def _meet(heartbeat: Heartbeat) -> bool:
             known.state != WorkerState.TERMINATED or _came_late(known, heartbeat)
         ):
             return False
+        fresh["directive"] = known.directive if known and known.left_at is None else ""
         if known is not None:
             require_own(known, fresh.get("project"))
         worker = _made(heartbeat.worker_id, fresh)
@@ -241,7 +242,7 @@ def _came_late(gone: Worker, heartbeat: Heartbeat) -> bool:
         heartbeat.sequence is not None
         and gone.sequence is not None
         and heartbeat.sequence <= gone.sequence
-        and timezone.now() - gone.last_heartbeat_at < 2 * gone.heartbeat_timeout
+        and clock.now() - gone.last_heartbeat_at < 2 * gone.heartbeat_timeout
     )
 
 
@@ -260,6 +261,18 @@ def _obey_test_directive(reply: Reply) -> None:
             reply.state = WorkerState(directive)
 
 
+def _returns(worker_id: str, project: str) -> bool:
+    """See a worker return that was declared dead, as by a heartbeat (§10.4); False if it was not.
+
+    Asking for jobs, or reporting one, is as good a sign of life, and some workers send heartbeats
+    only while they have jobs. One that has left does not return by this: what it asks was under way
+    when it left.
+    """
+    if not worker_id or not own(Worker.objects.dead(), project).filter(pk=worker_id).exists():
+        return False
+    return _meet(Heartbeat(worker_id, WorkerState.RUNNING))
+
+
 def fetch(
     queues: Sequence[str],
     *,
@@ -267,22 +280,30 @@ def fetch(
     count: int = 1,
     types: Sequence[str] | None = None,
     visibility_timeout: timedelta | None = None,
+    discover: bool = True,
     project: str = "",
     registered: bool = False,
 ) -> list[ClaimedJob]:
     """Claim jobs for a worker (§6); see `engine.claim`.
 
-    Nothing for a worker that is, or was told to be, quiet or terminating (§6.6), that was
-    declared dead and has not been heard since, or that already runs all it can (§8.2).
+    Nothing for a worker that is, or was told to be, quiet or terminating (§6.6), or that already
+    runs all it can (§8.2). One that was declared dead is live again.
 
     Args:
+        discover: False where this is no sign of life: the server looks by itself for a worker that
+            waits, or a worker that is not live must register first. A dead one is given nothing.
         registered: nothing for a worker that never registered either (AGQ §6).
 
     Raises:
         InvalidRequest: no queue is named.
     """
     asked = _asked(queues, project, worker_id, count, types, visibility_timeout, registered)
-    return engine.claim(queues, **asked)
+    jobs = engine.claim(queues, **asked)
+    # Only when there was nothing: a fetch that finds jobs is one statement.
+    if not jobs and discover and _returns(worker_id, project):
+        asked = _asked(queues, project, worker_id, count, types, visibility_timeout, registered)
+        jobs = engine.claim(queues, **asked)
+    return jobs
 
 
 def _asked(
@@ -307,21 +328,24 @@ def _asked(
         "visibility_timeout": visibility_timeout,
         "project": project,
         "count": count,
+        "gate": standing.REGISTERED if registered else standing.GATE,
     }
-    if is_postgresql():
-        return asked | {"gate": standing.REGISTERED if registered else standing.GATE}
-    found = standing.look(worker_id, registered=registered)
-    room = count if found.room is None else min(count, found.room)
-    return asked | {"count": room, "able": found.able, "versions": found.versions}
+    return asked
 
 
 def exchange(
-    completions: Sequence[Completion], queues: Sequence[str], *, project: str = "", **asked: Any
+    completions: Sequence[Completion],
+    queues: Sequence[str],
+    *,
+    discover: bool = True,
+    project: str = "",
+    **asked: Any,
 ) -> tuple[list[Outcome], list[ClaimedJob]]:
     """`ack`, then `fetch`, in one transaction and, where that is possible, one round trip.
 
     Args:
-        asked: what `fetch` takes.
+        discover: as in `fetch`.
+        asked: what else `fetch` takes.
     """
     jobs: list[ClaimedJob] = []
 
@@ -331,20 +355,52 @@ def exchange(
         return outcomes
 
     if is_postgresql():
-        return settle_own(settle, completions, project), jobs
+        outcomes = settle_own(settle, completions, project)
+        if not jobs and discover and _returns(asked.get("worker_id", ""), project):
+            jobs = fetch(queues, discover=False, project=project, **asked)
+        return outcomes, jobs
     with atomic():
-        outcomes = ack(completions, project=project)
-        return outcomes, fetch(queues, project=project, **asked)
+        outcomes = ack(completions, discover=discover, project=project)
+        return outcomes, fetch(queues, discover=discover, project=project, **asked)
 
 
-def ack(completions: Sequence[Completion], *, project: str = "") -> list[Outcome]:
-    """Settle jobs as completed (§5.6); one outcome for each, a refused one carries its error."""
-    return settle_own(engine.complete, completions, project)
+def ack(
+    completions: Sequence[Completion], *, discover: bool = True, project: str = ""
+) -> list[Outcome]:
+    """Settle jobs as completed (§5.6); one outcome for each, a refused one carries its error.
+
+    Args:
+        discover: whether a worker that was declared dead is live again by this; see `fetch`.
+    """
+    outcomes = settle_own(engine.complete, completions, project)
+    if discover:
+        _heard(completions, outcomes, project)
+    return outcomes
 
 
-def fail(failures: Sequence[Failure], *, project: str = "") -> list[Outcome]:
-    """Settle jobs as failed (§5.6, §7.2); one outcome for each."""
-    return settle_own(engine.fail, failures, project)
+def fail(failures: Sequence[Failure], *, discover: bool = True, project: str = "") -> list[Outcome]:
+    """Settle jobs as failed (§5.6, §7.2); one outcome for each.
+
+    Args:
+        discover: as in `ack`.
+    """
+    outcomes = settle_own(engine.fail, failures, project)
+    if discover:
+        _heard(failures, outcomes, project)
+    return outcomes
+
+
+def _heard(
+    reports: Sequence[Completion | Failure], outcomes: Sequence[Outcome], project: str
+) -> None:
+    """Who reports a job that was taken from it may have been taken for dead."""
+    senders = {
+        report.worker_id
+        for report, outcome in zip(reports, outcomes, strict=True)
+        if outcome.error is not None and report.worker_id
+    }
+    for worker_id in sorted(senders):
+        _returns(worker_id, project)
 
 
 __all__ = [

@@ -8,10 +8,25 @@ from django.db import models
 from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Now
 
+from jobs.conf import ojs_settings
+
 from .lifecycle import WorkerState
 
 if TYPE_CHECKING:
     from .models import Worker  # noqa: F401
+
+
+SILENT = Q(last_heartbeat_at__lte=Now() - F("heartbeat_timeout"))
+"""Not heard for its heartbeat timeout, by the database's clock (OJS worker protocol §10.1).
+
+For a worker in hand: `Worker.is_silent`. That it is live is asked beside it: one that left is
+silent as well.
+"""
+
+
+def is_late() -> Q:
+    """Not heard for two of the intervals that workers are asked to keep."""
+    return Q(last_heartbeat_at__lte=Now() - 2 * ojs_settings.HEARTBEAT_INTERVAL)
 
 
 class WorkerQuerySet(models.QuerySet["Worker"]):
@@ -19,9 +34,21 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         """Workers that have neither left nor been declared dead."""
         return self.exclude(state=WorkerState.TERMINATED)
 
+    def dead(self) -> WorkerQuerySet:
+        """Workers that were declared dead and have not been heard since; none that has left."""
+        return self.filter(state=WorkerState.TERMINATED, left_at__isnull=True)
+
     def silent(self) -> WorkerQuerySet:
         """Live workers that missed their heartbeat timeout (OJS worker protocol §10.1)."""
-        return self.live().filter(last_heartbeat_at__lte=Now() - F("heartbeat_timeout"))
+        return self.live().filter(SILENT)
+
+    def heard(self) -> WorkerQuerySet:
+        """Live workers that are not silent."""
+        return self.live().exclude(SILENT)
+
+    def late(self) -> WorkerQuerySet:
+        """Live workers that missed two heartbeats or more."""
+        return self.live().filter(is_late())
 
     def behind(self, directive: WorkerState) -> WorkerQuerySet:
         """Live workers to which `directive` would be something new."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -15,11 +16,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import InterfaceError, OperationalError
-from django.db.models import Case, Exists, F, Max, OuterRef, Q, When
+from django.db.models import Case, Exists, F, Max, OuterRef, Q, Value, When
 from django.db.models.functions import Now
-from django.utils import timezone
 
-from jobs import engine, rollup
+from jobs import clock, engine, rollup
 from jobs.access import refusals
 from jobs.conf import ojs_settings
 from jobs.database import atomic, connection
@@ -52,9 +52,13 @@ def declare_dead_workers() -> int:
         drained = Q(state__in=(WorkerState.QUIET, WorkerState.TERMINATE)) & ~Exists(
             Job.objects.held_by(OuterRef("pk"))  # type: ignore[arg-type]
         )
+        # An order stands for a worker that may come back, and ends with one that has obeyed it:
+        # who comes after one that heard `terminate` and fell silent is another process.
+        unheard = Q(directive=WorkerState.TERMINATE, directed_at__gt=F("last_heartbeat_at"))
+        stands = ~drained & (Q(directive=WorkerState.QUIET) | unheard)
         dead.update(
             state=WorkerState.TERMINATED,
-            directive="",
+            directive=Case(When(stands, then=F("directive")), default=Value("")),
             # One that took no more work and had none left has gone, not died.
             left_at=Case(When(drained, then=Now()), default=None),
             died_at=Case(When(drained, then=F("died_at")), default=Now()),
@@ -170,20 +174,41 @@ BATCHES = 50
 """Most batches of one chore in a row, so that the others get their turn."""
 
 
+_complaints: dict[str, set[str]] = {}
+"""Chore → how it has failed since it last worked."""
+NUMBER = re.compile(r"[0-9a-f-]*\d[0-9a-f-]*")
+
+
+def complain(chore: Chore, problem: Exception) -> None:
+    """Log why a chore failed, unless it has failed in the same way since it last worked.
+
+    A chore that fails does so in each round, several times a second; two failures that differ in
+    their numbers alone are one.
+    """
+    text = f"{type(problem).__name__}: {NUMBER.sub('#', str(problem))}"
+    known = _complaints.setdefault(chore.name, set())
+    if text not in known:
+        known.add(text)
+        logger.error("The chore %s failed.", chore.name, exc_info=problem)
+
+
 def sweep(
     only: Collection[str] = (),
     *,
     stop: Callable[[], bool] = lambda: False,
     give_up: Callable[[], object] | None = None,
+    failed: Callable[[Chore, Exception], object] = complain,
 ) -> dict[str, int]:
     """Do every chore once, batch after batch until nothing is left; return what was done.
 
-    A chore that fails is logged, and the others go on; only a lost connection ends the round.
+    A chore that fails does not keep the others from their turn; only a lost connection ends the
+    round.
 
     Args:
         only: names of the chores to do; empty means all.
         stop: asked between batches; True ends the round.
         give_up: called in another thread if a chore hangs for good.
+        failed: called with each chore that failed, and why.
     """
     done: dict[str, int] = {}
     for chore in SWEEPS:
@@ -196,8 +221,10 @@ def sweep(
         except Exception as problem:
             if _database_is_away(problem):
                 raise  # the caller waits until it is back
-            logger.exception("The chore %s failed.", chore.name)
+            failed(chore, problem)
             continue
+        if _complaints.pop(chore.name, None):
+            logger.info("The chore %s works again.", chore.name)
         if count:
             done[chore.name] = count
     return done
@@ -206,7 +233,7 @@ def sweep(
 def _database_is_away(problem: Exception) -> bool:
     """Whether the next chore would fail as well: a deadlock or a bug concerns this one alone."""
     lost = isinstance(problem, OperationalError | InterfaceError)
-    return lost and not connection().is_usable()
+    return lost and (connection().connection is None or not connection().is_usable())
 
 
 def run(
@@ -238,11 +265,10 @@ def take_turn(chore: Chore, patience: float = 2) -> bool:
             that the reaper only steps in where no cluster runs.
     """
     assert chore.every is not None
-    now = timezone.now()
-    due = Sweep.objects.filter(pk=chore.name, ran_at__lte=now - chore.every * patience)
-    if due.update(ran_at=now):
+    due = Sweep.objects.filter(pk=chore.name, ran_at__lte=Now() - chore.every * patience)
+    if due.update(ran_at=Now()):
         return True
-    _, created = Sweep.objects.get_or_create(pk=chore.name, defaults={"ran_at": now})
+    _, created = Sweep.objects.get_or_create(pk=chore.name, defaults={"ran_at": Now()})
     return created
 
 
@@ -258,7 +284,7 @@ def own_name() -> str:
 
 def sign_of_life(name: str) -> None:
     """Tell health and admin that a reaper runs."""
-    Reaper.objects.update_or_create(pk=name, defaults={"seen_at": timezone.now()})
+    Reaper.objects.update_or_create(pk=name, defaults={"seen_at": Now()})
 
 
 def last_seen() -> datetime | None:
@@ -268,4 +294,4 @@ def last_seen() -> datetime | None:
 
 
 def is_silent(seen: datetime | None) -> bool:
-    return seen is None or timezone.now() - seen > ojs_settings.REAPER_SILENT
+    return seen is None or clock.now() - seen > ojs_settings.REAPER_SILENT

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from django.db.models import Q
-from django.utils import timezone
 from django.utils.translation import gettext_noop
 
+from jobs import clock
 from jobs.audit import Actor
 from jobs.database import atomic, connection
 from jobs.models import Source
@@ -43,7 +43,7 @@ def drive() -> int:
     ids = list(unfinished.order_by("pk").values_list("pk", flat=True))
     if not ids:
         return 0
-    Sweep.objects.get_or_create(pk=LOCK, defaults={"ran_at": timezone.now()})
+    Sweep.objects.get_or_create(pk=LOCK, defaults={"ran_at": clock.now()})
     skip = connection().features.has_select_for_update_skip_locked
     moved = 0
     for pk in ids:
@@ -62,7 +62,7 @@ class _Round:
 
     def __init__(self, operation: FleetOperation) -> None:
         self.operation = operation
-        self.now = timezone.now()
+        self.now = clock.now()
         self.moved = 0
         self.waits_for = ""
         self.actor = Actor(operation.started_by, Source.SERVER)

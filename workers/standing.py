@@ -7,14 +7,31 @@ like one that declared nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from functools import partial
 
-from jobs.engine import Gate
+from jobs.engine import Admission, Gate
 from jobs.models import Job
 
 from .abilities import ITSELF, able
 from .models import Worker
+
+
+def look(worker_id: str, *, registered: bool = False) -> Admission:
+    """Say it of a worker; `GATE` and `REGISTERED` do in one statement."""
+    worker = Worker.objects.filter(pk=worker_id).first() if worker_id else None
+    if registered and (worker is None or worker.registered_at is None):
+        return Admission(0, (), {})
+    if worker is None:
+        return Admission(None, able(worker_id, [], []), {})
+    words = able(worker_id, worker.labels, worker.capabilities)
+    versions = worker.job_versions or {}
+    if not worker.may_fetch:
+        return Admission(0, words, versions)
+    if worker.concurrency is None:
+        return Admission(None, words, versions)
+    in_hand = Job.objects.filter(reserved_by=worker_id, reserved_for__isnull=False).count()
+    return Admission(worker.concurrency - in_hand, words, versions)
+
 
 # The condition is `may_fetch`, and `able` what `abilities` says: words like `worker:…` are not a
 # worker's to say of itself.
@@ -36,30 +53,9 @@ SQL = """
                nullif(worker.job_versions, '{{}}') AS versions
           FROM (SELECT %(worker_id)s::varchar(255) AS id) AS me
      LEFT JOIN ojs_workers_worker AS worker ON worker.worker_id = me.id"""
-GATE = Gate(SQL.format(unknown="worker.worker_id IS NULL THEN NULL", itself=ITSELF))
-REGISTERED = Gate(SQL.format(unknown="worker.registered_at IS NULL THEN 0", itself=ITSELF))
+GATE = Gate(SQL.format(unknown="worker.worker_id IS NULL THEN NULL", itself=ITSELF), look)
+REGISTERED = Gate(
+    SQL.format(unknown="worker.registered_at IS NULL THEN 0", itself=ITSELF),
+    partial(look, registered=True),
+)
 """Where a worker must register before it is given anything (AGQ §6)."""
-
-
-class Standing(NamedTuple):
-    room: int | None
-    """How many more jobs it may have; None where it decides for itself."""
-    able: Sequence[str]
-    versions: Mapping[str, Sequence[int | None]]
-
-
-def look(worker_id: str, *, registered: bool = False) -> Standing:
-    """The same, where a fetch takes several statements."""
-    worker = Worker.objects.filter(pk=worker_id).first() if worker_id else None
-    if registered and (worker is None or worker.registered_at is None):
-        return Standing(0, (), {})
-    if worker is None:
-        return Standing(None, able(worker_id, [], []), {})
-    words = able(worker_id, worker.labels, worker.capabilities)
-    versions = worker.job_versions or {}
-    if not worker.may_fetch:
-        return Standing(0, words, versions)
-    if worker.concurrency is None:
-        return Standing(None, words, versions)
-    in_hand = Job.objects.filter(reserved_by=worker_id, reserved_for__isnull=False).count()
-    return Standing(worker.concurrency - in_hand, words, versions)

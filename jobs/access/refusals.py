@@ -32,7 +32,7 @@ AUDITED = (NotAuthenticated, PermissionDenied)
 MINUTE = 60.0
 ROWS = 20
 """Rows in a minute about strangers, and as many about keys of ours, of all processes together. So
-a scanner does not hide that somebody uses a revoked key."""
+a scanner does not hide the use of a revoked key."""
 STRANGER = "unknown"
 REMEMBERED = 1000
 """Kinds of refusals that a process tells apart."""

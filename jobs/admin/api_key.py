@@ -14,11 +14,11 @@ from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
-from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from .. import clock
 from ..api.authentication import NotRotated, forget_keys, make_key, rotate_key
 from ..audit import of_request, record_action
 from ..database import atomic
@@ -44,8 +44,8 @@ class ApiKeyForm(forms.ModelForm):
 
     def clean_expires_at(self) -> datetime | None:
         date: datetime | None = self.cleaned_data["expires_at"]
-        # One that exists may be ended so: its date is what its clients are told.
-        if self.instance.pk is None and date is not None and date <= timezone.now():
+        # One that exists may be ended so: its clients are then refused with this date.
+        if self.instance.pk is None and date is not None and date <= clock.now():
             raise ValidationError(gettext("This has passed already."))
         return date
 
@@ -302,7 +302,7 @@ class ApiKeyAdmin(OJSModelAdmin):
         with atomic():
             usable = ApiKey.objects.filter(pk__in=answer.ids, revoked_at__isnull=True)
             keys = list(usable.select_for_update())
-            done = usable.update(revoked_at=timezone.now())
+            done = usable.update(revoked_at=clock.now())
             trace(request, "manage_keys", keys, answer, message=gettext("Revoked."))
         forget_keys()
         text = ngettext("%(count)d key was revoked.", "%(count)d keys were revoked.", done)

@@ -11,11 +11,10 @@ from django.contrib.admin.models import ADDITION
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from .. import engine
+from .. import clock, engine
 from ..audit import of_request, record_action
 from ..database import atomic
 from ..envelope import envelope
@@ -118,7 +117,7 @@ def _enqueue(request: HttpRequest, job: Job, original: Any, form: CopyForm) -> N
     if form.cleaned_data["delay_until"]:
         document["delay_until"] = form.cleaned_data["delay_until"].strip()
     try:
-        made = new_job(document, timezone.now(), type_pattern=CLASS_PATTERN)
+        made = new_job(document, clock.now(), type_pattern=CLASS_PATTERN)
         made.parent_results = job.parent_results
         give([made], job.project)
         with atomic():

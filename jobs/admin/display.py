@@ -16,6 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 
+from .. import clock
 from .words import word
 
 NOTHING = "–"
@@ -59,7 +60,7 @@ def lasted(value: timedelta) -> str:
 
 def distance(moment: datetime) -> str:
     """How far a moment is from now: `12 s ago`, `in 5 min`."""
-    ahead = moment - timezone.now()
+    ahead = moment - clock.now()
     if ahead > timedelta(seconds=1):
         return _("in %(span)s") % {"span": span(ahead)}
     return _("%(span)s ago") % {"span": span(-ahead)}

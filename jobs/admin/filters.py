@@ -8,9 +8,9 @@ from typing import Any
 from django.contrib.admin import SimpleListFilter
 from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest
-from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from .. import clock
 from ..identifiers import first_id
 from ..lifecycle import TERMINAL, State
 from ..models import JobError, Queue
@@ -88,7 +88,7 @@ class WindowFilter(SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         window = WINDOWS.get(self.value() or "")
-        return queryset if window is None else self.after(queryset, timezone.now() - window)
+        return queryset if window is None else self.after(queryset, clock.now() - window)
 
     def after(self, jobs: QuerySet[Any], moment: datetime) -> QuerySet[Any]:
         raise NotImplementedError

@@ -10,11 +10,10 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from .. import maintenance
+from .. import clock, maintenance
 from ..audit import of_request
 from ..models import Maintenance
 from . import display
@@ -62,7 +61,7 @@ class MaintenanceAdmin(OJSModelAdmin):
             maintenance.begin(
                 actor=of_request(request),
                 reason=form.cleaned_data["reason"],
-                until=timezone.now() + timedelta(minutes=minutes) if minutes else None,
+                until=clock.now() + timedelta(minutes=minutes) if minutes else None,
                 refuses_jobs=form.cleaned_data["refuses_jobs"],
             )
             self.message_user(request, gettext("The maintenance has begun."), messages.SUCCESS)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.utils import timezone
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
+from .. import clock
 from ..models import DeadJob
 from .filters import WINDOWS, last_error
 
@@ -33,7 +33,7 @@ def matrix() -> dict[str, Any]:
     rows = list(newest.values_list("type", "error", "finished_at")[: MOST + 1])
     is_capped = len(rows) > MOST
     rows = rows[:MOST]
-    now = timezone.now()
+    now = clock.now()
     edges: list[tuple[str, datetime | None]] = [
         *((key, now - window) for key, window in WINDOWS.items()),
         ("", None),

@@ -9,14 +9,13 @@ from typing import Any, ClassVar
 from django import forms
 from django.contrib import admin, messages
 from django.http import HttpRequest
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
 
-from .. import dashboard, engine, queue_config
+from .. import clock, dashboard, engine, queue_config
 from ..audit import of_request, record_action
 from ..database import atomic
 from ..durations import parse_duration
@@ -197,7 +196,7 @@ class QueueAdmin(OJSModelAdmin):
     @admin.display(description=_("oldest wait"))
     def oldest_wait(self, queue: Any) -> str:
         since = queue.depth.waiting_since
-        return display.span(timezone.now() - since) if since else display.NOTHING
+        return display.span(clock.now() - since) if since else display.NOTHING
 
     @admin.display(description=_("limit"), ordering="concurrency")
     def limit(self, queue: Queue) -> str:
@@ -233,7 +232,7 @@ class QueueAdmin(OJSModelAdmin):
         if not isinstance(answer, Answer):
             return answer
         minutes = answer.data.get("minutes")
-        until = timezone.now() + timedelta(minutes=minutes) if minutes else None
+        until = clock.now() + timedelta(minutes=minutes) if minutes else None
         with atomic():
             for queue in answer.objects:
                 engine.pause(

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from .. import clock
 from ..lifecycle import State
 from ..models import Event
 from . import display
@@ -53,7 +53,7 @@ def timeline(job: Any, site_name: str) -> list[Step]:
     ][::-1] or _from_columns(job)
     steps = []
     for index, (moment, kind, state, worker, attempt) in enumerate(found):
-        end = found[index + 1][0] if index + 1 < len(found) else timezone.now()
+        end = found[index + 1][0] if index + 1 < len(found) else clock.now()
         is_over = index + 1 == len(found) and state in ENDS
         lasted = display.NOTHING if is_over else _duration(state, end - moment)
         link = display.worker_link(site_name, worker)

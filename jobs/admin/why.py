@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from django.db.models import Q
-from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from .. import clock
 from ..engine.limits import QUEUE_KEY, rooms
 from ..lifecycle import WAITING, State
 from ..models import CronRun, Dependency, Job, Maintenance, Queue
@@ -75,7 +75,7 @@ def _others(job: Any) -> Iterator[str]:
 def not_its_time(job: Any) -> Iterator[str]:
     if job.state not in (State.SCHEDULED, State.RETRYABLE) or job.scheduled_at is None:
         return
-    if job.scheduled_at <= timezone.now():
+    if job.scheduled_at <= clock.now():
         yield _("It was due %(distance)s.") % {"distance": distance(job.scheduled_at)}
         return
     about = {"moment": absolute(job.scheduled_at), "distance": distance(job.scheduled_at)}
@@ -87,7 +87,7 @@ def not_its_time(job: Any) -> Iterator[str]:
 
 @reason
 def expired(job: Any) -> Iterator[str]:
-    if job.expires_at is not None and job.expires_at <= timezone.now():
+    if job.expires_at is not None and job.expires_at <= clock.now():
         yield _("It expired %(distance)s and will be discarded.") % {
             "distance": distance(job.expires_at)
         }

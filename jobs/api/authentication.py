@@ -264,7 +264,7 @@ def _caller(record: ApiKey) -> Caller:
 def _note_use(record: Any, *, is_previous: bool, protocol: str, address: str) -> None:
     """Write down that the key is in use, if that was not done within the last minute.
 
-    The row is passed over if somebody has it in hand: no request waits for a remark.
+    A locked row is passed over: no request waits for its key to be noted.
     """
     now = record.asked_at
     noted = ["last_used_at", "previous_used_at"] if is_previous else ["last_used_at"]

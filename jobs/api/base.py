@@ -41,6 +41,7 @@ from ..errors import (
     QueueFull,
     ResultPruned,
     ResultTooLarge,
+    UnfinishedBody,
     Unsupported,
     UnsupportedCompression,
     WaitTimeout,
@@ -81,6 +82,7 @@ STATUS: dict[type[OJSError], int] = {
     ResultPruned: 410,
     ResultTooLarge: 413,
     WaitTimeout: 408,
+    UnfinishedBody: 408,
     DuplicateJob: 409,
     Conflict: 409,
     InMaintenance: 503,
@@ -231,6 +233,7 @@ class OJSViewSet(ViewSet):
             InvalidPayload: it is no JSON object we can keep.
             InvalidRequest: its media type is not ours.
             BodyTooLarge: it exceeds `MAX_BODY_SIZE`.
+            UnfinishedBody: it did not arrive.
         """
         document = read_object(self.request)
         if document is None and required:

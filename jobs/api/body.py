@@ -13,7 +13,13 @@ from typing import Any
 import orjson
 
 from ..conf import ojs_settings
-from ..errors import BodyTooLarge, InvalidPayload, InvalidRequest, UnsupportedCompression
+from ..errors import (
+    BodyTooLarge,
+    InvalidPayload,
+    InvalidRequest,
+    UnfinishedBody,
+    UnsupportedCompression,
+)
 from ..http.origins import check_type
 from ..validation import LARGEST_INTEGER
 from .dialects import MEDIA_TYPE
@@ -40,8 +46,12 @@ def read_object(request: Any) -> dict[str, Any] | None:
         InvalidRequest: its media type is not ours, or it has none and comes without a key.
         BodyTooLarge: it exceeds `MAX_BODY_SIZE`.
         UnsupportedCompression: it is compressed, and not by gzip.
+        UnfinishedBody: it did not arrive.
     """
-    body = read_body(request)
+    try:
+        body = read_body(request)
+    except OSError as problem:
+        raise UnfinishedBody(str(problem) or "The request body did not arrive.") from problem
     if not body.strip():
         return None
     content_type = request.META.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()

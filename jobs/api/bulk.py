@@ -10,9 +10,8 @@ from typing import Any
 
 import orjson
 from django.db import transaction
-from django.utils import timezone
 
-from .. import engine
+from .. import clock, engine
 from ..audit import of_caller
 from ..conf import ojs_settings
 from ..database import alias, atomic
@@ -59,7 +58,7 @@ class BulkViewSet(OJSViewSet):
         return self._answered("enqueue", body, lambda: self._enqueue(documents, whole))
 
     def _enqueue(self, documents: list[Any], whole: bool) -> tuple[int, dict[str, Any]]:
-        now = timezone.now()
+        now = clock.now()
         done: Stored = {}
         for index, document in enumerate(documents):
             try:
@@ -187,7 +186,7 @@ def once(
     Raises:
         Conflict: the key was used for another request.
     """
-    now = timezone.now()
+    now = clock.now()
     key = hashlib.sha256(key.encode()).hexdigest()
     fingerprint = hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()
     with atomic():

@@ -9,9 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from django.utils import timezone
-
-from .. import engine, fields
+from .. import clock, engine, fields
 from ..audit import of_caller, record_action
 from ..cron_requests import new_cron_job
 from ..database import atomic
@@ -98,7 +96,7 @@ class CronViewSet(OJSViewSet):
 
     def create(self, request: Any) -> Response:
         """Register, or update what has the name (§8.1)."""
-        new = new_cron_job(self.read(required=True), timezone.now())
+        new = new_cron_job(self.read(required=True), clock.now())
         cron, created = engine.upsert_cron(replace(new, project=self.caller.project))
         response = Response(reply(cron), status=201 if created else 200)
         if created:

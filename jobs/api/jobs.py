@@ -8,14 +8,13 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.utils import timezone
-
-from .. import engine
+from .. import clock, engine
 from ..batches import Memory, checked_once, new_jobs
 from ..conf import ojs_settings
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope, is_pruned, result_expires_at
 from ..errors import JobNotFound, QueueFull
 from ..fields import array, integer, missing, refuse
+from ..http.waiting import until
 from ..identifiers import parse_uuid
 from ..lifecycle import TERMINAL, State
 from ..models import Job, ProgressReport
@@ -25,7 +24,6 @@ from ..validation import PRIORITIES, NewJob, new_job, read_args
 from .base import OJSViewSet, Response, dumps
 from .dialects import job_reply
 from .paging import number
-from .waiting import until
 
 memory = Memory()
 
@@ -165,7 +163,7 @@ class JobViewSet(OJSViewSet):
 
     def create(self, request: Any) -> Response:
         """PUSH: enqueue one job (OJS HTTP §9.1)."""
-        check = partial(new_job, now=timezone.now())
+        check = partial(new_job, now=clock.now())
         asked = checked_once(self.read(required=True), memory, check, read_args)
         (job,) = enqueue_or_wait(request, give([asked], self.caller.project))
         if job.existing is not None:
@@ -190,7 +188,7 @@ class JobViewSet(OJSViewSet):
                 f"A batch must hold 1 to {ojs_settings.MAX_BATCH} jobs, not {len(documents)}.",
                 validation="size",
             )
-        asked = new_jobs(documents, timezone.now())
+        asked = new_jobs(documents, clock.now())
         jobs = enqueue_or_wait(request, give(asked, self.caller.project))
         count = len(jobs)
         response = Response(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from django.db.models import Count
-from django.utils import timezone
 
-from .. import counts, dashboard, engine, fields, queue_config
+from .. import clock, counts, dashboard, engine, fields, queue_config
 from ..audit import of_caller, record_action
 from ..database import atomic
 from ..engine.queue_policy import DEFAULT
@@ -54,7 +53,7 @@ class QueueOperationsViewSet(OJSViewSet):
                 "queue": queue_member(self.request.META, flat),
                 "status": queue.status,
                 "stats": {"queue": name, "total": total} | stats | recently,
-                "computed_at": format_timestamp(timezone.now()),
+                "computed_at": format_timestamp(clock.now()),
             }
         )
 
@@ -88,7 +87,7 @@ class QueueOperationsViewSet(OJSViewSet):
         with atomic():
             queue = engine.resume(checked(name), resumed_by=self.caller.name)
             self._trace("resume_queue", name)
-        return Response(self._state(queue) | {"resumed_at": format_timestamp(timezone.now())})
+        return Response(self._state(queue) | {"resumed_at": format_timestamp(clock.now())})
 
     def _trace(
         self, verb: str, name: str, *, count: int = 1, reason: str = "", **chosen: Any
@@ -171,7 +170,7 @@ class QueueOperationsViewSet(OJSViewSet):
                 raise refuse("states", f"Jobs in state {state!r} cannot be purged.")
         found(name)
         jobs = own(Job.objects.filter(queue=name), self.caller.project)
-        before = fields.when(body, "older_than", timezone.now())
+        before = fields.when(body, "older_than", clock.now())
         if before is not None:
             jobs = jobs.filter(finished_at__lt=before)
         states = [State(state) for state in names]

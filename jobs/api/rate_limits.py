@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from django.db.models import Count
-from django.utils import timezone
 
-from .. import fields, rate_policy
+from .. import clock, fields, rate_policy
 from ..audit import of_caller, record_action
 from ..database import atomic
 from ..errors import NotFound
@@ -40,7 +39,7 @@ class RateLimitViewSet(OJSViewSet):
     def override(self, request: Any, key: str) -> Response:
         """Put other limits over a key's own, until `expires_at` or for good (§10.2)."""
         body = self.read(required=True)
-        now = timezone.now()
+        now = clock.now()
         until = fields.when(body, "expires_at", now)
         if until is not None and until <= now:
             raise refuse("expires_at", "The 'expires_at' field must lie ahead.")
@@ -72,7 +71,7 @@ def _found(key: str) -> RateLimit:
 
 def documents(rows: Any) -> Any:
     """Where the partitions stand (§10.1)."""
-    now = timezone.now()
+    now = clock.now()
     keys = [row.key for row in rows]
     jobs = Job.objects.filter(rate_key__in=keys, rate_key__gt="").order_by()
     # With the queues, so that the index that a fetch reads finds those that wait.

@@ -9,6 +9,7 @@ from ..conf import ojs_settings
 from ..envelope import is_pruned, result_expires_at
 from ..errors import InvalidRequest, JobNotFound, ResultPruned, WaitTimeout
 from ..fields import missing, refuse, texts
+from ..http.waiting import until
 from ..identifiers import parse_uuid
 from ..lifecycle import State
 from ..models import Job
@@ -17,7 +18,6 @@ from ..timestamps import format_timestamp
 from .base import OJSViewSet, Response
 from .jobs import errors_of, parse_id, result_metadata
 from .paging import number
-from .waiting import until
 
 DEFAULT_WAIT = 30
 MANY = 1000

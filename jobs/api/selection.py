@@ -8,9 +8,8 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.utils import timezone
 
-from .. import engine, fields
+from .. import clock, engine, fields
 from ..audit import SHOWN, Actor, record_action
 from ..conf import ojs_settings
 from ..database import alias, atomic
@@ -217,7 +216,7 @@ def filtered(wanted: Document, default: frozenset[State]) -> Any:
     for name in ("type", "queue"):
         if (value := fields.text(wanted, name)) is not None:
             jobs = jobs.filter(**{name: value})
-    now = timezone.now()
+    now = clock.now()
     for name, lookup in (
         ("enqueued_before", "enqueued_at__lt"),
         ("until", "enqueued_at__lt"),

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from django.utils import timezone
-
-from .. import engine
+from .. import clock, engine
 from ..errors import InvalidRequest, WorkflowNotFound
 from ..identifiers import parse_uuid
 from ..models import Workflow, WorkflowState, WorkflowType
@@ -28,7 +26,7 @@ class WorkflowViewSet(OJSViewSet):
 
     def create(self, request: Any) -> Response:
         """Create and begin a workflow (OJS workflows §11.1)."""
-        plan = plan_of(self.read(required=True), timezone.now())
+        plan = plan_of(self.read(required=True), clock.now())
         workflow = engine.create_workflow(plan, project=self.caller.project)
         response = self._answer(workflow_document(workflow), status=201)
         response["Location"] = f"{request.path.rstrip('/')}/{workflow.pk}"

@@ -4,6 +4,7 @@ from . import bounds, bulk, limits, queue_policy, queues
 from .bounds import relieve
 from .checkpoints import Saved, clear_checkpoint, find_checkpoint, save_checkpoint
 from .claim import ClaimedJob, Gate, claim
+from .claimed import Admission
 from .control import (
     Change,
     activate,
@@ -48,6 +49,7 @@ __all__ = [
     "EXTENDED_UNTIL",
     "VISIBILITY_TIMEOUT",
     "WORKER_DEATH",
+    "Admission",
     "Cause",
     "Change",
     "ClaimedJob",

@@ -13,9 +13,7 @@ from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 
-from django.utils import timezone
-
-from .. import queue_config
+from .. import clock, queue_config
 from ..database import atomic, connection
 from ..errors import JobTypeNotAllowed, QueueClosed, QueueFull
 from ..events import queue_event, record
@@ -183,7 +181,7 @@ def _drop(queue: str, count: int, *, patient: bool) -> int:
     # Late, because following a job may enqueue others, which leads here.
     from .following import follow
 
-    now = timezone.now()
+    now = clock.now()
     skip = connection().features.has_select_for_update_skip_locked and not patient
     oldest = list(
         Job.objects.filter(queue=queue, state=State.AVAILABLE)

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable
 from uuid import UUID
 
 from django.db.models.functions import Now
-from django.utils import timezone
 
-from .. import wakeup
+from .. import clock, wakeup
 from ..database import atomic
 from ..events import job_event, record
 from ..lifecycle import TERMINAL, WAITING, Event, State
@@ -65,7 +64,7 @@ def retry(jobs: JobQuerySet, *, cancelled: bool = False, most: int = MOST) -> li
         retry_dead(over, cancelled=cancelled)
         backing_off = [job for job in batch if job.state == State.RETRYABLE]
         _these(backing_off).transition(Event.TIMER, State.AVAILABLE, enqueued_at=Now())
-        now = timezone.now()
+        now = clock.now()
         record(
             job_event("job.enqueued", job, time=now, data={"retried": True}) for job in backing_off
         )

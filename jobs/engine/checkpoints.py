@@ -12,8 +12,8 @@ from uuid import UUID
 
 import orjson
 from django.db.models import QuerySet
-from django.utils import timezone
 
+from .. import clock
 from ..database import connection, is_postgresql, run
 from ..errors import CheckpointTooLarge, Conflict, InvalidTransition, JobNotFound, ReservationLost
 from ..lifecycle import TERMINAL, State
@@ -78,7 +78,7 @@ def save_checkpoint(
             max_size=LARGEST,
             actual_size=len(text),
         )
-    now = timezone.now()
+    now = clock.now()
     rows = run(
         _statement(worker_id is not None, attempt is not None),
         {

@@ -20,7 +20,7 @@ from typing import Any
 import orjson
 
 from ..conf import ojs_settings
-from ..database import is_postgresql, run
+from ..database import atomic, is_postgresql, run
 from ..envelope import ERRORS_SHOWN
 from ..models import Job, Queue
 from ..signals import jobs_claimed, send_on_commit
@@ -225,7 +225,7 @@ def ask(
         limited: some of the queues may cap their active jobs; False spares the look.
         project: whose jobs; empty means everybody's.
         versions: bounds of the versions it takes, by job type; any of a type not named.
-        gate: what else must be asked of the worker, instead of both; on PostgreSQL only.
+        gate: what else must be asked of the worker, instead of both.
     """
     if count < 1 or types == []:
         return None
@@ -251,9 +251,12 @@ def given(asked: Asked, rows: Sequence[Sequence[Any]]) -> list[ClaimedJob]:
     room, able, versions, is_limited = orjson.loads(left)
     if not room:
         return []
+    if is_limited:
+        # It will wait for locks: the worker is looked at again then.
+        return _tell(asked, limits.claim_within(_take, replace(asked, limited=False)))
     versions = versions or asked.versions
     within = replace(asked, count=room, able=able, versions=versions, limited=False, gate=OPEN)
-    return _tell(asked, limits.claim_within(_take, within) if is_limited else _take(within))
+    return _tell(asked, _take(within))
 
 
 def _take(asked: Asked) -> list[ClaimedJob]:
@@ -288,9 +291,15 @@ def _read(rows: Sequence[Sequence[Any]]) -> list[ClaimedJob]:
 
 
 def _claim_portable(asked: Asked) -> list[ClaimedJob]:
-    if asked.limited and Queue.objects.limited().filter(pk__in=asked.queues).exists():
-        return limits.claim_within(claim_portable.take, asked)
-    return claim_portable.take(asked)
+    # SQLite's one lock is got as the transaction begins: what was read before the wait for it, of
+    # the worker or of the queues, may not be so any more.
+    with atomic():
+        asked = asked.looked()
+        if asked.count < 1:
+            return []
+        if asked.limited and Queue.objects.limited().filter(pk__in=asked.queues).exists():
+            return limits.claim_within(claim_portable.take, asked)
+        return claim_portable.take(asked)
 
 
 def _tell(asked: Asked, claimed: list[ClaimedJob]) -> list[ClaimedJob]:

@@ -14,8 +14,8 @@ import orjson
 from django.db import models
 from django.db.models import Case, F, Value, When
 from django.db.models.functions import Cast, Coalesce, Now
-from django.utils import timezone
 
+from .. import clock
 from ..database import atomic, connection
 from ..envelope import ERROR_FIELDS, ERRORS_SHOWN
 from ..events import job_event, record
@@ -147,7 +147,7 @@ def _read(chosen: models.QuerySet[Job], ids: Sequence[UUID]) -> list[ClaimedJob]
 
 
 def _tell(claimed: Sequence[ClaimedJob], was_due: Mapping[UUID, int], worker_id: str) -> None:
-    now = timezone.now()
+    now = clock.now()
     due = [job._replace(attempt=was_due[job.id]) for job in claimed if job.id in was_due]
     record(
         [job_event("job.enqueued", job, time=now) for job in due]

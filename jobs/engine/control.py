@@ -10,9 +10,8 @@ from uuid import UUID
 
 from django.db.models import Q
 from django.db.models.functions import Now
-from django.utils import timezone
 
-from .. import wakeup
+from .. import clock, wakeup
 from ..database import atomic
 from ..errors import InvalidTransition, JobNotFound, NotFound
 from ..events import first_enqueued, job_event, queue_event, record
@@ -60,7 +59,7 @@ def cancel(job_id: UUID, *, cancelled_by: str = "", reason: str = "") -> Change:
         job.refresh_from_db()
         who = {"cancelled_by": cancelled_by, "reason": reason}
         data: dict[str, Any] = {name: value for name, value in who.items() if value}
-        record([job_event("job.cancelled", job, time=timezone.now(), worker_id=holder, data=data)])
+        record([job_event("job.cancelled", job, time=clock.now(), worker_id=holder, data=data)])
         if job.followed:
             follow([job_id])
     send_on_commit(jobs_cancelled, Job, job_ids=[job_id])
@@ -93,7 +92,7 @@ def activate(job_id: UUID) -> Change:
                 current_state=str(job.state),
             )
         job.refresh_from_db()
-        record([first_enqueued(job, time=timezone.now())])
+        record([first_enqueued(job, time=clock.now())])
         wakeup.notify([job.queue])
     return Change(job, previous)
 
@@ -117,7 +116,7 @@ def prioritize(job_id: UUID, priority: int) -> Change:
         if job.priority != priority:
             Job.objects.filter(pk=job_id).update(priority=priority)
             told = {"previous_priority": job.priority, "new_priority": priority}
-            record([job_event("priority.changed", job, time=timezone.now(), data=told)])
+            record([job_event("priority.changed", job, time=clock.now(), data=told)])
         job.refresh_from_db()
     return change
 
@@ -131,7 +130,7 @@ def retry(job_ids: Collection[UUID], *, cancelled: bool = False) -> int:
         cancelled: cancelled ones, too (OJS admin API §7.4). Not those of a workflow: it may never
             have come to them.
     """
-    now = timezone.now()
+    now = clock.now()
     wanted = Q(state=State.DISCARDED)
     if cancelled:
         wanted |= Q(state=State.CANCELLED, workflow__isnull=True)
@@ -226,7 +225,7 @@ def pause(
         if not Queue.objects.filter(pk=queue).exists():
             queue_policy.make([queue], queue_policy.default_policy())
         row = Queue.objects.select_for_update().get(pk=queue)
-        since = row.paused_at if row.is_paused else timezone.now()
+        since = row.paused_at if row.is_paused else clock.now()
         Queue.objects.filter(pk=queue).update(
             paused_at=since, paused_until=until, paused_by=paused_by, pause_reason=reason
         )
@@ -258,7 +257,7 @@ def cancel_jobs(
     """Cancel those of the jobs that have not finished; return their ids (OJS core §7.6)."""
     if not job_ids:
         return []
-    now = timezone.now()
+    now = clock.now()
     who = {"cancelled_by": cancelled_by, "reason": reason}
     data = {name: value for name, value in who.items() if value}
     with atomic():
@@ -292,7 +291,7 @@ def run_now(job_ids: Collection[UUID]) -> list[UUID]:
         for event, states in ((Event.TIMER, due), (Event.ACTIVATE, pending)):
             chosen = [job.pk for job in jobs if job.state in states]
             Job.objects.filter(pk__in=chosen).transition(event, State.AVAILABLE, enqueued_at=Now())
-        now = timezone.now()
+        now = clock.now()
         record(job_event("job.enqueued", job, time=now) for job in jobs)
         wakeup.notify({job.queue for job in jobs})
     return [job.pk for job in jobs]

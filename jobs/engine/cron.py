@@ -14,8 +14,8 @@ from typing import Any
 
 from django.db.models import F
 from django.db.models.functions import Now
-from django.utils import timezone
 
+from .. import clock
 from ..database import atomic, connection
 from ..errors import DuplicateJob, NotFound, OJSError, PermissionDenied
 from ..events import cron_event, record
@@ -71,7 +71,7 @@ def upsert_cron(new: NewCronJob) -> tuple[CronJob, bool]:
         PermissionDenied: another project has a cron job of this name.
     """
     read_schedule(new.expression, new.timezone)
-    now = timezone.now()
+    now = clock.now()
     new, asked = replace(new, enabled=new.enabled is not False), new.enabled
     wanted: dict[str, Any] = {
         "expression": new.expression,
@@ -128,7 +128,7 @@ def set_cron_enabled(name: str, *, enabled: bool) -> CronJob:
         row = _found(name)
         if row.enabled != enabled:
             row.enabled = enabled
-            changes = _timing(row, timezone.now())
+            changes = _timing(row, clock.now())
             CronJob.objects.filter(pk=name).update(enabled=enabled, **changes)
             row.refresh_from_db()
     return row
@@ -154,7 +154,7 @@ def run_cron_now(name: str) -> CronRun:
     """
     with atomic():
         row = _found(name)
-        return _decide(row, timezone.now(), manual=True)
+        return _decide(row, clock.now(), manual=True)
 
 
 def enqueue_due_schedules() -> int:
@@ -180,7 +180,7 @@ def _take(name: str) -> bool:
         row = due.select_for_update(skip_locked=skip).first()
         if row is None or row.next_run_at is None:
             return False
-        now = timezone.now()
+        now = clock.now()
         try:
             schedule = read_schedule(row.expression, row.timezone)
         except InvalidSchedule as problem:
@@ -212,7 +212,7 @@ def let_time_pass(by: timedelta) -> int:
             continue
         ahead = occurrence.at - row.next_run_at + by
         with atomic():
-            while occurrence is not None and occurrence.at - ahead <= timezone.now():
+            while occurrence is not None and occurrence.at - ahead <= clock.now():
                 _decide(row, occurrence.at)
                 row.anchored_at = occurrence.at
                 occurrence = schedule.after(occurrence.at)
@@ -269,7 +269,7 @@ def _enqueued(new: NewJob) -> NewJob:
 
 
 def _new_job(row: CronJob, at: datetime, *, held: bool) -> NewJob:
-    now = timezone.now()
+    now = clock.now()
     # Checked by the protocol that registered it, in whose words the type may be.
     job = new_job(row.template, now, type_pattern=CLASS_PATTERN)
     # The correlation key, and when (§6.3).
@@ -290,6 +290,7 @@ def _write_run(row: CronJob, at: datetime, decision: Decision, *, held: bool = F
         reason=decision.reason,
         unfinished=job is not None,
         held=held,
+        decided_at=clock.now(),
     )
 
 
@@ -300,7 +301,7 @@ def _triggered(row: CronJob, at: datetime, job: NewJob | None) -> None:
         "job_id": str(job.id),
         "run_count": row.run_count + 1,
         "scheduled_at": format_timestamp(at),
-        "actual_time": format_timestamp(timezone.now()),
+        "actual_time": format_timestamp(clock.now()),
     }
     record([cron_event("cron.triggered", row.pk, **about)])
 

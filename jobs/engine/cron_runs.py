@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from django.db.models.functions import Now
-from django.utils import timezone
 
-from .. import wakeup
+from .. import clock, wakeup
 from ..database import atomic, connection
 from ..events import first_enqueued, record
 from ..lifecycle import TERMINAL, Event, State
@@ -68,6 +67,6 @@ def _release(name: str) -> bool:
         moved = jobs.transition(Event.ACTIVATE, State.AVAILABLE, enqueued_at=Now())
         CronRun.objects.filter(pk=run.pk).update(held=False)
         if moved:
-            record([first_enqueued(first[0], time=timezone.now())])
+            record([first_enqueued(first[0], time=clock.now())])
             wakeup.notify([first[0].queue])
     return bool(moved)

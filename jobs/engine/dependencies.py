@@ -12,9 +12,8 @@ from uuid import UUID
 
 from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
-from django.utils import timezone
 
-from .. import wakeup
+from .. import clock, wakeup
 from ..database import atomic, connection
 from ..errors import InvalidRequest
 from ..events import first_enqueued, job_event, record
@@ -185,7 +184,7 @@ def _free(jobs: Sequence[Job]) -> None:
     Job.objects.filter(pk__in=[job.pk for job in jobs]).transition(
         Event.ACTIVATE, State.AVAILABLE, enqueued_at=Now()
     )
-    now = timezone.now()
+    now = clock.now()
     record(first_enqueued(job, time=now) for job in jobs)
     wakeup.notify({job.queue for job in jobs})
     send_on_commit(jobs_promoted, Job, count=len(jobs))
@@ -218,7 +217,7 @@ def cancel_waiting(ids: Iterable[UUID], reason: str) -> list[UUID]:
         .only("type", "queue", "attempt", "followed")
     )
     Job.objects.filter(pk__in=[job.pk for job in jobs]).transition(Event.CANCEL, State.CANCELLED)
-    now = timezone.now()
+    now = clock.now()
     record(job_event("job.cancelled", job, time=now, data={"reason": reason}) for job in jobs)
     if jobs:
         send_on_commit(jobs_cancelled, Job, job_ids=[job.pk for job in jobs])

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from django.utils import timezone
-
-from .. import maintenance
+from .. import clock, maintenance
 from ..batches import in_parts, kinds
 from ..conf import ojs_settings
 from ..database import atomic, on_commit
@@ -46,7 +44,7 @@ def _enqueue_unique(new: Sequence[NewJob]) -> Sequence[NewJob]:
         # Before anything gives way, or a duplicate is told of one that could not be made.
         maintenance.refuse_jobs()
     with atomic():
-        stamp(new, timezone.now())
+        stamp(new, clock.now())
         conflicts = Conflicts(new)
         _enqueue(conflicts.settle())
         conflicts.cancel_replaced()

@@ -8,9 +8,8 @@ from functools import cache
 from typing import Any
 
 import orjson
-from django.utils import timezone
 
-from .. import maintenance, wakeup
+from .. import clock, maintenance, wakeup
 from ..batches import Alike, kinds, told_of_all
 from ..conf import ojs_settings
 from ..database import atomic, is_postgresql, run
@@ -294,7 +293,7 @@ def _insert_portable(new: Sequence[NewJob], admitted: bool) -> int:
         maintenance.refuse_jobs()
         if bounds.guarded({job.queue for job in new}):
             return 0
-    now = timezone.now()
+    now = clock.now()
     stamp(new, now)
     rows = [_row(job) for job in new]
     with atomic():

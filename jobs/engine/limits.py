@@ -15,10 +15,10 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import orjson
 from django.db.models import Count, Q
-from django.utils import timezone
 
-from .. import rate_policy
+from .. import clock, rate_policy
 from ..database import atomic, connection, is_postgresql, run
 from ..events import partition_event, record
 from ..lifecycle import State
@@ -28,7 +28,7 @@ from ..querysets import JobQuerySet
 from ..rate_policy import Memory, Room
 from ..validation import NewJob
 from .claim_portable import claim_chosen, open_queues
-from .claimed import Asked, ClaimedJob
+from .claimed import Admission, Asked, ClaimedJob
 from .rationed import drop, keys_waiting, make_known, promote_due, reschedule
 
 KEYS = 200
@@ -80,8 +80,6 @@ def claim_within(take: Take, asked: Asked) -> list[ClaimedJob]:
         take: claims available jobs that have no limit of their own.
     """
     claimed: list[ClaimedJob] = []
-    suiting = Job.objects.all().suiting(asked.types, asked.able, asked.versions)
-    suiting = own(suiting, asked.project)
     with atomic():
         queues = open_queues(asked.queues)
         found = Queue.objects.limited().filter(pk__in=queues).order_by("pk")
@@ -89,7 +87,11 @@ def claim_within(take: Take, asked: Asked) -> list[ClaimedJob]:
         limited = {queue.pk: queue for queue in found.filter(capped).select_for_update()}
         keyed = {queue.pk: _open_keys(queue.pk) for queue in found if queue.has_limits}
         partitions = _locked({QUEUE_KEY + name for name in limited}.union(*keyed.values()))
-        now = _clock()
+        now, asked = _as_it_stands(asked)
+        if asked.count < 1:
+            return []
+        suiting = Job.objects.all().suiting(asked.types, asked.able, asked.versions)
+        suiting = own(suiting, asked.project)
         _measure(partitions, now)
         for queue in queues:
             room = _room(limited.get(queue), partitions, asked.count - len(claimed))
@@ -110,13 +112,19 @@ def claim_within(take: Take, asked: Asked) -> list[ClaimedJob]:
     return claimed
 
 
+AS_IT_STANDS = """
+    SELECT statement_timestamp(), room, able::text, versions::text FROM ({gate}
+    ) AS gate
+"""
+
+
 def _open_keys(queue: str) -> list[str]:
     """Keys that have available jobs in the queue and may have room for them."""
     promote_due(queue)
     waiting = keys_waiting(queue)
     if not waiting:
         return []
-    now = timezone.now()
+    now = clock.now()
     running = _running(waiting)
     found = []
     for row in RateLimit.objects.filter(pk__in=waiting).order_by("pk"):
@@ -138,13 +146,17 @@ def _locked(keys: set[str]) -> dict[str, Partition]:
     return {row.pk: Partition(row, {}, 0, Room(0)) for row in rows}
 
 
-def _clock() -> datetime:
-    """The one clock of all servers, the database's, read after the locks were got."""
+def _as_it_stands(asked: Asked) -> tuple[datetime, Asked]:
+    """The time, and what the worker may have: both read after the locks were got."""
     if not is_postgresql():
-        return timezone.now()
-    ((now,),) = run("SELECT statement_timestamp()", [])
-    moment: datetime = now
-    return moment
+        return clock.now(), asked.looked()
+    able = orjson.dumps(list(asked.able)).decode()
+    rows = run(
+        AS_IT_STANDS.format(gate=asked.gate.sql), {"worker_id": asked.worker_id, "able": able}
+    )
+    ((now, room, words, versions),) = rows
+    found = Admission(room, orjson.loads(words), orjson.loads(versions or "null") or asked.versions)
+    return now, asked.admitted(found)
 
 
 def _running(keys: Iterable[str]) -> Counter[str]:
@@ -261,7 +273,7 @@ def _act(
 
 def rooms(keys: Iterable[str]) -> dict[str, Room]:
     """How many jobs of each key may start now, and what stands in the way: to be shown."""
-    now = timezone.now()
+    now = clock.now()
     rows = {row.pk: row for row in RateLimit.objects.filter(pk__in=list(keys))}
     running = _running(key for key in rows if not key.startswith(QUEUE_KEY))
     return {
@@ -274,7 +286,7 @@ def rooms(keys: Iterable[str]) -> dict[str, Room]:
 
 def remaining(key: str, rate: dict[str, Any]) -> tuple[int, datetime]:
     """How many jobs of the key may still start, and when surely one may (§10.4)."""
-    now = timezone.now()
+    now = clock.now()
     row = RateLimit.objects.filter(pk=key).first()
     memory = Memory(row.starts if row else [], None)
     found = rate_policy.room({"rate": rate}, memory, 0, now, None)
@@ -286,6 +298,6 @@ def hold(key: str, until: datetime, reason: str) -> None:
     with atomic():
         later = Q(held_until__isnull=True) | Q(held_until__lt=until)
         held = RateLimit.objects.filter(later, pk=key)
-        if held.update(held_until=until, closed_until=until, updated_at=timezone.now()):
+        if held.update(held_until=until, closed_until=until, updated_at=clock.now()):
             told = {"until": until.isoformat(), "reason": reason[:255]}
             record([partition_event("rate_limit.dynamic_adjusted", key, **told)])

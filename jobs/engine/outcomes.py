@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from .. import clock
 from ..errors import Conflict, InvalidTransition, JobNotFound, OJSError, ReservationLost
 from ..lifecycle import State
 from ..models import Job, RefusedFinish
@@ -78,7 +79,7 @@ def explain(
     jobs = Job.objects.only("state", "attempt", "reserved_by").in_bulk(
         [items[index].job_id for index in refused]
     )
-    records = []
+    records, now = [], clock.now()
     for index in refused:
         item, job = items[index], jobs.get(items[index].job_id)
         if job is None:
@@ -93,6 +94,7 @@ def explain(
                 attempt=item.attempt,
                 held_by=job.reserved_by,
                 state=job.state,
+                refused_at=now,
             )
         )
     RefusedFinish.objects.bulk_create(records)

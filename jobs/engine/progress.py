@@ -13,8 +13,8 @@ from uuid import UUID
 from django.db import models
 from django.db.models import F
 from django.db.models.functions import Now
-from django.utils import timezone
 
+from .. import clock
 from ..database import atomic
 from ..errors import JobNotFound
 from ..events import job_event, record
@@ -79,7 +79,7 @@ def note_progress(
     message: str = "",
 ) -> None:
     """Note how far a job is; its row must be locked, so that reports about it take turns."""
-    now = timezone.now()
+    now = clock.now()
     before = ProgressReport.objects.filter(pk=job.pk, attempt=job.attempt).first()
     if value is not None:
         value = min(1.0, max(0.0, value, (before and before.value) or 0.0))

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from django.utils import timezone
-
-from .. import queue_config
+from .. import clock, queue_config
 from ..database import atomic
 from ..events import queue_event, record
 from ..models import Queue, QueuePolicy, RateLimit
@@ -32,7 +30,7 @@ def change_default(changes: dict[str, Any]) -> dict[str, Any]:
         QueuePolicy.objects.get_or_create(pk=DEFAULT)
         row = QueuePolicy.objects.select_for_update().get(pk=DEFAULT)
         row.config = queue_config.merged(row.config, changes)
-        QueuePolicy.objects.filter(pk=DEFAULT).update(config=row.config, updated_at=timezone.now())
+        QueuePolicy.objects.filter(pk=DEFAULT).update(config=row.config, updated_at=clock.now())
         record([queue_event("queue.config_updated", DEFAULT, changed=sorted(changes))])
     config: dict[str, Any] = row.config
     return config
@@ -68,6 +66,6 @@ def remember_rate(queue: str, policy: dict[str, Any] | None, *, is_new: bool = F
         if not is_new:
             RateLimit.objects.filter(pk=key).delete()
         return
-    now = timezone.now()
+    now = clock.now()
     RateLimit.objects.bulk_create([RateLimit(key=key, updated_at=now)], ignore_conflicts=True)
     RateLimit.objects.filter(pk=key).update(policy=policy, closed_until=None, updated_at=now)

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from django.db.models import Q
-from django.utils import timezone
 
-from .. import queue_config, wakeup
+from .. import clock, queue_config, wakeup
 from ..database import atomic
 from ..errors import Conflict, NotFound
 from ..events import queue_event, record
@@ -45,7 +44,7 @@ def configure(name: str, changes: dict[str, Any], *, create: bool = True) -> Que
             has_limits=queue.has_limits or "rate_limit" in config,
             is_guarded=queue.is_draining or queue_config.says_something_about_new_jobs(config),
             is_pressed=queue.is_pressed and "max_depth" in config,
-            updated_at=timezone.now(),
+            updated_at=clock.now(),
         )
         queue_policy.remember_rate(name, config.get("rate_limit"))
         record([queue_event("queue.config_updated", name, changed=sorted(changes))])
@@ -156,7 +155,7 @@ def _discard(name: str) -> int:
     message = f"Its queue '{name}' was deleted."
 
     def discard(batch: list[Job]) -> int:
-        now = timezone.now()
+        now = clock.now()
         record(discard_waiting(batch, code="queue_deleted", message=message, now=now))
         follow([job.pk for job in batch if job.followed])
         return len(batch)

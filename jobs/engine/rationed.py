@@ -7,9 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from django.db.models.functions import Now
-from django.utils import timezone
 
-from .. import rate_policy
+from .. import clock, rate_policy
 from ..database import atomic, connection, run
 from ..errors import InvalidRequest
 from ..events import job_event, partition_event, record
@@ -75,7 +74,7 @@ def make_known(policies: Mapping[str, Mapping[str, Any]]) -> None:
             list(rows.values_list("pk", flat=True))
         # Another policy may open what the old one had closed.
         RateLimit.objects.bulk_create(
-            [RateLimit(key=key, policy=wanted[key], updated_at=timezone.now()) for key in changed],
+            [RateLimit(key=key, policy=wanted[key], updated_at=clock.now()) for key in changed],
             update_conflicts=True,
             unique_fields=["key"],
             update_fields=["policy", "closed_until", "updated_at"],
@@ -94,7 +93,7 @@ def promote_due(queue: str) -> None:
     )
     if due:
         _batch(due).transition(Event.TIMER, State.AVAILABLE, enqueued_at=Now())
-        now = timezone.now()
+        now = clock.now()
         record(job_event("job.enqueued", job, time=now) for job in due)
 
 
@@ -133,5 +132,5 @@ def reschedule(queue: str, key: str, until: datetime) -> list[Any]:
     jobs = _oldest(queue, key)
     _batch(jobs).transition(Event.DEFER, State.SCHEDULED, scheduled_at=until)
     told = {"scheduled_at": until.isoformat()}
-    now = timezone.now()
+    now = clock.now()
     return [job_event("job.scheduled", job, time=now, data=told) for job in jobs]

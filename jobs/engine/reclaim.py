@@ -15,11 +15,10 @@ from uuid import UUID
 import orjson
 from django.db.models import F
 from django.db.models.functions import Now
-from django.utils import timezone
 
-from .. import wakeup
+from .. import clock, wakeup
 from ..conf import ojs_settings
-from ..database import atomic, connection, is_postgresql
+from ..database import atomic, compiled, connection, is_postgresql
 from ..envelope import timeout_details
 from ..events import job_event, record
 from ..lifecycle import Event, State
@@ -160,7 +159,7 @@ def reclaim(jobs: JobQuerySet, cause: Cause, details: Details | None = None) -> 
 def _take_back_postgresql(
     lost: JobQuerySet, cause: Cause, details: Details
 ) -> tuple[int, list[UUID]]:
-    select, parameters = lost.values(*COLUMNS)[:BATCH_SIZE].query.sql_with_params()
+    select, parameters = compiled(lost.values(*COLUMNS)[:BATCH_SIZE])
     known = orjson.dumps(details).decode()
     stalled = cause == VISIBILITY_TIMEOUT
     parameters = (*parameters, stalled, known, cause.type, cause.type, cause.message)
@@ -181,7 +180,7 @@ def _take_back_postgresql(
 def _take_back_portable(
     lost: JobQuerySet, cause: Cause, details: Details
 ) -> tuple[int, list[UUID]]:
-    now = timezone.now()
+    now = clock.now()
     jobs = list(lost.only(*COLUMNS, "state", "attributes")[:BATCH_SIZE])
     known = {job.pk: _details(job, cause, details, now) for job in jobs}
     JobError.objects.bulk_create(

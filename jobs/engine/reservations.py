@@ -11,8 +11,8 @@ from django.db import models
 from django.db.models import F, Max, Value
 from django.db.models.functions import Coalesce, Now
 from django.db.models.lookups import LessThan
-from django.utils import timezone
 
+from .. import clock
 from ..conf import ojs_settings
 from ..database import atomic, connection
 from ..events import job_event, record
@@ -73,7 +73,7 @@ def tell_of_heartbeat(job_ids: Collection[UUID]) -> None:
     """Record that a sign of life extended these jobs, where that is wanted (OJS events §4.1)."""
     if not ojs_settings.RECORD_HEARTBEATS:
         return
-    now = timezone.now()
+    now = clock.now()
     columns = ("type", "queue", "attempt", "reserved_by", "reserved_until")
     record(
         job_event(

@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 
 from .. import queue_config
 from ..conf import ojs_settings
-from ..database import atomic
+from ..database import alias, atomic
 from ..lifecycle import State
 from ..models import (
     BulkRequest,
@@ -112,7 +112,7 @@ def erase(ids: list[UUID]) -> None:
     ProgressReport.objects.filter(job__in=ids).delete()
     Checkpoint.objects.filter(pk__in=ids).delete()
     Dependency.objects.filter(Q(predecessor__in=ids) | Q(waiter__in=ids)).delete()
-    Job.objects.filter(pk__in=ids)._raw_delete(using=Job.objects.db)
+    Job.objects.filter(pk__in=ids)._raw_delete(using=alias())
 
 
 def prune_results() -> int:

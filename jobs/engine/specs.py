@@ -8,8 +8,8 @@ from datetime import datetime
 from uuid import UUID
 
 from django.db import models
-from django.utils import timezone
 
+from .. import clock
 from ..models import Job, JobLog, JobSpec
 
 MOST_LINES = 1_000
@@ -22,7 +22,7 @@ def register_specs(checksums: Mapping[str, str]) -> int:
     changed = {
         name: checksum for name, checksum in checksums.items() if known.get(name) != checksum
     }
-    now = timezone.now()
+    now = clock.now()
     JobSpec.objects.bulk_create(
         [
             JobSpec(type=name, checksum=checksum, registered_at=now)
@@ -72,7 +72,7 @@ def write_lines(worker_id: str, lines: Sequence[Line]) -> int:
     for job_id, count in written.annotate(models.Count("pk")):
         room[job_id] -= count
     kept = []
-    now = timezone.now()
+    now = clock.now()
     for line in lines:
         if room.get(line.job_id, 0) <= 0:
             continue

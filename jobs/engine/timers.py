@@ -8,9 +8,8 @@ from typing import Any
 
 from django.db.models import F
 from django.db.models.functions import Now
-from django.utils import timezone
 
-from .. import wakeup
+from .. import clock, wakeup
 from ..conf import ojs_settings
 from ..database import atomic, connection, is_postgresql, run
 from ..envelope import milliseconds, timeout_details
@@ -86,7 +85,7 @@ def _promote_postgresql() -> int:
 
 
 def _promote_portable() -> int:
-    now = timezone.now()
+    now = clock.now()
     with atomic():
         if Maintenance.objects.on().exists():
             return 0
@@ -145,7 +144,7 @@ def _overrun(job: Any) -> Failure:
 def discard_expired() -> int:
     """Discard one batch of jobs whose `expires_at` or `enqueue_ttl` passed before a worker took
     them (OJS core §5.2, timeouts §5.3)."""
-    now = timezone.now()
+    now = clock.now()
     with atomic():
         stale = locked(
             Job.objects.filter(state__in=sorted(WAITING), expires_at__lte=Now()).order_by(
@@ -208,7 +207,7 @@ def discard_overdrawn() -> int:
     Whatever attempts are left, and whoever holds them (OJS timeouts §5.2): a worker's ACK is
     refused from then on.
     """
-    now = timezone.now()
+    now = clock.now()
     with atomic():
         late = locked(
             Job.objects.overdrawn().order_by("deadline"),

@@ -15,8 +15,8 @@ from uuid import UUID
 
 from django.db import IntegrityError
 from django.db.models import QuerySet
-from django.utils import timezone
 
+from .. import clock
 from ..database import atomic
 from ..errors import Conflict, DuplicateJob, OJSError, WorkflowNotFound
 from ..events import record, workflow_event
@@ -41,7 +41,7 @@ def create_workflow(plan: Plan, *, project: str = "") -> Workflow:
     Raises:
         DuplicateJob: a workflow with this id exists.
     """
-    now = timezone.now()
+    now = clock.now()
     try:
         with atomic():
             nursery = Nursery(now)
@@ -64,7 +64,7 @@ def mark_started(workflow_ids: Collection[UUID]) -> None:
     )
     if not fresh:
         return
-    now = timezone.now()
+    now = clock.now()
     with atomic():
         ids = {item.pk for item in fresh} | {item.root_id for item in fresh}
         waiting = Workflow.objects.filter(pk__in=ids, started_at__isnull=True)
@@ -192,7 +192,7 @@ def _advance_chain(workflow: Workflow) -> bool:
 
 
 def _begin_step(workflow: Workflow, index: int) -> None:
-    now = timezone.now()
+    now = clock.now()
     node = node_of(workflow.steps[index], now)
     copies = len(node.nodes) if isinstance(node, Plan) else 1
     nursery = Nursery(now)
@@ -220,7 +220,7 @@ def _advance_batch(workflow: Workflow) -> bool:
 
 
 def _fire(workflow: Workflow, names: Sequence[str]) -> dict[str, str]:
-    now = timezone.now()
+    now = clock.now()
     jobs = {name: new_job(workflow.callbacks[name], now) for name in names}
     if jobs:
         results = results_of_workflow(workflow, copies=len(jobs))
@@ -241,7 +241,7 @@ def _fire(workflow: Workflow, names: Sequence[str]) -> dict[str, str]:
 def _finish(
     workflow: Workflow, *, failed: bool, errors: Sequence[Any] = (), **details: Any
 ) -> bool:
-    now = timezone.now()
+    now = clock.now()
     state = WorkflowState.FAILED if failed else WorkflowState.COMPLETED
     problem = _problem(workflow, errors, details) if failed else None
     Workflow.objects.filter(pk=workflow.pk, finished_at__isnull=True).update(
@@ -307,7 +307,7 @@ def cancel_workflow(workflow_id: UUID) -> Workflow:
 
 def _end_cancelled(workflow_id: UUID) -> tuple[Workflow, list[UUID]]:
     """End the workflow and all inside it; return it, and the ids of them all."""
-    now = timezone.now()
+    now = clock.now()
     with atomic():
         target = Workflow.objects.filter(pk=workflow_id).first()
         if target is None:

@@ -1,1 +1,1 @@
-"""What every HTTP endpoint shares, whatever its protocol: which hosts and origins are served."""
+"""What every HTTP endpoint shares, whatever its protocol: hosts, origins, and who may wait."""

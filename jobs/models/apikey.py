@@ -11,6 +11,8 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from .. import clock
+
 
 class Scope(models.TextChoices):
     """What an API key may do."""
@@ -163,11 +165,11 @@ class ApiKey(models.Model):
 
     @property
     def is_expired(self) -> bool:
-        return self.expires_at is not None and self.expires_at <= timezone.now()
+        return self.expires_at is not None and self.expires_at <= clock.now()
 
     @property
     def is_expiring(self) -> bool:
-        soon = timezone.now() + EXPIRES_SOON
+        soon = clock.now() + EXPIRES_SOON
         return self.is_usable and self.expires_at is not None and self.expires_at <= soon
 
     def allows(self, scope: str) -> bool:

@@ -8,6 +8,8 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from .. import clock
+
 
 class QueueQuerySet(models.QuerySet["Queue"]):
     def paused(self) -> QueueQuerySet:
@@ -78,7 +80,7 @@ class Queue(models.Model):
     @property
     def is_paused(self) -> bool:
         return self.paused_at is not None and (
-            self.paused_until is None or self.paused_until > timezone.now()
+            self.paused_until is None or self.paused_until > clock.now()
         )
 
 

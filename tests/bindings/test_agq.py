@@ -27,7 +27,7 @@ from jobs.validation import new_job
 from tests import processes
 from tests.conftest import url_of_test_database
 from tests.factories import ago
-from tests.processes import eventually
+from tests.processes import PATIENCE, eventually
 from workers import reaper
 from workers.lifecycle import WorkerState
 from workers.models import Worker
@@ -80,7 +80,7 @@ class Client:
     def __init__(self, port: int, **options) -> None:
         # What is refused is refused: no second try.
         options = {"retry": Retry(NoBackoff(), 0)} | options
-        options = {"decode_responses": True, "socket_timeout": processes.PATIENCE} | options
+        options = {"decode_responses": True, "socket_timeout": PATIENCE} | options
         self.redis = redis.Redis(port=port, single_connection_client=True, **options)
 
     def __call__(self, *words):
@@ -143,7 +143,7 @@ def push(queue="ready", **document) -> Job:
 
 def raw(port: int, data: bytes) -> bytes:
     """What the server answers to bytes, until it has nothing more to say or hangs up."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
         answer = b""
@@ -352,7 +352,7 @@ def test_a_waiting_pull_gets_a_job_that_is_enqueued_elsewhere(worker):
     waiting.start()
     # Until it waits, as far as can be seen: it has said which queues it pulls from.
     job = push()
-    waiting.join(processes.PATIENCE)
+    waiting.join(PATIENCE)
     assert found and found[0]["job_id"] == str(job.pk)
 
 
@@ -407,7 +407,7 @@ def test_a_worker_proves_what_it_can_do(connect, worker):
     job = worker.pull(timeout=20)
     assert job["inputs"] == [json.loads(challenge)]
     worker.update(job["job_id"], status="completed", result={"output": "jq-1.7"})
-    asking.join(processes.PATIENCE)
+    asking.join(PATIENCE)
     assert answers == ['OK output="jq-1.7"']
     assert "No active worker" in asked.refused("WORKER.VERIFY", "agx-ocr", challenge)
 
@@ -956,7 +956,7 @@ def test_pipelined_commands_are_answered_in_order(served):
 
 
 def test_a_command_may_arrive_byte_by_byte(served):
-    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=PATIENCE) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in b"*2\r\n$4\r\nECHO\r\n$5\r\na\r\nbc\r\n":
             connection.sendall(bytes([byte]))
@@ -1038,7 +1038,9 @@ def test_a_thousand_idle_connections_cost_little(served):
 
     server = psutil.Process(served.process.pid)
     before = server.memory_info().rss
-    idle = [socket.create_connection(("127.0.0.1", served.port), timeout=10) for _ in range(1000)]
+    idle = [
+        socket.create_connection(("127.0.0.1", served.port), timeout=PATIENCE) for _ in range(1000)
+    ]
     try:
         for connection in idle:
             connection.sendall(b"PING\r\n")
@@ -1074,7 +1076,9 @@ def test_a_client_that_never_reads_holds_up_itself_alone(served, worker):
 def test_redis_cli_can_be_used(served, worker):
     def cli(*words: str) -> str:
         command = ["redis-cli", "-p", str(served.port), *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE
+        ).stdout.strip()
 
     assert cli("PING") == "PONG"
     assert cli("KEYS", "worker:*:alive") == "worker:worker-001:alive"

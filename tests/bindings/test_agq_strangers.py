@@ -72,16 +72,20 @@ def test_lines_of_http_are_known(line):
 
 def test_who_does_not_authenticate_in_time_is_asked_to_leave(tmp_path):
     _, key = make_key("w", scopes=["work"])
-    with listening(tmp_path, "runagq", AGQ_AUTH_TIMEOUT=1) as server:
-        silent, busy, known = (connected(server.port) for _ in range(3))
+    with listening(tmp_path, "runagq", AGQ_AUTH_TIMEOUT=3) as server:
+        known = connected(server.port)
         known.sendall(b"AUTH %b\r\n" % key.encode())
         assert known.recv(100) == b"+OK\r\n"
+        busy = connected(server.port)
         busy.sendall(b"PING\r\n")
+        silent = connected(server.port)
 
         assert everything(silent) == NOAUTH
         assert everything(busy) == NOAUTH * 2
         known.sendall(b"PING\r\n")
         assert known.recv(100) == b"+PONG\r\n"
+        known.sendall(b"RESET\r\n")
+        assert everything(known) == b"+RESET\r\n" + NOAUTH, "a stranger again"
         for connection in (silent, busy, known):
             connection.close()
 

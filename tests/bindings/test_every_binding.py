@@ -291,3 +291,15 @@ def test_the_job_of_a_silent_worker_goes_to_another_and_stays_there(hire, silent
     assert [(error.attempt, error.type) for error in done.errors.all()] == [(1, "worker_death")]
     late = RefusedFinish.objects.filter(worker_id=first.id).order_by("id")
     assert [record.operation for record in late] == ["ack", "fail"]
+
+
+@pytest.mark.parametrize("protocol", ["ojs", "flare"])
+def test_a_worker_that_was_taken_for_dead_is_alive_by_asking_for_work(hire, protocol):
+    worker = hire(protocol, "w")
+    is_silenced(worker)
+    reaper.sweep()
+    job_id = enqueue()
+
+    assert worker.claim().id == job_id
+
+    assert Worker.objects.get(pk=worker.id).state == "running"

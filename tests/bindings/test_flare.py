@@ -49,7 +49,7 @@ def stored(job_id):
 
 
 def about(moment, seconds):
-    return abs(moment - timezone.now() - timedelta(seconds=seconds)) < timedelta(seconds=5)
+    return abs(moment - timezone.now() - timedelta(seconds=seconds)) < timedelta(seconds=10)
 
 
 # The switch
@@ -134,6 +134,7 @@ BAD_REGISTRATIONS = {
     "queues a text": {"queues": "default"},
     "an empty queue name": {"queues": [""]},
     "a queue that is no text": {"queues": [1]},
+    "what is no queue's name": {"queues": ["default", "Not one"]},
     "no job_types": {"job_types": None},
     "job_types a text": {"job_types": "email.send"},
     "hostname a number": {"hostname": 1},
@@ -392,6 +393,7 @@ def test_a_capacity_outside_1_to_50_is_refused(flare, capacity):
         {"queues": None},
         {"queues": []},
         {"queues": ["default", ""]},
+        {"queues": ["Not one"]},
         {"job_types": "email.send"},
         {"job_types": [1]},
     ],

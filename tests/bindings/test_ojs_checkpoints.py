@@ -6,11 +6,11 @@ from typing import Any
 
 import orjson
 import pytest
-from django.db import connection
 
 from jobs import engine
 from jobs.lifecycle import TERMINAL, State
 from jobs.models import Checkpoint, Job
+from tests.database import connection
 from tests.factories import JobFactory, ago
 from tests.ojs_client import MEDIA_TYPE, V1, refusal
 

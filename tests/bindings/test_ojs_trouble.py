@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from django.db import DatabaseError, InterfaceError, OperationalError, connection
+from django.db import DatabaseError, InterfaceError, OperationalError
 
 from jobs.models import Job, RefusedFinish
+from tests.database import connection
 from tests.factories import JobFactory
 from tests.ojs_client import refusal
 

@@ -369,6 +369,9 @@ def test_no_more_are_given_at_once_than_the_site_allows(api, settings):
         ("queues", [""]),
         ("queues", "default"),
         ("queues", [7]),
+        ("queues[1]", ["default", "Not a queue"]),
+        ("queues[0]", ["q" * 256]),
+        ("queues[1].name", ["default", {"name": "_low", "weight": 1}]),
         ("count", 0),
         ("count", -1),
         ("count", "2"),
@@ -383,7 +386,8 @@ def test_no_more_are_given_at_once_than_the_site_allows(api, settings):
 def test_a_fetch_with_a_field_of_the_wrong_form_takes_nothing(api, name, value):
     JobFactory()
 
-    reply = api.send("workers/fetch", {"queues": ["default"]} | {name: value})
+    member = name.partition("[")[0]
+    reply = api.send("workers/fetch", {"queues": ["default"]} | {member: value})
 
     assert reply.status_code == 400
     assert refusal(reply)["details"]["field"].startswith(name)
@@ -401,11 +405,48 @@ def test_a_fetch_may_name_types_and_a_visibility_timeout(api):
     assert job.reserved_for == timedelta(seconds=30)
 
 
-@pytest.mark.timeout(20)
 def test_more_waiting_fetches_than_there_are_places_for_are_answered_at_once(api, settings):
-    settings.OJS |= {"MAX_WAITING": 0}
+    settings.OJS |= {"MAX_WAITING": 0, "MAX_WAIT": 3600}
 
-    assert api.fetch(wait_ms=30_000) == []
+    assert api.fetch(wait_ms=3_600_000) == []
+
+
+@pytest.mark.parametrize("path", ["register", "heartbeat"])
+def test_what_is_no_queues_name_is_refused_with_its_place(api, path):
+    reply = api.send(f"workers/{path}", REGISTRATION | {"queues": ["default", "Not a queue"]})
+
+    assert reply.status_code == 400
+    assert refusal(reply)["details"]["field"] == "queues[1]"
+    assert not Worker.objects.exists()
+
+
+@pytest.mark.parametrize("ids", [{}, {"active_job_ids": []}], ids=["alone", "beside the ids"])
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [("3", "active_jobs"), ({}, "active_jobs"), (-1, "active_jobs"), ([7], "active_jobs[0]")],
+)
+def test_active_jobs_is_a_number_or_a_list_of_ids(api, value, place, ids):
+    reply = api.send("workers/heartbeat", {"worker_id": "w", "active_jobs": value} | ids)
+
+    assert reply.status_code == 400
+    assert refusal(reply)["details"]["field"] == place
+    assert not Worker.objects.exists()
+
+
+@pytest.mark.parametrize("method", ["get", "head", "post", "put", "patch"])
+@pytest.mark.parametrize("path", ["unknown", "w/1", "fetch/", "register/more"])
+def test_what_is_not_there_below_workers_is_not_found(api, method, path):
+    reply = getattr(api, method)(f"{V1}/workers/{path}")
+
+    assert reply.status_code == 404
+    if method != "head":
+        assert refusal(reply)["details"]["resource_type"] == "path"
+
+
+def test_what_is_there_below_workers_says_how_it_is_asked(api):
+    reply = api.get(f"{V1}/workers/fetch")
+
+    assert (reply.status_code, reply.headers["Allow"]) == (405, "POST")
 
 
 # Health (OJS HTTP §8.1): without a reaper, jobs of dead workers wait

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from django.db import connection
 
 from jobs import engine
 from jobs.models import Job, Workflow
+from tests.database import connection
 from tests.ojs_client import refusal
 
 pytestmark = pytest.mark.django_db

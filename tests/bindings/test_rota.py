@@ -14,12 +14,13 @@ import jsonschema
 import pytest
 import websockets
 from django.core.management import call_command
+from django.db import connection
 
 import jobs
 from jobs import endpoints, engine
 from jobs.api.authentication import make_key
 from jobs.errors import InvalidRequest
-from jobs.models import Job, JobLog, OperatorAction
+from jobs.models import Event, Job, JobLog, OperatorAction
 from tests import processes
 from tests.conftest import url_of_test_database
 from tests.factories import ago
@@ -30,7 +31,7 @@ from workers.lifecycle import WorkerState
 from workers.models import Worker
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
-PATIENCE = 30
+PATIENCE = processes.PATIENCE
 SPECS = {"email.send": "v1", "image.resize": "v7"}
 
 
@@ -71,13 +72,17 @@ class Rota:
     def send(self, text):
         self._wait(self.socket.send(text))
 
+    def read(self):
+        """The next message."""
+        message = json.loads(self._wait(self.socket.recv()))
+        VALIDATORS["from_server"].validate(message)
+        return message
+
     def hear(self, kind):
         """The next message of this kind; others in between are read over."""
-        while True:
-            message = json.loads(self._wait(self.socket.recv()))
-            VALIDATORS["from_server"].validate(message)
-            if message["type"] == kind:
-                return message
+        while (message := self.read())["type"] != kind:
+            pass
+        return message
 
     def register(self, worker_id="rota-1", *, specs=SPECS, wanted=0, status=None, **more):
         said = {"worker_id": worker_id, "hostname": "box", "os": "Linux", "queues": ["default"]}
@@ -125,9 +130,10 @@ def start(django_db_setup, tmp_path_factory):
     folder = tmp_path_factory.mktemp("rota")
 
     @contextlib.contextmanager
-    def begin(**options):
+    def begin(database_url="", **options):
         port = processes.free_port()
-        environment = processes.environment(url_of_test_database(), ROTA_PORT=port, **options)
+        database_url = database_url or url_of_test_database()
+        environment = processes.environment(database_url, ROTA_PORT=port, **options)
         with processes.manage(folder, environment, "runrota", name=f"runrota-{port}") as process:
             process.wait_for("Rota workers are served at")
             process.port, process.environment = port, environment
@@ -185,6 +191,42 @@ def test_work_is_pushed_as_soon_as_it_exists_and_never_more_than_wanted(connect)
 
     assert sorted(answer["jobs_extended"]) == sorted(given)
     assert sorted(map(state_of, waiting)) == ["active", "active", "available"]
+
+
+def test_who_wants_more_and_more_keeps_what_was_claimed_meanwhile(connect):
+    worker = connect()
+    worker.register(wanted=10)
+
+    for number in range(1, 51):
+        jobs.enqueue("email.send", [number])
+        for more in range(1, 4):
+            worker.say(wanted=10 + 3 * number + more, received=number - 1)
+        worker.hear("assignment")
+
+    assert Event.objects.filter(type="job.started").count() == 50
+
+
+def test_what_is_claimed_for_a_worker_that_wants_none_any_more_is_given_back(connect):
+    worker = connect()
+    worker.register(wanted=50)
+    given = set()
+
+    for number in range(50):
+        jobs.enqueue("email.send", [number])
+    worker.say(wanted=0)
+    while (message := worker.read())["type"] == "assignment":
+        given.add(message["job"]["id"])
+
+    def in_its_hands():
+        return {str(pk) for pk in Job.objects.active().values_list("pk", flat=True)}
+
+    def settled():
+        worker.say(status={"state": "running"})
+        while (message := worker.read())["type"] == "assignment":
+            given.add(message["job"]["id"])
+        return in_its_hands() == given == set(message["jobs_extended"])
+
+    eventually(settled)
 
 
 def test_assignments_still_under_way_count_as_wanted(connect):
@@ -289,6 +331,35 @@ def test_logs_and_alerts_are_kept_with_the_job_they_are_about(connect):
     assert Worker.objects.get(pk="rota-1").stats == {"cpu": 0.5}
 
 
+def test_a_worker_may_call_for_attention_to_itself(connect):
+    worker = connect()
+    worker.register()
+
+    alerts = [{"message": "the disk is full", "level": "error"}, {"job_id": None, "message": "hot"}]
+    worker.say(status={"alerts": alerts})
+    worker.hear("heartbeat")
+    worker.say(status={"alerts": [{"message": "again"}] * 200})
+    worker.hear("heartbeat")
+
+    raised = Event.objects.filter(type="worker.alert", subject="rota-1").order_by("id")
+    assert [event.data for event in raised[:2]] == [
+        {"message": "the disk is full", "level": "error"},
+        {"message": "hot"},
+    ]
+    assert raised.count() == 100
+
+
+def test_what_a_worker_does_not_measure_this_time_is_as_it_was(connect):
+    worker = connect()
+    worker.register()
+
+    for status in ({"cpu": 0.25, "ram": 0.75}, {"cpu": 0.5}, {"state": "running"}):
+        worker.say(status=status)
+        worker.hear("heartbeat")
+
+    assert Worker.objects.get(pk="rota-1").stats == {"cpu": 0.5, "ram": 0.75}
+
+
 def test_a_job_of_another_worker_cannot_be_reported(connect):
     job = jobs.enqueue("email.send", [1])
     holder, other = connect(), connect()
@@ -374,7 +445,7 @@ def test_the_job_of_a_worker_that_was_killed_is_recovered_after_the_silence(
     start, hire, tmp_path, transactional_db
 ):
     job = jobs.enqueue("demo.sleep", [600])
-    with start(ROTA_HEARTBEAT_TIMEOUT=3, REAPER_INTERVAL=0.2) as served:
+    with start(ROTA_HEARTBEAT_TIMEOUT=10, REAPER_INTERVAL=0.2) as served:
         doomed = hire(served, "doomed")
         doomed.wait_for("running")
         Job.objects.filter(pk=job.id).update(args=[0])
@@ -388,7 +459,7 @@ def test_the_job_of_a_worker_that_was_killed_is_recovered_after_the_silence(
     assert (done.attempt, done.finished_by) == (2, f"sleeper-{heir.process.pid}")
     assert [error.type for error in done.errors.all()] == ["worker_death"]
     dead = Worker.objects.get(pk=f"sleeper-{doomed.process.pid}")
-    assert dead.died_at - dead.last_heartbeat_at >= timedelta(seconds=3)
+    assert dead.died_at - dead.last_heartbeat_at >= timedelta(seconds=10)
 
 
 def test_a_worker_that_connects_again_goes_on_with_its_job(connect):
@@ -437,8 +508,13 @@ def test_what_was_on_its_way_when_the_connection_broke_is_given_back(connect):
         ('{"type": "heartbeat", "status": {"cpu": 7}}', "status.cpu"),
         ('{"type": "heartbeat", "status": {"jobs": [{"job_id": 3}]}}', "status.jobs[0].job_id"),
         ('{"type": "heartbeat", "results": [{"job_id": "x"}]}', "results[0].job_id"),
+        (
+            '{"type": "heartbeat", "registration":'
+            ' {"worker_id": "rota-1", "hostname": "h", "queues": ["default", "Not one"]}}',
+            "registration.queues[1]",
+        ),
     ],
-    ids=["array", "broken", "type", "wanted", "cpu", "job", "result"],
+    ids=["array", "broken", "type", "wanted", "cpu", "job", "result", "queue"],
 )
 def test_a_wrong_message_is_refused_where_it_is_wrong_and_the_worker_goes_on(connect, text, field):
     worker = connect()
@@ -569,3 +645,26 @@ def test_what_the_server_says_follows_the_schema(connect):
 
     assert (done["state"], refused["error"]["code"]) == ("retryable", "not_found")
     assert not follows("from_server", error | {"error": {}})
+
+
+@pytest.mark.postgres
+def test_a_handshake_while_the_database_is_away_is_answered_503(
+    start, connecting, transactional_db, tmp_path
+):
+    _, key = make_key("w", scopes=["work"])
+    with processes.own_database(url_of_test_database(), tmp_path) as url:
+        name = url.rpartition("/")[2]
+        with start(url) as served, connection._nodb_cursor() as cursor:
+            cursor.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name]
+            )
+            with pytest.raises(websockets.InvalidStatus) as away:
+                connecting(served.port, Authorization=f"Bearer {key}")
+
+            cursor.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
+            with pytest.raises(websockets.InvalidStatus) as back:
+                connecting(served.port, Authorization=f"Bearer {key}")
+
+    assert [met.value.response.status_code for met in (away, back)] == [503, 401]
+    assert "The database is unreachable" in away.value.response.body.decode()

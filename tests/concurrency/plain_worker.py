@@ -30,7 +30,7 @@ def post(path: str, **body: Any) -> dict[str, Any]:
         json.dumps({"worker_id": worker_id, **body}).encode(),
         {"Content-Type": "application/openjobspec+json"},
     )
-    with urllib.request.urlopen(request, timeout=30) as reply:
+    with urllib.request.urlopen(request, timeout=120) as reply:
         document: dict[str, Any] = json.load(reply)
         return document
 

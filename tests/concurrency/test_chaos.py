@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.db import connection
 
 import jobs
 from jobs.models import Event, Job, JobError
+from tests.database import connection
 from tests.processes import Running, eventually, manage
 from tests.workers.site import Shop
 
@@ -35,7 +35,12 @@ LONGEST = 2 * SECONDS * WORKERS * CONCURRENCY / JOBS * 0.6
 SILENCE = 2
 """Heartbeat timeout: some of the frozen workers are declared dead, others come back in time."""
 
-pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(60 + 6 * SECONDS)]
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.one_database,
+    pytest.mark.slow,
+    pytest.mark.timeout(60 + 6 * SECONDS),
+]
 
 
 class Chaos:

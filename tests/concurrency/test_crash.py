@@ -32,9 +32,9 @@ def push(kind: str, count: int) -> set:
 
 @pytest.fixture
 def backend(database_url, tmp_path):
-    """A server and a reaper that gives up on a worker after three seconds of silence."""
+    """A server and a reaper that gives up on a worker after ten seconds of silence."""
     environment = processes.environment(
-        database_url, ALLOW_ANONYMOUS=1, HEARTBEAT_TIMEOUT=3, REAPER_INTERVAL=0.1
+        database_url, ALLOW_ANONYMOUS=1, HEARTBEAT_TIMEOUT=10, REAPER_INTERVAL=0.1
     )
     with (
         processes.server(tmp_path, environment) as api,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
-from django.db import connection
 from django.utils import timezone
 
 from jobs import engine
@@ -17,6 +16,7 @@ from jobs.lifecycle import State
 from jobs.models import Job, Listener
 from jobs.validation import new_job
 from tests import processes
+from tests.database import connection
 from tests.factories import JobFactory, QueueFactory, WorkerFactory, ago, ahead
 from workers import protocol, reaper
 

@@ -102,7 +102,7 @@ def test_no_fetch_that_begins_after_a_pause_is_given_a_job(fields):
 
     def pause() -> list[int]:
         for _ in range(12):
-            assert at_work.acquire(timeout=30)
+            assert at_work.acquire(timeout=120)
         engine.pause("default")
         enqueue(5, **fields)
         paused.set()

@@ -12,12 +12,13 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from django.db import DataError, connection, connections, transaction
+from django.db import DataError, connections, transaction
 
 from jobs import engine
 from jobs.engine import Completion
 from jobs.models import Event, Job
 from jobs.signals import jobs_extended
+from tests.database import alias, atomic, connection
 from tests.factories import JobFactory, WorkerFactory, ago
 from tests.processes import eventually
 from workers import heartbeats, protocol, together
@@ -63,7 +64,7 @@ def beat_together(*beats: Callable[[], Reply], then: Callable[[], Any] = lambda:
             connections.close_all()
 
     with ThreadPoolExecutor(len(others) + len(beats)) as pool:
-        with transaction.atomic():
+        with atomic():
             # It is the only lock that they wait for at all.
             connection.cursor().execute(LOCKED)
             for other in others:
@@ -138,11 +139,11 @@ def test_a_row_that_somebody_locks_holds_up_nobody_but_its_worker(model):
         partial(protocol.beat, held, active_job_ids=others),
     ]
 
-    with ThreadPoolExecutor(2) as pool, transaction.atomic():
+    with ThreadPoolExecutor(2) as pool, atomic():
         assert model.objects.select_for_update().get(pk=pk)
-        assert pool.submit(left_alone, *beats).result(30) == [False, True]
+        assert pool.submit(left_alone, *beats).result(120) == [False, True]
         answers = [pool.submit(closing, beat) for beat in beats]
-        assert answers[0].result(30) == Reply(RUNNING, jobs)
+        assert answers[0].result(120) == Reply(RUNNING, jobs)
         assert not answers[1].done()
 
     assert answers[1].result() == Reply(RUNNING, others)
@@ -231,9 +232,9 @@ def test_receivers_of_signals_hear_of_each():
 def test_a_caller_in_a_transaction_keeps_it():
     one = WorkerFactory(last_heartbeat_at=ago(20)).pk
 
-    with transaction.atomic():
+    with atomic():
         protocol.beat(one)
-        transaction.set_rollback(True)
+        transaction.set_rollback(True, using=alias())
 
     assert not heard(one)
     assert not together._combiners
@@ -327,7 +328,7 @@ def test_alone_and_together_it_leads_to_the_same(beat):
         for alone in (True, False):
             worker_id, jobs = one_like(fields)
             names = [jobs[name] for name in named] + [lost] * others
-            with transaction.atomic() if alone else contextlib.nullcontext():
+            with atomic() if alone else contextlib.nullcontext():
                 reply = protocol.beat(worker_id, **BEATS[beat], active_job_ids=names)
             found.append(outcome(worker_id, jobs, reply))
         assert found[0] == found[1], fields

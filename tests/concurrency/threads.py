@@ -7,8 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from django.db import connection, connections, transaction
+from django.db import connections
 
+from tests.database import atomic, connection
 from tests.processes import eventually
 
 
@@ -18,7 +19,7 @@ def together(*tasks: Callable[[], Any]) -> list[Any]:
 
     def run(task: Callable[[], Any]) -> Any:
         try:
-            start.wait(30)
+            start.wait(120)
             return task()
         finally:
             connections.close_all()
@@ -33,7 +34,7 @@ def in_step(rounds: int, *tasks: Callable[[int], Any]) -> list[list[Any]]:
 
     def repeat(task: Callable[[int], Any]) -> list[Any]:
         try:
-            return [task(number) for number in range(rounds) if gate.wait(30) is not None]
+            return [task(number) for number in range(rounds) if gate.wait(120) is not None]
         except BaseException:
             gate.abort()
             raise
@@ -72,7 +73,7 @@ def while_it_waits(
                 cursor.execute(WAITING)
                 return bool(cursor.fetchone()[0])
 
-        with transaction.atomic():
+        with atomic():
             change()
             acting = pool.submit(acted)
             eventually(lambda: acting.done() or waits(), lambda: "neither done nor waiting")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobs.admin.dead_letter import DeadJobAdmin
 from jobs.admin.job import JobAdmin
 from jobs.models import Job
+from tests.database import connection
 from tests.factories import JobFactory, ago
 from tests.operators import list_of
 

@@ -12,7 +12,6 @@ from asgiref.sync import async_to_sync
 from django.contrib.auth.models import Group
 from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured
-from django.db import transaction
 from django.utils import timezone
 
 import jobs
@@ -31,6 +30,7 @@ from jobs.backends import (
 from jobs.engine import Completion, Failure
 from jobs.models import Job
 from jobs.task_options import task_options
+from tests.database import atomic
 from tests.processes import ROOT
 from tests.shop import TASKS
 from workers.runtime import handlers
@@ -91,7 +91,7 @@ def test_a_task_is_a_job_of_its_own_type(shop):
 
 @pytest.mark.django_db
 def test_a_task_belongs_to_the_transaction_it_is_enqueued_in(shop):
-    with pytest.raises(ZeroDivisionError), transaction.atomic():
+    with pytest.raises(ZeroDivisionError), atomic():
         shop.add.enqueue(1, 2)
         raise ZeroDivisionError
 
@@ -156,6 +156,7 @@ def test_a_failing_task_is_tried_again_and_then_failed_with_all_its_errors(shop,
     assert heard[1:] == [("started", "RUNNING")] * 3 + [("finished", "FAILED")]
 
 
+@pytest.mark.one_database
 @pytest.mark.django_db
 def test_a_task_is_finished_when_no_attempt_will_follow(shop, heard):
     """However many are left: its policy may say so, or the task itself."""

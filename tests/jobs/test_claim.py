@@ -6,7 +6,6 @@ import json
 from datetime import timedelta
 
 import pytest
-from django.db import connection, transaction
 from django.utils import timezone
 
 from jobs import engine
@@ -16,6 +15,7 @@ from jobs.lifecycle import State
 from jobs.models import Checkpoint, Event, Job, Queue
 from jobs.signals import jobs_claimed
 from jobs.timestamps import format_timestamp
+from tests.database import atomic, connection
 from tests.factories import JobErrorFactory, JobFactory, QueueFactory, ago, ahead
 
 MINUTE = timedelta(minutes=1)
@@ -434,7 +434,7 @@ def test_a_fetch_passes_over_jobs_that_another_is_claiming(django_db_blocker):
     JobFactory(type="free")
     other = connection.copy()
     try:
-        with transaction.atomic(), other.cursor() as cursor:
+        with atomic(), other.cursor() as cursor:
             cursor.execute("BEGIN")
             cursor.execute("SELECT 1 FROM ojs_jobs_job WHERE type = 'locked' FOR UPDATE")
             cursor.execute("SET LOCAL lock_timeout = '1s'")

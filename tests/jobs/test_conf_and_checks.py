@@ -9,11 +9,12 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
-from django.db import connection
+from django.db import connections
 from django.urls import clear_url_caches
 
 from jobs.checks import check_database, check_settings
 from jobs.conf import Settings, configured, ojs_settings
+from tests.database import alias, connection
 
 
 def complaints() -> list[str]:
@@ -171,9 +172,76 @@ def test_a_grace_period_longer_than_reservations_is_warned_about(settings):
     assert complaints() == ["ojs.W005"]
 
 
+def test_moments_without_a_time_zone_are_refused(settings):
+    settings.USE_TZ = False
+
+    (message,) = check_settings()
+
+    assert (message.id, message.is_serious()) == ("ojs.E020", True)
+    assert "deadline" in message.msg
+
+
+@pytest.fixture
+def vendor(monkeypatch):
+    """Let the jobs' database be another one."""
+
+    def be(name: str) -> None:
+        monkeypatch.setattr(type(connections[alias()]), "vendor", name)
+
+    return be
+
+
+@pytest.mark.parametrize("name", ["mysql", "oracle", "cockroachdb"])
+def test_a_database_that_recovery_cannot_rely_on_is_refused(vendor, name):
+    vendor(name)
+
+    (message,) = check_settings()
+
+    assert (message.id, message.is_serious()) == ("ojs.E021", True)
+    assert name in message.msg and "PostgreSQL" in message.msg
+
+
+def test_a_site_without_a_database_is_not_refused(vendor):
+    vendor("unknown")
+
+    assert complaints() == []
+
+
+class Replicas:
+    """Reads everything from somewhere else than it is written to."""
+
+    def db_for_read(self, model, **hints):
+        return "replica"
+
+    def db_for_write(self, model, **hints):
+        return "default"
+
+
+class Apart:
+    """Has forgotten the workers."""
+
+    def db_for_write(self, model, **hints):
+        return "default" if model._meta.app_label == "ojs_jobs" else "elsewhere"
+
+    db_for_read = db_for_write
+
+
+@pytest.mark.parametrize(
+    ("router", "stray"), [(Replicas, "read from 'replica'"), (Apart, "from 'elsewhere'")]
+)
+def test_a_router_that_tears_the_tables_apart_is_refused(settings, router, stray):
+    settings.DATABASE_ROUTERS = [router()]
+
+    (message,) = check_settings()
+
+    assert (message.id, message.is_serious()) == ("ojs.E022", True)
+    assert stray in message.msg
+    assert "db_for_read" in message.hint
+
+
 @pytest.mark.django_db
 def test_the_test_database_is_one_the_server_is_happy_with():
-    assert check_database(databases=["default"]) == []
+    assert check_database(databases=[alias()]) == []
     assert check_database(databases=None) == []
 
 

@@ -169,7 +169,7 @@ def test_nobody_can_activate_a_job_that_waits_for_another():
 
 def test_the_ack_of_a_plain_job_is_still_one_statement(django_assert_num_queries):
     job = JobFactory(active=True, reserved_by="w")
-    from django.db import connection
+    from tests.database import connection
 
     if connection.vendor != "postgresql":
         pytest.skip("SQLite takes several")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from django.db import DatabaseError, connection, transaction
+from django.db import DatabaseError
 from django.utils import timezone
 
 from jobs import engine
@@ -18,6 +18,7 @@ from jobs.models import Event, Job, Queue
 from jobs.projects import give
 from jobs.signals import jobs_enqueued
 from jobs.validation import new_job
+from tests.database import atomic, connection
 from tests.factories import JobFactory, ago, ahead
 
 
@@ -464,7 +465,7 @@ def test_a_rolled_back_enqueue_leaves_nothing_and_tells_nobody():
 
     jobs_enqueued.connect(listen)
     try:
-        with pytest.raises(ZeroDivisionError), transaction.atomic():
+        with pytest.raises(ZeroDivisionError), atomic():
             push(options={"queue": "billing"})
             raise ZeroDivisionError
         push(options={"queue": "billing"})

@@ -9,12 +9,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection, transaction
 from django.utils import timezone
 
 from jobs import engine, events
 from jobs.models import Event, Job
 from jobs.validation import new_job
+from tests.database import atomic, connection
 from tests.factories import JobFactory
 
 MOMENT = datetime(2026, 2, 12, 10, 30, 5, 123_456, tzinfo=UTC)
@@ -120,7 +120,7 @@ def test_a_cursor_from_before_the_order_of_ids_skips_nothing(db):
 def test_what_was_rolled_back_did_not_happen():
     job = JobFactory()
 
-    with pytest.raises(ZeroDivisionError), transaction.atomic():
+    with pytest.raises(ZeroDivisionError), atomic():
         engine.claim(["default"])
         engine.complete([engine.Completion(job.pk)])
         raise ZeroDivisionError
@@ -351,7 +351,7 @@ def test_a_role_that_may_only_write_events_may_write_events(transactional_db):
 
 @pytest.mark.postgres
 def test_a_transaction_sees_its_own_events(transactional_db):
-    with transaction.atomic():
+    with atomic():
         record(subject="mine")
 
         assert subjects() == ["mine"]

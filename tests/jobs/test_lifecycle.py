@@ -10,7 +10,7 @@ import re
 from datetime import timedelta
 
 import pytest
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 
 from jobs import engine
 from jobs.engine import Completion, Failure
@@ -22,6 +22,7 @@ from jobs.engine.timers import PROMOTE
 from jobs.errors import OJSError
 from jobs.lifecycle import TERMINAL, TRANSITIONS, WAITING, Event, State, sources
 from jobs.models import Job
+from tests.database import atomic
 from tests.factories import JobFactory, ago, ahead
 
 S, E = State, Event
@@ -152,7 +153,7 @@ def test_the_database_itself_refuses_a_reservation_without_activity_and_the_reve
     job = given(state)
     wrong = None if state == S.ACTIVE else ahead(60)
 
-    with pytest.raises(IntegrityError), transaction.atomic():
+    with pytest.raises(IntegrityError), atomic():
         Job.objects.filter(pk=job.pk).update(reserved_until=wrong)
 
 
@@ -161,7 +162,7 @@ def test_the_database_itself_ties_terminal_states_to_the_time_they_were_reached(
     job = given(state)
     wrong = None if state in TERMINAL else ago(1)
 
-    with pytest.raises(IntegrityError), transaction.atomic():
+    with pytest.raises(IntegrityError), atomic():
         Job.objects.filter(pk=job.pk).update(finished_at=wrong)
 
 

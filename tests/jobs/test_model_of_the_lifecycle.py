@@ -27,6 +27,7 @@ from jobs.errors import OJSError
 from jobs.lifecycle import TERMINAL, WAITING, State
 from jobs.models import Event, Job, JobError
 from jobs.validation import new_job
+from tests.database import alias, atomic
 
 LONG_AGO = timedelta(hours=1)
 WORKERS = ["", "worker-1", "worker-2"]
@@ -101,11 +102,11 @@ class Lifecycle(RuleBasedStateMachine):
         super().__init__()
         self.jobs: dict[UUID, Expected] = {}
         self.starts = 0
-        self.transaction = transaction.atomic()
+        self.transaction = atomic()
         self.transaction.__enter__()
 
     def teardown(self) -> None:
-        transaction.set_rollback(True)
+        transaction.set_rollback(True, using=alias())
         self.transaction.__exit__(None, None, None)
 
     # Helpers
@@ -149,7 +150,7 @@ class Lifecycle(RuleBasedStateMachine):
     def attempt_of(self, verb: Any, job_id: UUID, allowed: bool) -> bool:
         """Call a verb that raises when it refuses; check that it does as the model says."""
         try:
-            with transaction.atomic():
+            with atomic():
                 verb(job_id)
         except OJSError:
             assert not allowed

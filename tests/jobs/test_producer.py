@@ -12,7 +12,6 @@ from decimal import Decimal
 import psycopg
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import connection, transaction
 from django.utils import timezone
 from django.utils.safestring import mark_safe
 from django.utils.translation import gettext_lazy
@@ -23,7 +22,9 @@ from jobs.errors import DuplicateJob, InvalidRequest
 from jobs.identifiers import uuid7
 from jobs.lifecycle import State
 from jobs.models import Job, Listener, Queue
+from tests.database import atomic, connection
 from tests.factories import JobFactory, ahead
+from tests.processes import PATIENCE
 
 
 class Oops(Exception):
@@ -38,7 +39,7 @@ def refused(**arguments):
 
 def test_importing_jobs_before_apps_are_ready_loads_no_model():
     code = "import jobs, sys; jobs.__version__; assert 'jobs.models' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
 
 
 @pytest.mark.django_db
@@ -52,7 +53,7 @@ def test_a_job_is_stored_with_everything_that_was_said_of_it():
         retry={"max_attempts": 9, "initial_interval": timedelta(seconds=90)},
         meta={"tenant": "acme"},
         tags=["onboarding"],
-        timeout=30,
+        timeout=PATIENCE,
         visibility_timeout=timedelta(minutes=5),
         unique={"keys": ["type"]},
     )
@@ -151,7 +152,7 @@ def test_a_mistake_is_refused_however_often_it_is_made(db):
 
 @pytest.mark.django_db
 def test_a_job_is_rolled_back_with_the_transaction_it_belongs_to():
-    with pytest.raises(Oops), transaction.atomic():
+    with pytest.raises(Oops), atomic():
         jobs.enqueue("email.send", queue="rolled-back")
         raise Oops
 
@@ -165,12 +166,12 @@ def test_waiting_workers_are_woken_when_the_transaction_commits_and_not_before()
     Listener.objects.create(name="tests:0", seen_at=timezone.now())
     with psycopg.connect(**wakeup._connection_parameters(), autocommit=True) as other:
         other.execute("LISTEN ojs_jobs")
-        with transaction.atomic():
+        with atomic():
             jobs.enqueue("email.send", queue="mail")
             before_commit = list(other.notifies(timeout=0.1))
 
         assert before_commit == []
-        (told,) = other.notifies(timeout=30, stop_after=1)
+        (told,) = other.notifies(timeout=PATIENCE, stop_after=1)
         assert told.payload == "mail"
 
 
@@ -198,7 +199,7 @@ def test_an_id_of_ones_own_makes_enqueueing_twice_an_error():
     identifier = uuid7()
     jobs.enqueue("email.send", id=identifier)
 
-    with pytest.raises(DuplicateJob), transaction.atomic():
+    with pytest.raises(DuplicateJob), atomic():
         jobs.enqueue("email.send", id=str(identifier))
 
     assert Job.objects.get().pk == identifier

@@ -13,13 +13,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models.functions import Now
 
 from jobs import dashboard, engine
 from jobs.identifiers import uuid7
 from jobs.lifecycle import WAITING, State
 from jobs.models import DeadJob, Job, Queue
+from tests.database import alias, atomic, connection
 from tests.factories import JobFactory, WorkerFactory
 from workers import protocol
 
@@ -61,10 +62,10 @@ def fill(first: int, last: int) -> None:
 def big_table(django_db_setup, django_db_blocker):
     """Filled once for all tests of this file, which only ask for plans."""
     with django_db_blocker.unblock():
-        with transaction.atomic():
+        with atomic():
             fill(1, 112_000)
             yield
-            transaction.set_rollback(True)
+            transaction.set_rollback(True, using=alias())
         connection.close()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from django.db import connection, transaction
 from django.utils import timezone
 
 from jobs import engine
@@ -14,6 +13,7 @@ from jobs.identifiers import uuid7
 from jobs.lifecycle import State
 from jobs.models import Event, Job, JobError
 from jobs.signals import jobs_reclaimed
+from tests.database import atomic, connection
 from tests.factories import JobErrorFactory, JobFactory, ago, ahead
 
 
@@ -279,7 +279,7 @@ def test_a_job_that_is_being_settled_right_now_is_left_alone():
         with other.cursor() as cursor:
             cursor.execute("BEGIN")
             cursor.execute("SELECT 1 FROM ojs_jobs_job WHERE id = %s FOR UPDATE", [settled.pk])
-            with transaction.atomic():
+            with atomic():
                 assert engine.expire() == 1
             cursor.execute("ROLLBACK")
     finally:

@@ -110,7 +110,8 @@ def test_inline_lets_errors_out(inline_jobs, mails):
 
 def test_what_fails_a_job_of_a_worker_fails_it_in_a_test(place, mails, settings):
     settings.OJS = {"MAX_RESULT_SIZE": 100}
-    left = jobs.enqueue("tests.mail", ["exit"])
+    later = {"max_attempts": 3, "initial_interval": "PT1H"}
+    left = jobs.enqueue("tests.mail", ["exit"], retry=later)
     large = jobs.enqueue("tests.mail", ["x" * 100])
 
     assert testing.run_jobs() == 2

@@ -6,13 +6,13 @@ from datetime import timedelta
 
 import psycopg
 import pytest
-from django.db import connection, transaction
 from django.utils import timezone
 
 from jobs import engine, wakeup
 from jobs.models import Job, Listener
 from jobs.validation import new_job
 from tests import poolers
+from tests.database import atomic, connection
 from tests.factories import JobFactory, ago
 
 directly = wakeup._connection_parameters
@@ -108,7 +108,7 @@ def test_everybody_who_waits_for_a_queue_is_woken():
 
 def test_nothing_is_told_of_work_that_was_rolled_back():
     with wakeup.subscription(["billing"]) as bell, wakeup.subscription(["after"]) as after:
-        with pytest.raises(ZeroDivisionError), transaction.atomic():
+        with pytest.raises(ZeroDivisionError), atomic():
             push("billing")
             raise ZeroDivisionError
         push("after")
@@ -119,7 +119,7 @@ def test_nothing_is_told_of_work_that_was_rolled_back():
 
 def test_nothing_is_told_before_the_commit():
     with wakeup.subscription(["billing"]) as bell, wakeup.subscription(["other"]) as other:
-        with transaction.atomic():
+        with atomic():
             push("billing")
             assert not bell.wait(0)
         assert bell.wait(PATIENCE)

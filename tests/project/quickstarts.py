@@ -20,7 +20,7 @@ import psycopg
 from django.db import connection
 
 from tests import processes
-from tests.processes import ROOT, Api, eventually, free_port
+from tests.processes import PATIENCE, ROOT, Api, eventually, free_port
 
 MARK = "QUICKSTART_OF_A_TEST"
 
@@ -120,11 +120,11 @@ class Quickstart:
         url = f"{self.api.url}/admin/login/?next=/admin/"
         cookies = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
         browser = urllib.request.build_opener(cookies)
-        form = browser.open(url, timeout=30).read().decode()
+        form = browser.open(url, timeout=PATIENCE).read().decode()
         token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', form)
         assert token is not None
         answers = {"csrfmiddlewaretoken": token[1], "username": username, "password": password}
-        with browser.open(url, urllib.parse.urlencode(answers).encode(), timeout=30) as page:
+        with browser.open(url, urllib.parse.urlencode(answers).encode(), timeout=PATIENCE) as page:
             return bool(page.geturl() == f"{self.api.url}/admin/")
 
     def job_of_type(self, job_type: str) -> dict[str, Any]:

@@ -48,8 +48,12 @@ def worker(api, tmp_path) -> Iterator[Running]:
         yield worker
 
 
-def enqueue(api: Api, job_type: str = "demo.fast", *args: object) -> Job:
-    job = {"type": job_type, "args": list(args), "options": {"queue": "demo"}}
+LATER = {"max_attempts": 3, "initial_interval": "PT1H"}
+"""So that a job that failed is still waiting for its retry when a busy machine looks at it."""
+
+
+def enqueue(api: Api, job_type: str = "demo.fast", *args: object, **options: object) -> Job:
+    job = {"type": job_type, "args": list(args), "options": {"queue": "demo"} | options}
     return Job.objects.get(pk=api.post("jobs", job)["job"]["id"])
 
 
@@ -193,7 +197,7 @@ def test_a_type_it_has_no_handler_for_is_failed_for_good(api, worker):
 
 
 def test_an_error_is_reported_with_where_it_happened(api, worker):
-    job = becomes(enqueue(api, "demo.broken"), "retryable")
+    job = becomes(enqueue(api, "demo.broken", retry=LATER), "retryable")
 
     error = job.errors.get()
     assert error.type == "ValueError" and "broken" in "".join(error.backtrace)

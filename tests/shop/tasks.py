@@ -79,13 +79,17 @@ def scarce(name: str) -> None:
     wait_for(f"{name}.go")
 
 
+LATER = {"max_attempts": 3, "initial_interval": timedelta(hours=1)}
+"""A test that looks at a task that failed finds it waiting for its retry."""
+
+
 @task
-@task_options(timeout=0.3)
+@task_options(timeout=0.3, retry=LATER)
 def hurried(name: str) -> None:
     wait_for("never")
 
 
 @task
-@task_options(timeout=timedelta(milliseconds=300), concurrency=3)
+@task_options(timeout=timedelta(milliseconds=300), concurrency=3, retry=LATER)
 async def hurried_async(name: str) -> None:
     await asyncio.Event().wait()

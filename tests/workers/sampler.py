@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from django.db import connection
+from tests.database import connection
 
 CAPACITY = """
     INSERT INTO sampled_capacity (capacity)

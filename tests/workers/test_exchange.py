@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from django.db import transaction
 
 from jobs.engine import Completion
 from jobs.errors import InvalidRequest, ReservationLost
 from jobs.lifecycle import State
 from jobs.models import Job
+from tests.database import atomic
 from tests.factories import JobFactory
 from workers import protocol
 from workers.heartbeats import Description
@@ -91,5 +91,5 @@ def test_it_is_two_statements_and_no_more(django_assert_num_queries):
     held = JobFactory(active=True, reserved_by="w")
     JobFactory()
 
-    with transaction.atomic(), django_assert_num_queries(4):  # and a savepoint about them
+    with atomic(), django_assert_num_queries(4):  # and a savepoint about them
         protocol.exchange([Completion(held.pk, "w")], [held.queue], worker_id="w")

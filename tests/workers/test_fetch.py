@@ -254,7 +254,8 @@ def test_a_worker_that_stopped_fetching_is_given_nothing(state):
 @pytest.mark.parametrize("directive", ["", *WorkerState])
 @pytest.mark.parametrize("state", WorkerState)
 def test_a_worker_is_given_jobs_exactly_while_it_shall_run(state, directive):
-    worker = WorkerFactory(state=state, directive=directive)
+    gone = {"left_at": ago(1)} if state == WorkerState.TERMINATED else {}
+    worker = WorkerFactory(state=state, directive=directive, **gone)
     JobFactory()
 
     assert len(fetch(worker_id=worker.pk)) == worker.may_fetch
@@ -292,15 +293,6 @@ def test_a_fetch_is_one_statement(django_assert_num_queries):
 
     with django_assert_num_queries(1):
         assert len(fetch(worker_id=worker.pk, count=2)) == 2
-
-
-def test_a_worker_declared_dead_is_given_nothing_until_it_is_heard_again():
-    worker = WorkerFactory(dead=True)
-    JobFactory()
-
-    assert fetch(worker_id=worker.pk) == []
-    protocol.beat(worker.pk)
-    assert len(fetch(worker_id=worker.pk)) == 1
 
 
 def test_a_worker_nobody_knows_is_served_all_the_same():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from django.db import IntegrityError, OperationalError, connection
+from django.db import IntegrityError, OperationalError
 from django.utils import timezone
 
+from tests.database import connection
 from tests.factories import JobFactory, WorkerFactory, ago
 from workers import reaper
 from workers.models import Reaper, Sweep, Worker
@@ -34,6 +35,32 @@ def test_a_chore_that_fails_does_not_stop_the_others(monkeypatch, caplog, proble
 
     assert "The chore failing failed" in caplog.text
     assert str(problem) in caplog.text, "with its traceback"
+
+
+def test_a_chore_that_fails_in_every_round_is_logged_once_for_each_way_of_failing(
+    monkeypatch, caplog
+):
+    again = [ValueError("row 17"), ValueError("row 18")]
+    troubles = [*again, KeyError("other"), None, *again]
+    coming = iter(troubles)
+
+    def run() -> int:
+        trouble = next(coming)
+        if trouble is not None:
+            raise trouble
+        return 0
+
+    monkeypatch.setattr(reaper, "SWEEPS", (Chore("at-times", run, "things"),))
+    caplog.set_level("INFO", "workers.reaper")
+    for _ in troubles:
+        reaper.sweep()
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "The chore at-times failed.",
+        "The chore at-times failed.",
+        "The chore at-times works again.",
+        "The chore at-times failed.",
+    ]
 
 
 @pytest.mark.postgres

@@ -8,11 +8,12 @@ import threading
 from datetime import timedelta
 
 import pytest
-from django.db import connections, transaction
+from django.db import connections
 
 from jobs import engine
 from jobs.lifecycle import State
 from jobs.models import Event, Job
+from tests.database import atomic
 from tests.factories import JobFactory, WorkerFactory, ago, ahead
 from workers import protocol, reaper
 from workers.lifecycle import WorkerState
@@ -270,7 +271,7 @@ def test_a_death_is_told_as_an_event_a_signal_and_a_line_in_the_log(
     (event,) = Event.objects.filter(type="worker.stopped")
     assert (event.subject, event.data["reason"]) == (worker.pk, "error")
     worker.refresh_from_db()
-    assert (worker.directive, worker.active_job_ids) == ("", [])
+    assert (worker.directive, worker.active_job_ids) == ("quiet", [])
 
 
 @pytest.mark.parametrize("state", [WorkerState.QUIET, WorkerState.TERMINATE])
@@ -347,17 +348,17 @@ def test_a_worker_whose_heartbeat_is_being_recorded_is_not_dead():
 
     def heartbeat_in_progress():
         try:
-            with transaction.atomic():
+            with atomic():
                 list(Worker.objects.select_for_update())
                 locked.set()
-                looked.wait(30)
+                looked.wait(120)
         finally:
             connections.close_all()
 
     other = threading.Thread(target=heartbeat_in_progress)
     other.start()
     try:
-        assert locked.wait(30)
+        assert locked.wait(120)
         assert reaper.declare_dead_workers() == 0
     finally:
         looked.set()
@@ -375,17 +376,17 @@ def test_a_job_that_is_being_settled_is_not_taken_back():
 
     def ack_in_progress():
         try:
-            with transaction.atomic():
+            with atomic():
                 protocol.ack([protocol.Completion(job.pk, "worker-1")])
                 locked.set()
-                looked.wait(30)
+                looked.wait(120)
         finally:
             connections.close_all()
 
     other = threading.Thread(target=ack_in_progress)
     other.start()
     try:
-        assert locked.wait(30)
+        assert locked.wait(120)
         assert engine.expire() == 0
     finally:
         looked.set()

@@ -9,11 +9,11 @@ import socket
 import psycopg
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection
 
 from jobs.lifecycle import State
 from jobs.models import Job, JobError
 from tests import processes
+from tests.database import connection
 from tests.factories import WorkerFactory, ago, many_jobs
 from workers import reaper
 from workers.models import Reaper
@@ -69,6 +69,30 @@ def test_a_round_that_did_nothing_says_nothing(capsys):
     call_command("runreaper", "--once")
 
     assert capsys.readouterr().out == ""
+
+
+def test_once_says_what_failed_does_the_rest_and_ends_with_an_error(monkeypatch):
+    def fail() -> int:
+        raise ValueError("a bug")
+
+    broken = reaper.Chore("broken", fail, "things")
+    monkeypatch.setattr(reaper, "SWEEPS", (broken, *reaper.SWEEPS))
+    overdue()
+
+    with pytest.raises(CommandError, match=r"broken \(ValueError: a bug\)"):
+        call_command("runreaper", "--once")
+
+    assert all_recovered()
+
+
+def test_once_without_a_database_ends_with_an_error_in_one_line(tmp_path):
+    nowhere = processes.environment(f"sqlite:///{tmp_path}/none/db.sqlite3")
+
+    with processes.manage(tmp_path, nowhere, "runreaper", "--once", "--skip-checks") as once:
+        assert once.wait() != 0
+
+    assert "The database failed: " in once.output
+    assert "Traceback" not in once.output
 
 
 def test_only_does_the_chores_named_and_no_others(capsys):

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
 
 import jobs
 from jobs import engine
 from jobs.models import Job, RefusedFinish
+from tests.database import atomic, connection
 from tests.processes import eventually, free_port
 from tests.workers.site import Shop, becomes, ends_with, state_of, tell, worker_becomes
 from workers.lifecycle import WorkerState
@@ -259,7 +259,7 @@ def test_asked_twice_a_worker_does_not_wait(shop, number):
 @pytest.mark.postgres
 def test_asked_a_third_time_a_worker_exits_whatever_it_is_doing(tmp_path, database_url):
     shop = Shop(tmp_path, database_url)
-    with shop.worker() as started, transaction.atomic():
+    with shop.worker() as started, atomic():
         with connection.cursor() as cursor:
             # Nothing gets past this: the worker waits for its database and cannot end in order.
             cursor.execute("LOCK TABLE ojs_workers_worker, ojs_jobs_job")

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
 
 import jobs
+from tests.database import atomic, connection
 from tests.processes import eventually, free_port
 from tests.workers.site import Shop, becomes, ends_with, tell
 from workers.models import Worker
@@ -81,7 +81,7 @@ def test_a_server_that_is_away_is_no_reason_to_restart_a_worker(tmp_path, databa
 def test_a_worker_that_is_stuck_gives_no_sign_of_life(shop, file):
     """Its threads wait for a lock on the database that nobody gives back."""
     with shop.worker("--alive-file", str(file)):
-        with transaction.atomic():
+        with atomic():
             with connection.cursor() as cursor:
                 cursor.execute("LOCK TABLE ojs_workers_worker, ojs_jobs_job")
                 eventually(lambda: waits_for_the_lock(cursor))

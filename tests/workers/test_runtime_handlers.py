@@ -12,7 +12,6 @@ import pytest
 from django.contrib.auth.models import Group
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
-from django.db import connection
 from django.utils import timezone
 
 import jobs
@@ -21,6 +20,7 @@ from jobs.lifecycle import State
 from jobs.models import Job
 from jobs.validation import new_job
 from tests import shop as shop_app
+from tests.database import connection
 from tests.processes import eventually, free_port, running
 from tests.workers.site import Shop, becomes, ends_with, state_of, tell, worker_becomes
 from workers.models import Worker
@@ -51,6 +51,10 @@ def burst(shop: Shop, *arguments: str, **options: Any) -> str:
         return started.output
 
 
+LATER = {"max_attempts": 3, "initial_interval": "PT1H"}
+"""For jobs that fail: on a busy machine the usual backoff passes while a test looks at them."""
+
+
 def the_error_of(job: Any) -> Any:
     return Job.objects.get(pk=job.id).errors.get()
 
@@ -66,7 +70,7 @@ def test_a_burst_runs_all_there_is_and_ends(either_shop):
 
 def test_what_a_handler_raises_decides_what_follows(either_shop):
     made = {
-        how: jobs.enqueue("shop.fail", [how])
+        how: jobs.enqueue("shop.fail", [how], retry=LATER)
         for how in ("retry", "discard", "dead_letter", "snooze", "exit", "unjson", "crash")
     }
     unknown = jobs.enqueue("shop.nobody")
@@ -103,7 +107,7 @@ def test_what_a_handler_raises_decides_what_follows(either_shop):
 def test_no_handler_can_end_its_worker_or_leave_its_job_unsettled(either_shop):
     ways = ("illegible", "mute", "for ever", "cancelled", "just now", "large")
     made = [
-        jobs.enqueue(type, [how], retry={"max_attempts": 3, "initial_interval": "PT1H"})
+        jobs.enqueue(type, [how], retry=LATER)
         for type in ("shop.fail", "shop.fail_async")
         for how in ways
     ]
@@ -169,7 +173,7 @@ def test_a_checkpoint_of_a_lost_job_is_refused_and_its_handler_is_told(either_sh
 
 @pytest.mark.parametrize("kind", ["shop.hurried", "shop.hurried_async"])
 def test_a_handler_that_takes_too_long_is_interrupted_and_its_place_is_free(either_shop, kind):
-    made = jobs.enqueue(kind, ["late"])
+    made = jobs.enqueue(kind, ["late"], retry=LATER)
     with either_shop.worker("--concurrency", "1"):
         assert either_shop.wait_for("late.ended") == "timeout"
         becomes(made, "retryable")
@@ -179,7 +183,7 @@ def test_a_handler_that_takes_too_long_is_interrupted_and_its_place_is_free(eith
 
 
 def test_a_job_may_bring_a_shorter_timeout(shop):
-    made = jobs.enqueue("shop.work", ["late"], timeout=0.2)
+    made = jobs.enqueue("shop.work", ["late"], timeout=0.2, retry=LATER)
     with shop.worker():
         becomes(made, "retryable")
     assert the_error_of(made).type == "timeout"
@@ -226,6 +230,7 @@ def connections_of_others() -> int:
 # Effects that happen exactly once
 
 
+@pytest.mark.one_database
 def test_work_and_completion_are_one_transaction(shop):
     jobs.enqueue("shop.charge", ["once"])
 
@@ -236,8 +241,9 @@ def test_work_and_completion_are_one_transaction(shop):
     assert Group.objects.get().name == "once"
 
 
+@pytest.mark.one_database
 def test_a_failing_handler_leaves_no_effect(shop):
-    made = jobs.enqueue("shop.charge", ["never", "fail"])
+    made = jobs.enqueue("shop.charge", ["never", "fail"], retry=LATER)
 
     burst(shop)
 
@@ -245,6 +251,7 @@ def test_a_failing_handler_leaves_no_effect(shop):
     assert not Group.objects.exists()
 
 
+@pytest.mark.one_database
 def test_a_worker_that_is_killed_in_the_middle_leaves_no_effect_and_loses_no_job(shop):
     made = jobs.enqueue("shop.charge", ["once", "die"])
     with shop.starting("--burst") as started:
@@ -258,6 +265,7 @@ def test_a_worker_that_is_killed_in_the_middle_leaves_no_effect_and_loses_no_job
     assert Group.objects.get().name == "once"
 
 
+@pytest.mark.one_database
 @pytest.mark.postgres
 def test_a_lost_reservation_takes_the_work_back(shop):
     """Only where a second writer need not wait for the handler's transaction."""
@@ -300,6 +308,7 @@ def test_a_django_task_runs_in_a_worker(shop, settings):
     assert Job.objects.get(pk=from_go.id).result == {"order": 9, "copy_to": ""}
 
 
+@pytest.mark.one_database
 def test_a_django_task_is_one_transaction_with_its_completion_if_it_asks_for_that(shop, settings):
     settings.TASKS = shop_app.TASKS
     from tests.shop import tasks

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobs import maintenance
+from jobs import clock, maintenance
 from jobs.admin import display
 from jobs.admin.maintenance import in_words
 from jobs.conf import ojs_settings
@@ -79,7 +78,7 @@ def silent_reaper(figures: Any) -> Iterator[Item]:
     if seen is None:
         yield Item(_("The reaper has never run: start “manage.py runreaper”."), is_error=True)
     else:
-        span = display.span(timezone.now() - seen)
+        span = display.span(clock.now() - seen)
         yield Item(_("The reaper has not run for %(span)s.") % {"span": span}, is_error=True)
 
 
@@ -105,7 +104,7 @@ def paused_queues(figures: Any) -> Iterator[Item]:
         parts = [_("The queue “%(queue)s” is paused") % {"queue": queue.name}]
         if queue.paused_by:
             parts.append(_("by %(who)s") % {"who": queue.paused_by})
-        parts.append(_("for %(span)s") % {"span": display.span(timezone.now() - queue.paused_at)})
+        parts.append(_("for %(span)s") % {"span": display.span(clock.now() - queue.paused_at)})
         reason = f": {queue.pause_reason}" if queue.pause_reason else "."
         yield Item(" ".join(parts) + reason, row.url)
 
@@ -160,7 +159,7 @@ def _next_versions(queue: str) -> list[tuple[str, int]]:
 
 @watch
 def growing_dead_letter(figures: Any) -> Iterator[Item]:
-    lately = DeadJob.objects.filter(finished_at__gte=timezone.now() - timedelta(hours=1))
+    lately = DeadJob.objects.filter(finished_at__gte=clock.now() - timedelta(hours=1))
     count = lately.values("pk")[: MOST + 1].count()
     if count:
         text = ngettext(
@@ -187,7 +186,7 @@ def idle_schedules(figures: Any) -> Iterator[Item]:
 
 def _idle(cron: Any, site_name: str) -> Item:
     """What is wrong with a cron job that did not run."""
-    now, about, is_error = timezone.now(), {"name": cron.pk}, True
+    now, about, is_error = clock.now(), {"name": cron.pk}, True
     if cron.next_run_at is None:
         text = _("The cron job “%(name)s” is enabled and has no next run.")
     elif cron.next_run_at <= now - LATE:
@@ -214,7 +213,7 @@ def expiring_keys(figures: Any) -> Iterator[Item]:
     url = display.admin_url(figures.site_name, "ojs_jobs_apikey", "changelist")
     for key in keys[:NAMED]:
         text = _("The API key “%(name)s” expires in %(span)s.")
-        about = {"name": key.name, "span": display.span(key.expires_at - timezone.now())}
+        about = {"name": key.name, "span": display.span(key.expires_at - clock.now())}
         page = display.admin_url(figures.site_name, "ojs_jobs_apikey", "change", key.pk)
         yield Item(text % about, page)
     if len(keys) > NAMED:

@@ -6,10 +6,10 @@ from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext, ngettext
 
+from jobs import clock
 from jobs.admin import display
 from jobs.admin.words import word
 from jobs.models import OperatorAction
@@ -60,7 +60,7 @@ def sentence(found: Convergence) -> str:
     }
     unheard = found.unheard
     if unheard:
-        silence = display.span(timezone.now() - unheard[0].last_heartbeat_at)
+        silence = display.span(clock.now() - unheard[0].last_heartbeat_at)
         rest = ngettext(
             "%(count)d has not been heard for %(span)s",
             "%(count)d have not been heard for up to %(span)s",

@@ -9,10 +9,10 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import path
-from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext
 
+from jobs import clock
 from jobs.admin import display
 from jobs.admin.charts import Chart, Line, seconds
 from jobs.dashboard import grouped
@@ -73,7 +73,7 @@ class DashboardAdmin(admin.ModelAdmin):
             "ranges": LABELS.items(),
             "refresh": int(refresh) if refresh.isdecimal() and int(refresh) in REFRESH else 0,
             "refreshes": REFRESH,
-            "now": display.absolute(timezone.now()),
+            "now": display.absolute(clock.now()),
             "attention": attention(figures),
             "cards": cards(figures, points),
             "charts": charts(points, Points(chosen, FleetSample)),

@@ -10,9 +10,8 @@ from functools import cached_property
 from typing import Any
 
 from django.db.models import Q
-from django.utils import timezone
 
-from jobs import dashboard
+from jobs import clock, dashboard
 from jobs.admin import display
 from jobs.conf import ojs_settings
 from jobs.lifecycle import State
@@ -39,7 +38,7 @@ class QueueRow:
     @property
     def wait(self) -> timedelta | None:
         since = self.depth.waiting_since
-        return timezone.now() - since if since else None
+        return clock.now() - since if since else None
 
     @property
     def cells(self) -> Iterator[str]:
@@ -61,7 +60,7 @@ class Figures:
     @cached_property
     def _fleet(self) -> list[Any]:
         """Workers that live, and those that died lately."""
-        died = timezone.now() - RECENT
+        died = clock.now() - RECENT
         workers = Worker.objects.filter(
             Q(pk__in=Worker.objects.live().values("pk")) | Q(died_at__gte=died)
         )

@@ -7,17 +7,16 @@ from typing import Any, ClassVar
 
 from django.contrib.admin import SimpleListFilter
 from django.db.models import JSONField, Q, QuerySet
-from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from jobs.admin.filters import with_chosen
-from jobs.conf import ojs_settings
 from jobs.expressions import JSONArrayHas
 
 from ..condition import Condition
 from ..lifecycle import WorkerState
 from ..models import Worker
+from ..querysets import is_late
 
 NONE = "none"
 
@@ -128,11 +127,10 @@ class StaleFilter(SimpleListFilter):
         return (("yes", _("late")), ("no", _("on time")))
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        late = Q(last_heartbeat_at__lte=Now() - 2 * ojs_settings.HEARTBEAT_INTERVAL)
         live = queryset.exclude(state=WorkerState.TERMINATED)
         if self.value() == "yes":
-            return live.filter(late)
-        return live.exclude(late) if self.value() == "no" else queryset
+            return live.filter(is_late())
+        return live.exclude(is_late()) if self.value() == "no" else queryset
 
 
 class GroupFilter(SimpleListFilter):

@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest
-from django.utils import timezone
 from django.utils.translation import gettext as _
 
+from jobs import clock
 from jobs.admin.display import span
 from jobs.admin.notices import notice
 
@@ -41,4 +41,4 @@ def reaper_notice(request: HttpRequest) -> str | None:
     return _(
         "The reaper has not run for %(span)s: jobs of dead workers are not recovered. "
         "See to “manage.py runreaper”."
-    ) % {"span": span(timezone.now() - seen)}
+    ) % {"span": span(clock.now() - seen)}

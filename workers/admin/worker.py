@@ -12,13 +12,12 @@ from django.db.models import CharField, Q, QuerySet
 from django.db.models.functions import Cast
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobs import dashboard
+from jobs import clock, dashboard
 from jobs.admin import display
 from jobs.admin.base import ReadOnlyModelAdmin, may
 from jobs.admin.words import word
@@ -252,7 +251,7 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
         """The last one; below it since when the process runs."""
         if worker.started_at is None or worker.state == WorkerState.TERMINATED:
             return display.when(worker.last_heartbeat_at)
-        up = gettext("up %(span)s") % {"span": display.span(timezone.now() - worker.started_at)}
+        up = gettext("up %(span)s") % {"span": display.span(clock.now() - worker.started_at)}
         return format_html(
             '{}<br><span class="ojs-quiet ojs-nowrap" title="{}">{}</span>',
             display.when(worker.last_heartbeat_at),
@@ -280,7 +279,7 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
         if worker.started_at is None:
             return display.NOTHING
         # A process cannot have started after it was first heard of.
-        ahead = worker.started_at - (worker.registered_at or timezone.now())
+        ahead = worker.started_at - (worker.registered_at or clock.now())
         if ahead > timedelta(seconds=1):
             note = gettext("its clock is ahead by %(span)s") % {"span": display.span(ahead)}
             return format_html("{}, {}", display.absolute(worker.started_at), note)

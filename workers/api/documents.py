@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from django.db.models import Case, CharField, Count, F, Q, Value, When
-from django.db.models.functions import Now
 
 from jobs.api.admin.documents import moment
 from jobs.fields import Document
@@ -15,6 +14,7 @@ from ..condition import condition, in_hand
 from ..fleet import answer_of
 from ..lifecycle import WorkerState
 from ..models import Directive, Worker
+from ..querysets import SILENT
 
 STALE = "stale"
 STATES = (WorkerState.RUNNING, WorkerState.QUIET, WorkerState.TERMINATE, STALE)
@@ -31,11 +31,10 @@ def with_load(workers: Any) -> Any:
 
 
 def shown_state() -> Any:
-    silent = Q(last_heartbeat_at__lte=Now() - F("heartbeat_timeout"))
     gone = Q(state=WorkerState.TERMINATED)
     return Case(
         When(gone & Q(left_at__isnull=False), then=Value(WorkerState.TERMINATED)),
-        When(gone | silent, then=Value(STALE)),
+        When(gone | SILENT, then=Value(STALE)),
         default=F("state"),
         output_field=CharField(),
     )

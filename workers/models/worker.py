@@ -9,6 +9,7 @@ from django.db import models
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from jobs import clock
 from jobs.conf import ojs_settings
 from jobs.envelope import timeout_details
 
@@ -103,6 +104,11 @@ class Worker(models.Model):
     def desired_state(self) -> WorkerState:
         """What the next heartbeat response asks for (§4.4)."""
         return desired(self.state, self.directive)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it was not heard for its heartbeat timeout; see `querysets.SILENT`."""
+        return self.last_heartbeat_at + self.heartbeat_timeout <= clock.now()
 
     @property
     def may_fetch(self) -> bool:

@@ -198,12 +198,12 @@ class LocalClient:
         together = atomic() if several else contextlib.nullcontext()
         with database_trouble(), together:
             if failures:
-                outcomes += protocol.fail(failures)
+                outcomes += protocol.fail(failures, discover=False)
             if completions and request is not None:
                 settled, jobs = protocol.exchange(completions, **self._asked(request))
                 outcomes += settled
             elif completions:
-                outcomes += protocol.ack(completions)
+                outcomes += protocol.ack(completions, discover=False)
             elif request is not None:
                 jobs = protocol.fetch(**self._asked(request))
         done = Exchange([self._context(job) for job in jobs])
@@ -221,6 +221,9 @@ class LocalClient:
             "worker_id": self.worker_id,
             "count": request.count,
             "types": request.types,
+            # Its heartbeats are its signs of life. In a transaction that has locked jobs, its own
+            # row would be locked too late.
+            "discover": False,
         }
 
     def _context(self, job: ClaimedJob) -> JobContext:

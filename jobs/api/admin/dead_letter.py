@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from django.db.models import Count, Max, Min, OuterRef, Subquery
-from django.utils import timezone
 
-from ... import engine, fields
+from ... import clock, engine, fields
 from ...access import Binding
 from ...conf import ojs_settings
 from ...database import atomic
@@ -81,7 +80,7 @@ class AdminDeadLetterViewSet(AdminViewSet):
         """
         body, parameters = self.read(), self.request.query_params
         confirmed(body, "deleting the dead letter is final.")
-        dead, now = self.own(DeadJob.objects.all()), timezone.now()
+        dead, now = self.own(DeadJob.objects.all()), clock.now()
         chosen: dict[str, str] = {}
         for narrowing in purge_filters(body, parameters):
             dead = filtered(dead, narrowing, time="finished_at")
@@ -170,7 +169,7 @@ def narrowed(dead: Any, parameters: Any) -> Any:
         dead = of_type(dead, parameters["type"])
     if parameters.get("error_type"):
         dead = failed_with(dead, parameters["error_type"])
-    now = timezone.now()
+    now = clock.now()
     for name, lookup in (("since", "finished_at__gte"), ("until", "finished_at__lt")):
         if (wanted := moment_of(parameters, name, now)) is not None:
             dead = dead.filter(**{lookup: wanted})

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.utils import timezone
-
+from ... import clock
 from ...errors import InvalidRequest
 from ...histogram import added, percentile
 from ...models import QueueRollup, Rollup
@@ -32,7 +31,7 @@ class HistoryViewSet(AdminViewSet):
         """One point a period, oldest first; the minute that is not over is left out."""
         parameters = request.query_params
         period = choice(parameters, "period", PERIODS, "5m")
-        width, now = PERIODS[period], timezone.now()
+        width, now = PERIODS[period], clock.now()
         until = moment_of(parameters, "until", now) or now
         since = moment_of(parameters, "since", now) or until - SINCE
         start = floor(since, width)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.utils import timezone
-
-from ... import counts, dashboard, engine, fields
+from ... import clock, counts, dashboard, engine, fields
 from ...counts import Pace
 from ...database import atomic
 from ...errors import InvalidRequest
@@ -66,7 +64,7 @@ class AdminQueueViewSet(AdminViewSet, QueueOperationsViewSet):
     def pause(self, request: Any, name: str) -> Response:
         """Hand out none of its jobs, until `until` or until somebody resumes it (§6.3)."""
         body = self.read()
-        reason, now = reason_of(body), timezone.now()
+        reason, now = reason_of(body), clock.now()
         until = fields.when(body, "until", now)
         if until is not None and until <= now:
             raise InvalidRequest("The pause would be over before it began.", field="until")
@@ -83,7 +81,7 @@ class AdminQueueViewSet(AdminViewSet, QueueOperationsViewSet):
         with atomic():
             queue = engine.resume(checked(name), resumed_by=self.caller.name)
             self.audit("resume_queue", [queue], reason=reason)
-        return Response(self._state(queue) | {"resumed_at": format_timestamp(timezone.now())})
+        return Response(self._state(queue) | {"resumed_at": format_timestamp(clock.now())})
 
 
 def _figures(states: dict[str, int], pace: Pace) -> dict[str, Any]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from django.utils import timezone
 
-from ... import fields
+from ... import clock, fields
 from ...database import atomic
 from ...errors import NotFound
 from ...fields import Document, missing, refuse
@@ -34,7 +33,7 @@ class SchemaViewSet(AdminViewSet):
         body = self.read(required=True)
         fields.required_text({"type": type}, "type", pattern=TYPE_PATTERN, longest=TYPE_LENGTH)
         number = _number(version)
-        now = timezone.now()
+        now = clock.now()
         wanted = {
             "version": version,
             "schema": _schema(body),

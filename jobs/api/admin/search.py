@@ -7,9 +7,8 @@ from datetime import datetime
 from typing import Any, Literal
 
 from django.db.models import Exists, F, OuterRef
-from django.utils import timezone
 
-from ... import fields
+from ... import clock, fields
 from ...errors import InvalidRequest
 from ...lifecycle import State
 from ...models import JobError
@@ -58,7 +57,7 @@ def filtered(jobs: Any, parameters: Any, *, time: str = "created_at") -> Any:
         jobs = jobs.filter(state__in=states)
     if parameters.get("type"):
         jobs = of_type(jobs, parameters["type"])
-    now = timezone.now()
+    now = clock.now()
     for name, lookup in (("since", f"{time}__gte"), ("until", f"{time}__lt")):
         if (moment := moment_of(parameters, name, now)) is not None:
             jobs = jobs.filter(**{lookup: moment})

@@ -8,9 +8,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from django.utils import timezone
-
-from ... import __version__, conf, fields, maintenance
+from ... import __version__, clock, conf, fields, maintenance
 from ...fields import missing
 from ...models import Maintenance
 from ...timestamps import format_timestamp
@@ -46,12 +44,12 @@ class SystemViewSet(AdminViewSet):
         reason = reason_of(body)
         if not enabled:
             maintenance.end(actor=self.actor, reason=reason)
-            ended = {"disabled_at": format_timestamp(timezone.now())}
+            ended = {"disabled_at": format_timestamp(clock.now())}
             return Response(maintenance_document(None) | ended)
         switch = maintenance.begin(
             actor=self.actor,
             reason=reason,
-            until=fields.when(body, "until", timezone.now()),
+            until=fields.when(body, "until", clock.now()),
             lasts=fields.period(body, "estimated_duration", least=timedelta(seconds=1)),
             refuses_jobs=fields.boolean(body, "refuse_jobs"),
         )

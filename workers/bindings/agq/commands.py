@@ -7,15 +7,13 @@ from datetime import timedelta
 from functools import cache
 from typing import Any
 
-from django.utils import timezone
-
-from jobs import engine, projects
+from jobs import clock, engine, projects
 from jobs.access import Binding, Command, find
 from jobs.batches import new_jobs
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob
 from jobs.errors import JobNotFound, OJSError
-from jobs.validation import QUEUE_PATTERN
+from jobs.validation import QUEUE_LENGTH, QUEUE_PATTERN
 from workers import directory, protocol
 from workers.lifecycle import WorkerState
 from workers.protocol import Failure, SessionClaim
@@ -108,10 +106,11 @@ def unregister(session: Session, name: bytes) -> Status:
 
 
 def queue_name(key: bytes) -> str:
-    name = text(key)
-    if not name.startswith(QUEUE) or not QUEUE_PATTERN.fullmatch(name.removeprefix(QUEUE)):
+    name = text(key).removeprefix(QUEUE)
+    is_queue = text(key).startswith(QUEUE) and QUEUE_PATTERN.fullmatch(name)
+    if not is_queue or len(name) > QUEUE_LENGTH:
         raise Failed("ERR keys to pop from and push to are queue:<name>")
-    return name.removeprefix(QUEUE)[:128]
+    return name
 
 
 def pop(session: Session, queues: Sequence[str]) -> Look:
@@ -127,6 +126,8 @@ def pop(session: Session, queues: Sequence[str]) -> Look:
         queues,
         worker_id=worker_id,
         visibility_timeout=ojs_settings.AGQ.JOB_TIMEOUT,
+        # A dead worker registers anew (§6).
+        discover=False,
         project=session.project,
         registered=True,
     )
@@ -144,7 +145,8 @@ def pop(session: Session, queues: Sequence[str]) -> Look:
 def give_back(session: Session, jobs: Sequence[ClaimedJob]) -> None:
     """Nobody is there any more to hand them to: the attempt does not count."""
     worker_id = session.worker_id
-    protocol.fail([Failure(job.id, worker_id=worker_id, release=True) for job in jobs])
+    back = [Failure(job.id, worker_id=worker_id, release=True) for job in jobs]
+    protocol.fail(back, discover=False)
 
 
 def update(session: Session, job: bytes, document: bytes) -> Status:
@@ -161,10 +163,12 @@ def update(session: Session, job: bytes, document: bytes) -> Status:
     projects.require(job_id, session.project)
     match said.get("status"):
         case "completed":
-            (outcome,) = protocol.ack([documents.completion(job_id, worker_id, said)])
+            completion = documents.completion(job_id, worker_id, said)
+            (outcome,) = protocol.ack([completion], discover=False)
             done = outcome.error is None
         case "failed":
-            (outcome,) = protocol.fail([documents.failure(job_id, worker_id, said)])
+            failure = documents.failure(job_id, worker_id, said)
+            (outcome,) = protocol.fail([failure], discover=False)
             done = outcome.error is None
         case "running":
             done = directory.extend(job_id, worker_id)
@@ -198,7 +202,7 @@ def push(session: Session, key: bytes, *plans: bytes) -> int:
     """LPUSH queue:<name> <plan_json> […]: all or none; answers how many were pushed."""
     queue = queue_name(key)
     requests = [documents.pushed(queue, documents.read(plan, "job")) for plan in plans]
-    jobs = new_jobs(requests, timezone.now())
+    jobs = new_jobs(requests, clock.now())
     return len(engine.enqueue(projects.give(jobs, session.project)))
 
 

@@ -110,6 +110,13 @@ class Connection(asyncio.Protocol):
             return
         transport.set_write_buffer_limits(high=READ)
         self.server.connections.add(self)
+        self._expect_key()
+
+    def _expect_key(self) -> None:
+        """From now on, a stranger has so much time to authenticate."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._is_overdue = False
         patience = ojs_settings.AGQ.AUTH_TIMEOUT.total_seconds()
         if patience and not self.session.is_known:
             self._deadline = self.server.loop.call_later(patience, self._end_stranger)
@@ -428,6 +435,7 @@ class Connection(asyncio.Protocol):
         self.session.reset()
         self.parser.limit = STRANGERS_COMMAND
         self._transaction = None
+        self._expect_key()
         return Status("RESET")
 
     async def _register(self, document: bytes) -> Any:

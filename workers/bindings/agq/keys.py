@@ -13,8 +13,7 @@ from datetime import timedelta
 from hashlib import blake2b
 from typing import Any
 
-from django.utils import timezone
-
+from jobs import clock
 from jobs.api.authentication import ANYBODY, Caller
 from jobs.api.base import dumps
 from jobs.identifiers import parse_uuid
@@ -68,7 +67,7 @@ def _worker_part(worker_id: str, part: str, caller: Caller) -> Held | None:
 
 
 def _until(value: str, end: Any) -> Held | None:
-    left = end - timezone.now()
+    left = end - clock.now()
     return Held(STRING, value, left) if left > timedelta(0) else None
 
 
@@ -77,7 +76,7 @@ def _claim(text: str, caller: Caller) -> Held | None:
     job = directory.job(job_id, caller) if job_id else None
     if job is None or not job.reserved_by or job.reserved_until is None:
         return None
-    left = max(timedelta(0), job.reserved_until - timezone.now())
+    left = max(timedelta(0), job.reserved_until - clock.now())
     return Held(STRING, job.reserved_by, left)
 
 

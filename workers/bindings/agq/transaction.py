@@ -37,7 +37,8 @@ class Transaction:
     """A command was refused when it came: EXEC will refuse them all."""
 
     def add(self, command: list[bytes]) -> Status:
-        """
+        """Put a command off.
+
         Raises:
             Failed: it is too much.
         """

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from django.utils import timezone
-
-from jobs import engine
+from jobs import clock, engine
 from jobs.api.authentication import Caller
 from jobs.api.base import dumps
 from jobs.batches import new_jobs
@@ -59,7 +57,7 @@ def ask(capability: str, challenge: dict[str, Any], worker_id: str, caller: Call
         "max_attempts": 1,
         "retry": {"max_attempts": 1, "on_exhaustion": "discard"},
     }
-    (job,) = engine.enqueue(give(new_jobs([request], timezone.now()), caller.project))
+    (job,) = engine.enqueue(give(new_jobs([request], clock.now()), caller.project))
     return Question(job.id, job.queue)
 
 

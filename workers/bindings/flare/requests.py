@@ -5,16 +5,21 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from django.utils import timezone
-
-from jobs import fields
+from jobs import clock, fields
 from jobs.api.authentication import Caller
 from jobs.engine import NewCronJob
 from jobs.fields import Document, missing, refuse, wrong_type
 from jobs.identifiers import uuid7
 from jobs.retry import MAX_ATTEMPTS
 from jobs.schedules import InvalidSchedule, read_schedule, read_zone
-from jobs.validation import CLASS_PATTERN, PRIORITIES, QUEUE_LENGTH, QUEUE_PATTERN, NewJob
+from jobs.validation import (
+    CLASS_PATTERN,
+    PRIORITIES,
+    QUEUE_LENGTH,
+    QUEUE_PATTERN,
+    NewJob,
+    queue_names,
+)
 from workers import admission
 from workers.protocol import Completion, Description, Failure
 
@@ -58,10 +63,16 @@ def required_names(body: Document, field: str, *, least: int = 0) -> list[str]:
     return found
 
 
+def queues(body: Document) -> list[str]:
+    """The queues a worker serves, at least one."""
+    queue_names(body)
+    return required_names(body, "queues", least=1)
+
+
 def registration(body: Document, caller: Caller) -> Description:
     return Description(
         hostname=fields.text(body, "hostname"),
-        queues=required_names(body, "queues", least=1),
+        queues=queues(body),
         job_types=required_names(body, "job_types"),
         version=fields.text(body, "sdk_version"),
         protocol="flare",
@@ -203,7 +214,7 @@ def new_job(body: Document, caller: Caller) -> tuple[NewJob, UUID | None]:
         retry=None if attempts is None else {"max_attempts": attempts},
         # Not an execution timeout: with heartbeats a Flare job may run longer.
         visibility_timeout=fields.period({"period": seconds}, "period"),
-        scheduled_at=fields.when(body, "scheduled_at", timezone.now()),
+        scheduled_at=fields.when(body, "scheduled_at", clock.now()),
         tags=fields.texts(body, "tags") or [],
         project=caller.project,
     )

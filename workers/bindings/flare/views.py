@@ -123,7 +123,7 @@ class WorkerViewSet(FlareViewSet):
         """Claim jobs; an empty array is a normal answer, and all that a quieted worker gets."""
         body = self.read()
         worker_id = requests.worker_id(body, self.caller)
-        queues = requests.required_names(body, "queues", least=1)
+        queues = requests.queues(body)
         capacity = requests.capacity(body)
         types = requests.names(body, "job_types")
         self._admit(worker_id)
@@ -135,6 +135,7 @@ class WorkerViewSet(FlareViewSet):
             count=capacity,
             # A worker that says nothing here runs what it registered for.
             types=liveness.types_of(worker_id) if types is None else types,
+            discover=False,  # it has been, just now
             project=self.caller.project,
         )
         periods = {}

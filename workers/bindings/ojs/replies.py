@@ -6,8 +6,7 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
-from django.utils import timezone
-
+from jobs import clock
 from jobs.api.base import error_document, status_of
 from jobs.conf import ojs_settings
 from jobs.envelope import milliseconds
@@ -30,7 +29,7 @@ def registered(worker_id: str) -> dict[str, Any]:
     return {
         "ok": True,
         "worker_id": worker_id,
-        "server_time": format_timestamp(timezone.now()),
+        "server_time": format_timestamp(clock.now()),
         "heartbeat_interval": seconds(ojs_settings.HEARTBEAT_INTERVAL),
         "heartbeat_timeout": seconds(ojs_settings.HEARTBEAT_TIMEOUT),
         "visibility_timeout_default": seconds(ojs_settings.VISIBILITY_TIMEOUT),
@@ -44,7 +43,7 @@ def heartbeat(reply: Reply) -> dict[str, Any]:
         "acknowledged": True,
         "jobs_extended": reply.jobs_extended,
         "jobs_lost": reply.jobs_lost,
-        "server_time": format_timestamp(timezone.now()),
+        "server_time": format_timestamp(clock.now()),
         "visibility_timeout": seconds(ojs_settings.VISIBILITY_TIMEOUT),
     }
     if reply.stale:

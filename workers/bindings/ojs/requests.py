@@ -7,13 +7,12 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from django.utils import timezone
-
-from jobs import fields, versions
+from jobs import clock, fields, versions
 from jobs.api.authentication import Caller
 from jobs.conf import ojs_settings
 from jobs.fields import Document, missing, refuse, wrong_type
 from jobs.identifiers import parse_uuid
+from jobs.validation import QUEUE_LENGTH, QUEUE_PATTERN, queue_names
 from workers import admission
 from workers.lifecycle import WorkerState
 from workers.protocol import Completion, Description, Failure
@@ -60,16 +59,14 @@ def description(body: Document, caller: Caller, version: str) -> Description:
     found = Description(
         hostname=fields.text(body, "hostname"),
         pid=fields.integer(body, "pid", most=LARGEST_PID),
-        queues=fields.texts(body, "queues"),
+        queues=queue_names(body),
         concurrency=fields.integer(body, "concurrency", least=1, most=1_000_000),
         labels=fields.texts(body, "labels"),
-        started_at=fields.when(body, "started_at", timezone.now()),
+        started_at=fields.when(body, "started_at", clock.now()),
         version=version[:255] or None,
         job_versions=job_versions(body),
         project=caller.project or None,
     )
-    if "" in (found.queues or ()):
-        raise refuse("queues", "A queue has a name.", validation="min_length")
     return found
 
 
@@ -133,11 +130,15 @@ def active_job_ids(body: Document) -> list[str] | None:
     `active_jobs` is the number of them in one document and the list itself in the other.
     """
     ids = fields.texts(body, "active_job_ids")
+    listed = None
+    if type(body.get("active_jobs")) is list:
+        listed = fields.texts(body, "active_jobs")
+    else:
+        fields.integer(body, "active_jobs")
     if ids is not None:
         return ids
-    if type(body.get("active_jobs")) is list:
-        return fields.texts(body, "active_jobs")
-    fields.integer(body, "active_jobs")
+    if listed is not None:
+        return listed
     one = fields.text(body, "job_id")
     return [one] if one else None
 
@@ -174,16 +175,16 @@ def _weights(body: Document) -> dict[str, int]:
     for index, item in enumerate(given):
         named = item if type(item) is dict else {"name": item}
         with fields.inside(f"queues[{index}]"):
-            name = fields.required_text(named, "name")
+            name = fields.required_text(named, "name", pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH)
             weights[name] = fields.integer(named, "weight", 1, least=1, most=1_000_000) or 1
     return weights
 
 
 def _queues(body: Document) -> list[str]:
-    found = fields.texts(body, "queues")
+    found = queue_names(body)
     if found is None:
         raise missing("queues")
-    if not found or "" in found:
+    if not found:
         raise refuse(
             "queues", "The 'queues' field must name at least one queue.", validation="min_items"
         )
@@ -307,7 +308,7 @@ def _read_error(found: Failure, error: Document) -> None:
     found.message = fields.text(error, "message", longest=2**20) or ""
     found.retryable = fields.boolean_or_none(error, "retryable")
     found.details = fields.mapping(error, "details")
-    found.rate_limit_until = fields.when(error, "rate_limit_until", timezone.now())
+    found.rate_limit_until = fields.when(error, "rate_limit_until", clock.now())
     named = fields.text(error, "type")
     # `code` is what HTTP §10.3 asks for, `type` what core §8.1 does; `message` both do.
     if not (named or found.code):

@@ -6,7 +6,7 @@ from .checkpoints import CheckpointViewSet
 from .documentation import docs, openapi_json
 from .observing import AutoscalingViewSet, MetricsViewSet, ReadinessViewSet
 from .progress import ProgressViewSet
-from .views import HealthViewSet, WorkerViewSet
+from .views import HealthViewSet, LeavingViewSet, WorkerViewSet
 
 register = WorkerViewSet.as_view({"post": "register"})
 heartbeat = WorkerViewSet.as_view({"post": "heartbeat"})
@@ -58,7 +58,7 @@ urlpatterns = [
     path("ojs/v1/workers/progress", ProgressViewSet.as_view({"post": "report"})),
     path(
         "ojs/v1/workers/<path:worker_id>",
-        WorkerViewSet.as_view({"delete": "deregister"}),
+        LeavingViewSet.as_view({"delete": "deregister"}),
         name="worker",
     ),
 ]

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Any, NamedTuple
 
-from django.utils import timezone
+from django.http import Http404
 
-from jobs import wakeup
+from jobs import clock, wakeup
 from jobs.api.base import OJSViewSet, Response, request_id
 from jobs.api.jobs import parse_id
 from jobs.api.system import backend_health, health_document
-from jobs.conf import ojs_settings
 from jobs.envelope import claimed_envelope
+from jobs.http import waiting
 from jobs.timestamps import format_timestamp
 from workers import admission, protocol, reaper
 
 from . import replies, requests
-
-_waiting = threading.Lock()
-_waiters = 0
 
 
 class Outcomes(NamedTuple):
@@ -176,6 +172,17 @@ class WorkerViewSet(OJSViewSet):
         return document
 
 
+class LeavingViewSet(WorkerViewSet):
+    """`/ojs/v1/workers/{id}`, which takes any path: for all but a worker that leaves (§3.4), there
+    is nothing below `workers/` but what has a path of its own.
+    """
+
+    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        if not self.action:
+            raise Http404
+        super().initial(request, *args, **kwargs)
+
+
 def _answer(document: dict[str, Any], job_id: str | None) -> Response:
     """What became of a job; what was sent to it by its path is answered about `job`, as others."""
     if job_id is not None:
@@ -186,26 +193,20 @@ def _answer(document: dict[str, Any], job_id: str | None) -> Response:
 def _wait_for_jobs(asked: dict[str, Any], seconds: float) -> list[Any]:
     """Claim as soon as there is something, for at most `seconds`.
 
-    Waiting fetches hold a thread each; beyond `MAX_WAITING` they are answered empty, so that
-    acks and heartbeats always find one.
+    Without a place to wait in, nothing: the caller has looked already.
     """
-    global _waiters
-    with _waiting:
-        if _waiters >= ojs_settings.MAX_WAITING:
-            return []
-        _waiters += 1
     deadline = time.monotonic() + seconds
-    try:
+    with waiting.place() as granted:
+        if not granted:
+            return []
         with wakeup.subscription(asked["queues"]) as bell:
             while True:
-                jobs = protocol.fetch(**asked)
+                # Its sign of life was the request; by now the worker may be gone.
+                jobs = protocol.fetch(**asked, discover=False)
                 left = deadline - time.monotonic()
                 if jobs or left <= 0:
                     return jobs
                 bell.wait(left)
-    finally:
-        with _waiting:
-            _waiters -= 1
 
 
 class HealthViewSet(OJSViewSet):
@@ -230,6 +231,6 @@ def _reaper_health() -> dict[str, Any]:
         return {"status": "unhealthy", "message": "No reaper has ever run."}
     document: dict[str, Any] = {"status": "healthy", "last_seen_at": format_timestamp(seen)}
     if reaper.is_silent(seen):
-        age = int((timezone.now() - seen).total_seconds())
+        age = int((clock.now() - seen).total_seconds())
         document |= {"status": "unhealthy", "message": f"The reaper has not run for {age} s."}
     return document

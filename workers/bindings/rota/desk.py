@@ -14,7 +14,7 @@ from jobs.api.authentication import ANYBODY, Caller, caller_of, current_caller, 
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
 from jobs.errors import JobNotFound, NotAuthenticated, OJSError
-from workers import admission, directory, protocol
+from workers import admission, alerts, directory, protocol
 from workers.protocol import Reply
 from workers.waiting import Look
 
@@ -156,7 +156,7 @@ def _give_back_all_but(worker_id: str, named: Collection[str]) -> None:
         if str(job_id) not in named
     ]
     if lost:
-        protocol.fail(lost)
+        protocol.fail(lost, discover=False)
 
 
 @dataclass(slots=True)
@@ -181,6 +181,7 @@ def hear(
     worker_id = registration.worker_id
     # What a worker wrote about a job is kept while the job is still its own.
     engine.write_lines(worker_id, message.lines)
+    alerts.keep(worker_id, message.alerts)
     outcomes = _settle(message.results, registration.project)
     settled = {str(outcome.job_id) for outcome in outcomes}
     reply = protocol.beat(
@@ -192,7 +193,7 @@ def hear(
     )
     _note_progress(registration, message, reply.jobs_extended)
     if message.stats:
-        directory.keep_stats(worker_id, message.stats)
+        directory.keep_stats(worker_id, message.stats, partial=True)
     return Told(reply, outcomes)
 
 
@@ -241,6 +242,8 @@ def look(visitor: Visitor, registration: Registration, count: int) -> Look:
             worker_id=registration.worker_id,
             count=count,
             types=types,
+            # The server looks while the worker may be silent: its messages are its signs of life.
+            discover=False,
             project=registration.project,
         )
     if jobs:
@@ -251,7 +254,8 @@ def look(visitor: Visitor, registration: Registration, count: int) -> Look:
 
 def give_back(worker_id: str, jobs: Sequence[ClaimedJob]) -> None:
     """Return jobs that never reached the worker; the attempt does not count."""
-    protocol.fail([Failure(job.id, worker_id, job.attempt, release=True) for job in jobs])
+    back = [Failure(job.id, worker_id, job.attempt, release=True) for job in jobs]
+    protocol.fail(back, discover=False)
 
 
 def leave(worker_id: str) -> None:

@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.utils import timezone
-
-from jobs import fields
+from jobs import clock, fields
 from jobs.api.base import dumps
 from jobs.api.body import parse_json
 from jobs.engine import Line, Outcome
@@ -16,6 +14,8 @@ from jobs.envelope import claimed_envelope
 from jobs.errors import InvalidPayload, OJSError
 from jobs.fields import Document, missing, refuse, wrong_type
 from jobs.timestamps import format_timestamp
+from jobs.validation import queue_names
+from workers.alerts import Alert
 from workers.lifecycle import WorkerState
 from workers.protocol import Completion, Description, Failure, Reply
 
@@ -60,6 +60,8 @@ class Message:
     stats: dict[str, Any] | None = None
     """How busy its machine is."""
     lines: list[Line] = field(default_factory=list)
+    alerts: list[Alert] = field(default_factory=list)
+    """About the worker itself."""
     results: list[Completion | Failure] = field(default_factory=list)
     wanted: int | None = None
     """How many jobs it wants now; None leaves it as it was."""
@@ -118,10 +120,10 @@ def _objects(document: Document, name: str) -> list[Document]:
 def _registration(said: Document, timeout: timedelta) -> Registration:
     worker_id = fields.required_text(said, "worker_id")
     hostname = fields.required_text(said, "hostname")
-    queues = fields.texts(said, "queues")
+    queues = queue_names(said)
     if queues is None:
         raise missing("queues")
-    if not queues or "" in queues:
+    if not queues:
         raise refuse("queues", "The 'queues' field must name at least one queue.")
     specs: dict[str, str] = {}
     for index, spec in enumerate(_objects(said, "specs")):
@@ -135,7 +137,7 @@ def _registration(said: Document, timeout: timedelta) -> Registration:
         queues=list(dict.fromkeys(queues)),
         concurrency=fields.integer(said, "concurrency", least=1, most=1_000_000),
         labels=fields.texts(said, "labels"),
-        started_at=fields.when(said, "started_at", timezone.now()),
+        started_at=fields.when(said, "started_at", clock.now()),
         version=fields.text(said, "version"),
         protocol="rota",
         heartbeat_timeout=timeout,
@@ -168,7 +170,10 @@ def _status(status: Document, message: Message) -> None:
     for name, is_alert in (("logs", False), ("alerts", True)):
         for index, line in enumerate(_objects(status, name)):
             with fields.inside(f"{name}[{index}]", aloud=True):
-                message.lines.append(_line(line, is_alert))
+                if is_alert and line.get("job_id") is None:
+                    message.alerts.append(_alert(line))
+                else:
+                    message.lines.append(_line(line, is_alert))
 
 
 def _share(document: Document, name: str) -> float | None:
@@ -186,13 +191,21 @@ def _job_status(job: Document) -> tuple[str, Progress]:
 
 
 def _line(line: Document, is_alert: bool) -> Line:
-    time: datetime | None = fields.when(line, "time", timezone.now())
+    time: datetime | None = fields.when(line, "time", clock.now())
     return Line(
         fields.job_id(line),
         fields.required_text(line, "message", longest=2**16),
         level=fields.text(line, "level", longest=16) or "",
         is_alert=is_alert,
         time=time,
+    )
+
+
+def _alert(line: Document) -> Alert:
+    return Alert(
+        fields.required_text(line, "message", longest=2**16),
+        level=fields.text(line, "level", longest=16) or "",
+        time=fields.when(line, "time", clock.now()),
     )
 
 
@@ -234,7 +247,7 @@ def answer(reply: Reply, outcomes: list[Outcome], **more: Any) -> str:
     document: dict[str, Any] = {
         "type": "heartbeat",
         "state": str(reply.state),
-        "server_time": format_timestamp(timezone.now()),
+        "server_time": format_timestamp(clock.now()),
         "jobs_extended": reply.jobs_extended,
         "jobs_lost": reply.jobs_lost,
     }

@@ -17,8 +17,9 @@ from jobs import wakeup
 from jobs.conf import ojs_settings
 from jobs.database import borrowed, is_postgresql
 from jobs.endpoints import url_of
-from jobs.errors import NotAuthenticated, OJSError
+from jobs.errors import DatabaseUnavailable, NotAuthenticated, OJSError
 from jobs.http.origins import check_socket
+from jobs.trouble import explain
 from jobs.watchdog import bounded
 from workers import keyed, tls
 from workers.presence import announced
@@ -115,10 +116,16 @@ class RotaServer:
             connection.visitor = await self.in_thread(  # type: ignore[attr-defined]
                 desk.admit, _login(request), _address(connection)
             )
-        except NotAuthenticated as refusal:
-            return connection.respond(http.HTTPStatus.UNAUTHORIZED, f"{refusal.message}\n")
-        except OJSError as refusal:
-            return connection.respond(http.HTTPStatus.FORBIDDEN, f"{refusal.message}\n")
+        except NotAuthenticated as unknown:
+            return connection.respond(http.HTTPStatus.UNAUTHORIZED, f"{unknown.message}\n")
+        except OJSError as forbidden:
+            return connection.respond(http.HTTPStatus.FORBIDDEN, f"{forbidden.message}\n")
+        except Exception as problem:
+            refusal = explain(problem)
+            if not isinstance(refusal, DatabaseUnavailable):
+                raise
+            logger.error("%s %s", refusal.message, problem)
+            return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, f"{refusal.message}\n")
         return None
 
     async def _handle(self, connection: ServerConnection) -> None:

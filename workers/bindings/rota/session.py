@@ -48,9 +48,11 @@ class Session:
         self._pusher: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._wishes = asyncio.Event()
-        """Set when the worker wants more or fewer jobs than before."""
+        """Set when the worker wants other than before: `_push` and `_find` look at how many."""
         self._in_hand: set[str] = set()
         self._wanted = 0
+        self._looks = 0
+        """Claims for it that are under way."""
         self._assigned = 0
         """Assignments sent on this connection."""
 
@@ -209,7 +211,7 @@ class Session:
             await self._connection.close(INTERNAL_ERROR, "internal error")
 
     async def _find(self, registration: messages.Registration) -> Look | None:
-        """Wait for work; None if the worker wants more or fewer jobs meanwhile."""
+        """Wait for work; None if the worker wants none any more."""
         hub, queues = self._server.hub, registration.queues
         if not hub.listens:
             await self._server.in_thread(hub.listen)
@@ -220,16 +222,28 @@ class Session:
         waiter = Waiter(self.worker_id, lambda: self._look(registration), self._give_back)
         alike = (found.able, registration.project)
         waiting = asyncio.create_task(hub.wait(waiter, queues, alike, since, math.inf))
-        wishing = asyncio.create_task(self._wishes.wait())
         try:
-            await asyncio.wait([waiting, wishing], return_when=asyncio.FIRST_COMPLETED)
+            await self._wanted_or(waiting)
         finally:
-            wishing.cancel()
             if not waiting.done():
                 # What it finds in this very moment, it gives back.
                 waiting.cancel()
                 await asyncio.wait([waiting])
         return None if waiting.cancelled() else waiting.result()
+
+    async def _wanted_or(self, waiting: asyncio.Task[Any]) -> None:
+        """Return when `waiting` is done, or when the worker wants nothing any more.
+
+        One that wants more, or less, goes on waiting, and a claim that is under way is waited for:
+        what it brings is wanted but for a surplus, which `_assign` gives back.
+        """
+        while not waiting.done() and (self._wanted > 0 or self._looks):
+            self._wishes.clear()
+            wishing = asyncio.create_task(self._wishes.wait())
+            try:
+                await asyncio.wait([waiting, wishing], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                wishing.cancel()
 
     async def _look(self, registration: messages.Registration) -> Look:
         """Look once, to the end: jobs that were claimed are handed over or given back."""
@@ -239,23 +253,33 @@ class Session:
         looking = asyncio.ensure_future(
             self._server.in_thread(desk.look, self._visitor, registration, count)
         )
+        self._looks += 1
         try:
             return await asyncio.shield(looking)
         except asyncio.CancelledError:
             # The claim goes on in its thread: what it brings must not be lost with us.
             await self._give_back(await looking)
             raise
+        finally:
+            self._looks -= 1
+            self._wishes.set()
 
     async def _assign(self, found: Look) -> None:
+        """Send what was claimed, as long as it is wanted; the rest is given back."""
         self._in_hand |= {str(job.id) for job in found.jobs}
         for index, job in enumerate(found.jobs):
             try:
+                if self._wanted <= 0:
+                    await self._give_back(Look(found.jobs[index:]))
+                    return
+                # Counted before it is sent: what the worker says it wants while this is under way
+                # is compared with it.
+                self._assigned += 1
+                self._wanted -= 1
                 await self._send(messages.assignment(job))
             except (ConnectionClosed, asyncio.CancelledError):
                 await self._give_back(Look(found.jobs[index:]))
                 raise
-            self._assigned += 1
-            self._wanted = max(0, self._wanted - 1)
 
     async def _give_back(self, found: Look) -> None:
         if found.jobs:

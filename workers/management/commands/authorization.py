@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 
 from jobs.access import Binding, OfProject, OfWorker, commands
 from jobs.access import Command as Row
 from workers.bindings.flare.urls import Switched
 
+MARK = "<!-- The tables are printed by `manage.py authorization`. -->\n"
 FUNCTIONS = {"openapi_json": "documentation.openapi_json", "docs": "documentation.docs"}
 PROJECT = {
     OfProject.OWN: "its own",
@@ -92,5 +94,17 @@ class Command(BaseCommand):
     help = __doc__ or ""
     requires_system_checks: list[str] = []
 
+    def add_arguments(self, parser: Any) -> None:
+        parser.add_argument(
+            "--update", type=Path, metavar="PAGE", help="write the tables into this page instead"
+        )
+
     def handle(self, *args: Any, **options: Any) -> None:
-        self.stdout.write("\n".join(reference()).rstrip())
+        tables, page = "\n".join(reference()).rstrip(), options["update"]
+        if page is None:
+            self.stdout.write(tables)
+            return
+        before, mark, _ = page.read_text().partition(MARK)
+        if not mark:
+            raise CommandError(f"{page} has no line {MARK.strip()!r}, behind which they belong.")
+        page.write_text(f"{before}{mark}{tables}\n")

@@ -55,10 +55,25 @@ class Command(BaseCommand):
         self._pulse = alive.outside(options)
         keepalive.apply()
         if options["once"]:
-            self._round(options["only"], lambda: False)
-            reaper.sign_of_life(reaper.own_name())
+            self._once(options["only"])
             return
         self._loop(interval, options["only"])
+
+    def _once(self, only: list[str]) -> None:
+        failed: list[str] = []
+
+        def complain(chore: reaper.Chore, problem: Exception) -> None:
+            reaper.complain(chore, problem)
+            reason, _, _ = str(problem).partition("\n")
+            failed.append(f"{chore.name} ({type(problem).__name__}: {reason})")
+
+        try:
+            self._round(only, lambda: False, complain)
+            reaper.sign_of_life(reaper.own_name())
+        except (DatabaseError, InterfaceError) as problem:
+            raise CommandError(f"The database failed: {problem}".strip()) from problem
+        if failed:
+            raise CommandError(f"Not everything was done; what failed: {'; '.join(failed)}")
 
     def _loop(self, interval: float, only: list[str]) -> None:
         # Not an Event: a second signal on the heels of the first would find its lock taken by the
@@ -93,12 +108,17 @@ class Command(BaseCommand):
         self._pulse.ending()
         self._say("The reaper stops.")
 
-    def _round(self, only: list[str], stop: Callable[[], bool]) -> None:
+    def _round(
+        self,
+        only: list[str],
+        stop: Callable[[], bool],
+        failed: Callable[..., object] = reaper.complain,
+    ) -> None:
         def between_batches() -> bool:
             self._pulse.beat()
             return stop()
 
-        done = reaper.sweep(only, stop=between_batches, give_up=self._give_up)
+        done = reaper.sweep(only, stop=between_batches, failed=failed, give_up=self._give_up)
         for line in reaper.report(done):
             self._say(line)
 

@@ -1,0 +1,91 @@
+"""Requests that wait hold a thread each: all kinds share the places there are (`MAX_WAITING`)."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from jobs import engine
+from jobs.http import waiting
+from tests.factories import JobFactory
+
+pytestmark = pytest.mark.django_db
+
+SECONDS = "3600"
+
+
+def fetch_that_waits(api):
+    assert api.fetch(wait_ms=3_600_000) == []
+
+
+def result_that_is_waited_for(api):
+    job = JobFactory(active=True)
+
+    reply = api.see(f"jobs/{job.pk}/result", wait="true", timeout=SECONDS)
+
+    assert (reply.status_code, reply.json()["error"]["code"]) == (408, "timeout")
+
+
+def stream_of_progress(api):
+    job = JobFactory(active=True)
+    reply = api.see(f"jobs/{job.pk}/progress/stream")
+    assert list(reply.streaming_content) == [b"retry: 1000\n\n"]
+
+
+def enqueue_that_waits_for_room(api):
+    engine.queues.configure("full", {"max_depth": 1, "strategy": "block"})
+    JobFactory(queue="full")
+
+    reply = api.send(
+        "jobs",
+        {"type": "email.send", "args": [], "options": {"queue": "full"}},
+        headers={"OJS-Block-Timeout": SECONDS},
+    )
+
+    assert reply.status_code == 429
+
+
+KINDS = [
+    fetch_that_waits,
+    result_that_is_waited_for,
+    stream_of_progress,
+    enqueue_that_waits_for_room,
+]
+
+
+@pytest.fixture
+def places(settings):
+    settings.OJS |= {"MAX_WAITING": 2, "MAX_WAIT": 3600}
+    return contextlib.ExitStack()
+
+
+@pytest.mark.parametrize("ask", KINDS, ids=lambda kind: kind.__name__)
+def test_whatever_waits_is_answered_at_once_when_others_have_taken_the_places(api, places, ask):
+    with places:
+        assert [places.enter_context(waiting.place()) for _ in range(3)] == [True, True, False]
+
+        ask(api)
+
+
+def test_a_place_is_free_again_when_its_request_has_been_answered(api, settings):
+    settings.OJS |= {"MAX_WAITING": 1, "MAX_WAIT": 0.01}
+
+    for ask in KINDS:
+        ask(api)
+
+        with waiting.place() as granted:
+            assert granted
+
+
+def test_a_stream_that_its_client_leaves_gives_its_place_back(settings):
+    settings.OJS |= {"MAX_WAITING": 1}
+    looks = waiting.looks(lambda: "how it stands", 3600)
+    assert [next(looks), next(looks)] == ["how it stands"] * 2
+    with waiting.place() as granted:
+        assert not granted
+
+    looks.close()
+
+    with waiting.place() as granted:
+        assert granted

@@ -1,0 +1,12 @@
+"""`make campaign`: break what can break, and account for every job."""
+
+from __future__ import annotations
+
+import sys
+
+from .guard import guarded
+from .options import arguments
+
+if __name__ == "__main__":
+    arguments(sys.argv[1:])  # wrong ones are refused here
+    sys.exit(guarded(sys.argv[1:]))

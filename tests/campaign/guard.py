@@ -1,0 +1,97 @@
+"""Ends whatever a campaign started, however the campaign ended.
+
+The guard is a process between the one that the caller sees and the one that does the work. It
+adopts every orphan below it, so that all it started are found as its descendants. It ends when the
+work ends, or when the caller is gone: then the pipe it reads closes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SET_CHILD_SUBREAPER = 36
+DATABASE = "OJS_TEST_DATABASE"
+
+
+def guarded(arguments: list[str]) -> int:
+    """Run a campaign under a guard; return its exit code."""
+    guard = subprocess.Popen(
+        [sys.executable, "-m", "tests.campaign.guard", *arguments],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert guard.stdin is not None
+    try:
+        return guard.wait()
+    except KeyboardInterrupt:
+        guard.stdin.close()
+        return guard.wait()
+
+
+def main() -> int:
+    ctypes.CDLL(None, use_errno=True).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    folder = Path(tempfile.mkdtemp(prefix="ojs-campaign-"))
+    folder.chmod(0o755)  # PostgreSQL runs as another user
+    try:
+        work = subprocess.Popen(
+            [sys.executable, "-m", "tests.campaign.run", str(folder), *sys.argv[1:]],
+            cwd=ROOT,
+            # For what it has from the suite; the database of these settings is not used.
+            env=os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings", DATABASE: "sqlite"},
+            stdin=subprocess.DEVNULL,
+        )
+
+        def end_with_the_caller() -> None:
+            sys.stdin.buffer.read()
+            work.kill()
+
+        threading.Thread(target=end_with_the_caller, daemon=True).start()
+        return work.wait()
+    finally:
+        end_all()
+        unmount(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def end_all() -> None:
+    while children := psutil.Process().children(recursive=True):
+        for child in children:
+            try:
+                child.kill()
+            except psutil.NoSuchProcess:
+                continue
+        psutil.wait_procs(children, timeout=5)
+        # Those adopted are ours to bury.
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+
+
+def unmount(folder: Path) -> None:
+    mounts = Path("/proc/mounts")
+    if not mounts.exists():
+        return
+    for line in mounts.read_text().splitlines():
+        place = line.split()[1]
+        if place.startswith(f"{folder}/"):
+            subprocess.run(["umount", "-l", place], check=False)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    # The thread that reads may still wait for a caller that stays.
+    os._exit(code if code >= 0 else 1)

@@ -1,0 +1,11 @@
+"""What a job of the campaign consists of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def work(chance: Any) -> dict[str, Any]:
+    """Most jobs are done in a moment, some take long enough to be caught in the middle."""
+    longest = 0.5 if chance.random() < 0.1 else 0.02
+    return {"seconds": round(chance.uniform(0, longest), 4), "fails": chance.random() < 0.03}

@@ -1,0 +1,31 @@
+"""Clocks that go wrong: of this process for a while, or of a process that a test starts."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from unittest import mock
+
+from django.utils import timezone
+
+SHIFTED = str(Path(__file__).resolve().parent / "shifted")
+"""A folder for PYTHONPATH: Python starts with a clock that is ahead by CLOCK_AHEAD seconds."""
+
+
+@contextlib.contextmanager
+def ahead(by: timedelta) -> Iterator[None]:
+    """Let this machine's clock be ahead of all others; a negative `by` lets it be behind."""
+    now, seconds = timezone.now, time.time
+    with (
+        mock.patch.object(timezone, "now", lambda: now() + by),
+        mock.patch.object(time, "time", lambda: seconds() + by.total_seconds()),
+    ):
+        yield
+
+
+def environment(by: timedelta) -> dict[str, str]:
+    """What a process is started with, to have its clock ahead."""
+    return {"PYTHONPATH": SHIFTED, "CLOCK_AHEAD": str(by.total_seconds())}

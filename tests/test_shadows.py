@@ -1,0 +1,82 @@
+"""A site with a top-level package called as one of ours learns what is wrong, and what to do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.processes import PATIENCE, ROOT
+
+SETTINGS = """
+SECRET_KEY = "for-tests-only"
+INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "rest_framework", {apps}]
+DATABASES = {{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": "site.sqlite3",
+    "OPTIONS": {{"transaction_mode": "IMMEDIATE"}}}}}}
+USE_TZ = True
+"""
+APP = """
+from django.apps import AppConfig
+
+class Own(AppConfig):
+    name = {name!r}
+    label = {label!r}
+"""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def migrate(tmp_path):
+    """Migrate a site with an app of its own: in a package by that name."""
+
+    def run(package: str, *, label: str) -> subprocess.CompletedProcess[str]:
+        folder = tmp_path.joinpath(*package.split("."))
+        folder.mkdir(parents=True)
+        for depth in range(1, package.count(".") + 2):
+            tmp_path.joinpath(*package.split(".")[:depth], "__init__.py").touch()
+        (folder / "apps.py").write_text(APP.format(name=package, label=label))
+        apps = dict.fromkeys([package, "jobs", "workers"])
+        (tmp_path / "site_settings.py").write_text(SETTINGS.format(apps=", ".join(map(repr, apps))))
+        inherited = {
+            name: text
+            for name, text in os.environ.items()
+            if not name.startswith(("OJS_", "DJANGO_", "DATABASE_URL"))
+        }
+        return subprocess.run(
+            [sys.executable, "-m", "django", "migrate"],
+            cwd=tmp_path,
+            # As where ours are installed: the site's own folder comes first.
+            env=inherited
+            | {
+                "DJANGO_SETTINGS_MODULE": "site_settings",
+                "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]),
+            },
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["jobs", "workers"])
+def test_a_package_in_the_way_is_named_with_the_way_out(migrate, tmp_path, name):
+    refused = migrate(name, label=name)
+
+    assert refused.returncode != 0
+    last = refused.stderr.strip().splitlines()[-1]
+    assert last.startswith("django.core.exceptions.ImproperlyConfigured: ")
+    assert str(tmp_path / name) in last
+    assert f"'mysite.{name}'" in last and f"label = '{name}'" in last
+    assert not (tmp_path / "site.sqlite3").exists()
+
+
+@pytest.mark.parametrize("name", ["jobs", "workers"])
+def test_the_way_out_works(migrate, name):
+    migrated = migrate(f"mysite.{name}", label=name)
+
+    assert migrated.returncode == 0, migrated.stderr
+    assert "ojs_jobs.0001" in migrated.stdout and "ojs_workers.0001" in migrated.stdout
