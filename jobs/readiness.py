@@ -12,7 +12,7 @@ from concurrent.futures import Future
 
 from django.db import Error, connections
 
-from .database import alias, atomic, connection
+from .database import atomic, connection
 from .models import Job
 from .trouble import RESTARTING, TOO_SLOW, UNUSABLE, explain
 
@@ -85,14 +85,15 @@ def _use_the_table() -> str:
     # With the table's name: SQLite takes any other word in double quotes for a text.
     columns = (f"{table}.{quote(field.column)}" for field in Job._meta.concrete_fields)
     names = {"table": table, "columns": ", ".join(columns)}
-    if database.vendor == "sqlite":
+    if database.vendor != "postgresql":
+        # SQLite has no locks on tables, and a writer never blocks its readers.
         with database.cursor() as cursor:
-            cursor.execute("PRAGMA busy_timeout = 1000")
-    with atomic(), connections[alias()].cursor() as cursor:
-        if database.vendor == "postgresql":
-            cursor.execute(LOOK.format(**names))
-            cursor.execute(READ_ONLY)
-            if cursor.fetchone() == ("on",):
-                return RESTARTING
+            cursor.execute(COLUMNS.format(**names))
+        return ""
+    with atomic(), database.cursor() as cursor:
+        cursor.execute(LOOK.format(**names))
+        cursor.execute(READ_ONLY)
+        if cursor.fetchone() == ("on",):
+            return RESTARTING
         cursor.execute(COLUMNS.format(**names))
     return ""

@@ -66,16 +66,6 @@ def test_jobs_that_are_locked_are_none(ready):
         assert asked(ready) == (200, "ready", "")
 
 
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="about SQLite's one writer")
-def test_a_writer_that_does_not_end_is_an_obstacle(ready):
-    with connection.cursor() as cursor:
-        cursor.execute("BEGIN IMMEDIATE")
-        try:
-            assert asked(ready) == (503, "unavailable", trouble.TOO_SLOW)
-        finally:
-            cursor.execute("ROLLBACK")
-
-
 @pytest.mark.parametrize(
     ("before", "after"),
     [
