@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any, ClassVar
 
 from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse
+from django.utils.functional import cached_property
 from django.views.decorators.csrf import csrf_exempt
 from rest_framework import exceptions
 from rest_framework.viewsets import ViewSet
@@ -195,6 +195,8 @@ class OJSViewSet(ViewSet):
         if parsed is not None:
             projects.require(parsed, self.caller.project)
 
+    # Django's, not that of functools: before Python 3.12 the latter holds a lock of the whole class
+    # while it looks, so that one look at a database that hangs stopped every request.
     @cached_property
     def caller(self) -> Caller:
         return AUTHENTICATION.authenticate(self.request, self.protocol)[0]
