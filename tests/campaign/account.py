@@ -77,7 +77,7 @@ class Account:
     jobs: int = 0
     """In the database at the end."""
     confirmed: int = 0
-    """Which a producer was told are enqueued."""
+    """Whose enqueueing was confirmed to a producer."""
     lost: list[str] = field(default_factory=list)
     """Confirmed, and not completed at the end: gone, or stuck."""
     twice: list[str] = field(default_factory=list)
@@ -164,8 +164,8 @@ def account(ledgers: Ledgers, connection: psycopg.Connection[Any]) -> Account:
             continue  # lost, as things stand; its present attempt may be anywhere
         ends = attempt - 1 if state == "completed" else attempt
         if began[job] != set(range(1, attempt + 1)) or failed[job] != list(range(1, ends + 1)):
-            told = f"{state} {attempt}, began {sorted(began[job])}, failed {failed[job]}"
-            done.unaccounted.append(f"{job} ({told})")
+            history = f"{state} {attempt}, began {sorted(began[job])}, failed {failed[job]}"
+            done.unaccounted.append(f"{job} ({history})")
     for (job, attempt), workers in started.items():
         if len(workers) > 1:
             done.unaccounted.append(f"{job} (attempt {attempt} given to {sorted(workers)})")

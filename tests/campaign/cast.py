@@ -116,7 +116,7 @@ class Member:
 
 
 class Cast:
-    """The members, by name, and a thread that starts again whoever died.
+    """The members, by name, and a thread that restarts those that died.
 
     Args:
         url: of the database.

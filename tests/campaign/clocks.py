@@ -1,7 +1,7 @@
 """Part e: the clocks of servers, reapers, gateways and workers are an hour fast or slow.
 
-The database's clock is right. Nobody may be taken for dead, nothing may expire or be held back, and
-what cron makes is made once for each time it is due.
+The database's clock is right. No worker may be taken for dead, nothing may expire or be held back,
+and what cron makes is made once for each time it is due.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ PROMISED = {False: 30, True: 90}
 """Seconds from promotion until everything works again. Where a kernel goes on to acknowledge what
 it is sent, a server that is frozen looks as if it were busy: it is given up after a minute."""
 NOTICED = 5
-"""Seconds until somebody promotes the standby."""
+"""Seconds until the standby is promoted."""
 PATIENCE = 150
 HOW = ("killed", "frozen", "silent")
 
@@ -44,7 +44,7 @@ def failover(plan: Plan) -> Iterator[Outcome]:
 def _run(plan: Plan, how: str, cable: Network | None) -> Outcome:
     began = time.monotonic()
     outcome = Outcome(f"b {how}")
-    # Their kernels acknowledge what nobody will answer.
+    # Their kernels acknowledge what is never answered.
     acknowledges = how in ("frozen", "silent proxy")
     folder = plan.folder / how.replace(" ", "-")
     where: dict[str, Any] = {"host": cable.there, "network": cable.pid} if cable else {}
@@ -100,7 +100,7 @@ def _run(plan: Plan, how: str, cable: Network | None) -> Outcome:
             load.end()
             settle(cast, standby, outcome)
             restarts = {name: one.incarnation - 1 for name, one in cast.members.items()}
-            outcome.notes["restarted"] = {name: n for name, n in restarts.items() if n} or "nobody"
+            outcome.notes["restarted"] = {name: n for name, n in restarts.items() if n} or "none"
         finish(outcome, cast, ledgers, standby, load)
     outcome.took = time.monotonic() - began
     keep(plan, f"b-{how.replace(' ', '-')}", folder)
@@ -112,7 +112,7 @@ def couple(primary: Postgres, standby: Postgres) -> None:
     standby.standby_of(primary)
     standby.start()
     with primary.connect() as connection:
-        # Not in the standby's own copy of the settings: once promoted it has nobody to wait for.
+        # Not in the standby's own copy of the settings: it has none to wait for.
         connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
         connection.execute("SELECT pg_reload_conf()")
 

@@ -172,7 +172,7 @@ def settle(cast: Cast, database: Postgres, outcome: Outcome, seconds: float = SE
 def finish(
     outcome: Outcome, cast: Cast, ledgers: Ledgers, database: Postgres, load: Load | None
 ) -> None:
-    """Draw up the account, once nobody of the cast runs any more."""
+    """Draw up the account, once all of the cast have ended."""
     eventually(database.answers)
     with database.connect("ojs") as connection:
         outcome.account = account(ledgers, connection)

@@ -1,6 +1,6 @@
 """Producers: over HTTP, Flare and AGQ from here, and from a Django process in its own transaction.
 
-Each writes down the ids that it was told are enqueued, and nothing else. What was answered with an
+Each writes down the ids whose enqueueing was confirmed, and nothing else. What was answered with an
 error, or not at all, is not tried again under its id: it may be there, and need not.
 """
 
@@ -95,7 +95,7 @@ class Load:
         self.errors.clear()
 
     def end(self) -> None:
-        """Enqueue no more; return when nobody does."""
+        """Enqueue no more; return once all have stopped."""
         self.ended.set()
         for thread in self._threads:
             thread.join(30)

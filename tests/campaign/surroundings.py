@@ -123,7 +123,7 @@ class Postgres:
 
     def launch(self) -> None:
         """Start the postmaster; it may end at once, as after a crash with others still there."""
-        told = {
+        parameters = {
             "listen_addresses": self.host,
             "port": str(self.port),
             "unix_socket_directories": str(self.folder),
@@ -131,7 +131,7 @@ class Postgres:
             **self.options,
         }
         command = [str(self.programs / "postgres"), "-D", str(self.data)]
-        for name, text in told.items():
+        for name, text in parameters.items():
             command += ["-c", f"{name}={text}"]
         whom = unprivileged()
         if self.network:

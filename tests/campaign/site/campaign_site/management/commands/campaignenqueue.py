@@ -1,4 +1,4 @@
-"""Enqueue jobs as a Django application does: in its own transaction, until told to end."""
+"""Enqueue jobs as a Django application does: in its own transaction, until it is ended."""
 
 from __future__ import annotations
 
