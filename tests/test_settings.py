@@ -99,13 +99,21 @@ def test_a_pool_takes_the_place_of_kept_connections(text, pool):
     ],
 )
 def test_a_database_on_several_hosts(place, hosts, ports):
-    url = f"postgresql://{place}/ojs?target_session_attrs=read-write&connect_timeout=3"
+    url = f"postgresql://{place}/ojs?target_session_attrs=read-write&connect_timeout=7"
 
     found = database(url, {})
 
     assert (found["HOST"], found["PORT"], found["NAME"]) == (hosts, ports, "ojs")
     assert found["OPTIONS"]["target_session_attrs"] == "read-write"
-    assert int(found["OPTIONS"]["connect_timeout"]) == 3, "what the URL says wins"
+    assert int(found["OPTIONS"]["connect_timeout"]) == 7, "what the URL says wins"
+
+
+def test_each_of_several_hosts_is_given_less_time_than_a_single_one():
+    """After a failover, each new connection first tries the host that is gone."""
+    one = database("postgresql://a/ojs", {})["OPTIONS"]["connect_timeout"]
+    several = database("postgresql://a,b/ojs", {})["OPTIONS"]["connect_timeout"]
+
+    assert several < one
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,7 @@ def sweep(
         if stop() or (only and chore.name not in only):
             continue
         try:
-            if chore.every and not only and not take_turn(chore):
+            if chore.every and not only and not _is_our_turn(chore, give_up):
                 continue
             count = run(chore, stop=stop, give_up=give_up)
         except Exception as problem:
@@ -228,6 +228,12 @@ def sweep(
         if count:
             done[chore.name] = count
     return done
+
+
+def _is_our_turn(chore: Chore, give_up: Callable[[], object] | None) -> bool:
+    """`take_turn()`, which asks the database as well and must not wait for it for ever."""
+    with bounded(f"The turn of the chore {chore.name}", STUCK, give_up):
+        return take_turn(chore)
 
 
 def _database_is_away(problem: Exception) -> bool:

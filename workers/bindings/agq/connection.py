@@ -8,7 +8,6 @@ database connection of its own; waiting costs no thread.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 import time
@@ -523,5 +522,10 @@ class Connection(asyncio.Protocol):
             await self.server.in_thread(commands.give_back, self.session, found.jobs)
 
     async def _give_back_when_done(self, looking: asyncio.Future[Look]) -> None:
-        with contextlib.suppress(Failed, OJSError):
+        try:
             await self._give_back(await looking)
+        except (Failed, OJSError):
+            pass
+        except Exception as problem:
+            # The reservation runs out, and the job comes back all the same.
+            logger.warning("A job that was claimed for a closed connection is kept: %s", problem)
