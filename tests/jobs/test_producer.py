@@ -53,7 +53,7 @@ def test_a_job_is_stored_with_everything_that_was_said_of_it():
         retry={"max_attempts": 9, "initial_interval": timedelta(seconds=90)},
         meta={"tenant": "acme"},
         tags=["onboarding"],
-        timeout=PATIENCE,
+        timeout=30,
         visibility_timeout=timedelta(minutes=5),
         unique={"keys": ["type"]},
     )

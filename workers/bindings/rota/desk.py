@@ -27,6 +27,7 @@ PARTS = {
     "progress": "status",
     "stats": "status",
     "lines": "status",
+    "alerts": "status",
     "results": "results",
     "wanted": "wanted",
     "received": "wanted",
