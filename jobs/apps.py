@@ -12,8 +12,9 @@ class JobsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import checks, log  # noqa: F401 (it connects itself)
-        from .labels import translate_labels
+        from . import checks
+        from .models.labels import translate_labels
+        from .record import log  # noqa: F401 (it connects itself)
 
         refuse_stranger()
         translate_labels(self)

@@ -29,12 +29,12 @@ from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
-from .identifiers import parse_uuid
-from .lifecycle import State
 from .models import Job
 from .producer import enqueue as enqueue_job
+from .spec.identifiers import parse_uuid
+from .spec.lifecycle import State
+from .spec.validation import QUEUE_LENGTH, QUEUE_PATTERN, TYPE_PATTERN
 from .task_options import checked_policy, options_of
-from .validation import QUEUE_LENGTH, QUEUE_PATTERN, TYPE_PATTERN
 
 FRAMEWORK = "django.tasks" if django.VERSION >= (6, 0) else "django_tasks"
 try:

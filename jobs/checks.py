@@ -15,9 +15,10 @@ from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 
-from . import conf, keepalive
-from .database import alias
+from . import conf
 from .middleware import enqueue_chain, execution_chain
+from .store import keepalive
+from .store.database import alias
 
 APP_LABELS = ("ojs_jobs", "ojs_workers")
 TASKS_BACKEND = "jobs.backends.OJSBackend"

@@ -19,7 +19,7 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-from .durations import LONGEST
+from .spec.durations import LONGEST
 
 
 def _option(default: Any, help_text: str) -> Any:

@@ -199,7 +199,7 @@ class InMaintenance(OJSError):
 
 
 class DatabaseUnavailable(OJSError):
-    """The database cannot serve the request now (OJS HTTP §16.2); `jobs.trouble` says when."""
+    """The database cannot serve the request now (OJS HTTP §16.2); `trouble` says when."""
 
     retryable = True
     RETRY_AFTER = 1

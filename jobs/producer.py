@@ -18,18 +18,19 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.utils import timezone
 
-from . import engine, fields
-from .batches import STRICTLY, Arguments, Memory, alike, checked_once
-from .clock import now as now_of_database
-from .durations import format_duration
-from .envelope import milliseconds
+from . import engine
 from .errors import InvalidRequest, JobNotFound, Unsupported
-from .fields import refuse, wrong_type
-from .identifiers import parse_uuid, uuid7
-from .jsonable import DEEPEST, jsonable
 from .middleware import enqueue_chain
-from .time_limits import TIME_LIMITS, expire_unstarted
-from .validation import NewJob, new_job
+from .spec import fields
+from .spec.batches import STRICTLY, Arguments, Memory, alike, checked_once
+from .spec.durations import format_duration
+from .spec.envelope import milliseconds
+from .spec.fields import refuse, wrong_type
+from .spec.identifiers import parse_uuid, uuid7
+from .spec.jsonable import DEEPEST, jsonable
+from .spec.time_limits import TIME_LIMITS, expire_unstarted
+from .spec.validation import NewJob, new_job
+from .store.clock import now as now_of_database
 
 OPTIONS = frozenset(
     {

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.dispatch import Signal
 
-from .database import on_commit
+from .store.database import on_commit
 
 jobs_enqueued = Signal()
 """`jobs`: the new jobs, as `NewJob`."""

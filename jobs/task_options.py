@@ -22,11 +22,11 @@ from typing import Any, TypeVar
 from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import ImproperlyConfigured
 
-from .durations import LONGEST
 from .errors import InvalidRequest
 from .producer import retry_document
-from .retry import READERS, InvalidRetryPolicy, RetryPolicy
-from .versions import ALL, Versions, read_versions, version_number
+from .spec.durations import LONGEST
+from .spec.retry import READERS, InvalidRetryPolicy, RetryPolicy
+from .spec.versions import ALL, Versions, read_versions, version_number
 
 F = TypeVar("F")
 ATTRIBUTE = "ojs_options"

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.contrib.auth import get_user_model
 
-from jobs.api.authentication import make_key
+from jobs.http.authentication import make_key
 from jobs.models import ApiKey, Scope
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from django.conf import settings
 
 from jobs.conf import ojs_settings
-from jobs.database import connection
+from jobs.store.database import connection
 
 from .access import Operator
 from .first_look import Address

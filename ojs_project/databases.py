@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import dj_database_url
 from django.core.exceptions import ImproperlyConfigured
 
-from jobs import keepalive
+from jobs.store import keepalive
 
 from .environment import flag, value
 
@@ -69,7 +69,7 @@ def database(url: str, environ: Mapping[str, str]) -> dict[str, Any]:
     else:
         # Connecting anew for each request costs several times more than the request itself.
         found.update(CONN_MAX_AGE=None)
-    # A kept connection shows that its server has hung up (`jobs.database`). One in a pool has to
+    # A kept connection shows that its server has hung up (`database`). One in a pool has to
     # be asked.
     found["CONN_HEALTH_CHECKS"] = flag(environ, "DJANGO_DB_CONN_HEALTH_CHECKS", default=bool(pool))
     found["DISABLE_SERVER_SIDE_CURSORS"] = flag(environ, "DJANGO_DB_DISABLE_SERVER_SIDE_CURSORS")

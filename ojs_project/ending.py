@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 
-from jobs import readiness
+from jobs.store import readiness
 
 ENDS = (signal.SIGTERM, signal.SIGINT)
 

@@ -9,10 +9,10 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.urls import ResolverMatch, URLResolver, get_resolver, get_urlconf
 from django.utils import translation
 
-from jobs.api.base import dress, error_response
-from jobs.api.response import for_django
 from jobs.errors import InvalidRequest
+from jobs.http.base import dress, error_response
 from jobs.http.hosts import check_host
+from jobs.http.response import for_django
 
 PROTOCOLS = ("/ojs/", "/flare/")
 POLICY = "Content-Security-Policy"

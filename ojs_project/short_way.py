@@ -25,10 +25,10 @@ from django.http import HttpResponse
 from django.middleware.security import SecurityMiddleware
 from django.utils.log import log_response
 
-from jobs.api.base import OJSViewSet
-from jobs.api.received import Received
-from jobs.api.response import Response, for_django
+from jobs.http.base import OJSViewSet
 from jobs.http.hosts import is_served
+from jobs.http.received import Received
+from jobs.http.response import Response, for_django
 
 from .middleware import MOST, OUR_POLICY, POLICY, PROTOCOLS, call, resolve, with_policy
 

@@ -9,8 +9,8 @@ from datetime import datetime
 from django.db import DatabaseError, InterfaceError, connections
 from django.utils import timezone
 
-from jobs.lifecycle import State
 from jobs.models import Job
+from jobs.spec.lifecycle import State
 from workers.models import Worker
 
 from .console import Console

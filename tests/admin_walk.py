@@ -13,12 +13,12 @@ from django.test import Client
 from django.urls import get_resolver
 from django.urls.resolvers import RoutePattern
 
-from jobs.audit import of_shell
+from jobs.access.audit import of_shell
 from jobs.models import ApiKey, Job, Listener, OperatorAction, RateLimit, Workflow
 from jobs.models.audit import REFUSED
 from tests.browser.walk import prepare
 from tests.operators import APPS, choose, forms
-from workers import drain
+from workers.fleet import drain
 from workers.models import Directive, OperationStep, Worker
 
 OURS = [model for model in admin.site._registry if model._meta.app_label in APPS]

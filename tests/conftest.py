@@ -198,8 +198,8 @@ def url_of_test_database(name: str = alias()) -> str:
 def forgetful_process() -> Iterator[None]:
     """Forget what a server process remembers of rows: they go when the test ends."""
     from jobs.access import refusals
-    from jobs.api.authentication import forget_keys
     from jobs.engine import forget_queues
+    from jobs.http.authentication import forget_keys
     from ojs_project import middleware
 
     yield

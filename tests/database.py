@@ -7,7 +7,7 @@ from typing import Any
 from django.db import connections
 from django.utils.connection import ConnectionProxy
 
-from jobs.database import alias, atomic
+from jobs.store.database import alias, atomic
 
 
 class Connections:

@@ -14,9 +14,9 @@ from django.forms.models import model_to_dict
 from django.utils import timezone
 from factory.django import DjangoModelFactory
 
-from jobs.identifiers import uuid7
-from jobs.lifecycle import State
 from jobs.models import Job, JobError, Queue
+from jobs.spec.identifiers import uuid7
+from jobs.spec.lifecycle import State
 from workers.lifecycle import WorkerState
 from workers.models import Worker
 

@@ -10,7 +10,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 
-from jobs.permissions import permissions_of
+from jobs.access.permissions import permissions_of
 
 APPS = ("ojs_jobs", "ojs_workers")
 

@@ -14,8 +14,8 @@ from uuid import uuid4
 
 from django.test import Client
 
-from jobs.identifiers import uuid7
-from jobs.retry import RetryPolicy
+from jobs.spec.identifiers import uuid7
+from jobs.spec.retry import RetryPolicy
 
 OJS = "application/openjobspec+json"
 STATES = {"running", "quiet", "terminate"}

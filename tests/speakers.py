@@ -15,8 +15,8 @@ import redis
 import websockets
 
 import jobs
-from jobs.identifiers import uuid7
 from jobs.models import Job
+from jobs.spec.identifiers import uuid7
 from workers.bindings.flare import ids
 
 from .flare_client import FlareClient

@@ -20,13 +20,13 @@ FORBIDDEN = [
     ("jobs/engine", ["jobs.api", "jobs.admin"]),
     # The worker protocol has no transport, and housekeeping answers nobody.
     ("workers/protocol", ["rest_framework", "django.http", "workers.bindings"]),
-    ("workers/reaper", ["rest_framework", "django.http", "workers.bindings"]),
+    ("workers/chores/reaper", ["rest_framework", "django.http", "workers.bindings"]),
     # Bindings translate, nothing else.
     ("workers/bindings", ["django.db", "jobs.models", "workers.models"]),
 ]
 
 # Data and pure functions: they run, and can be read, without a database.
-PURE = ["jobs/lifecycle", "jobs/retry", "jobs/durations", "jobs/errors"]
+PURE = ["jobs/spec/lifecycle", "jobs/spec/retry", "jobs/spec/durations", "jobs/errors"]
 PURE_MAY_IMPORT = {
     *sys.stdlib_module_names,
     "django.db.models",
@@ -94,16 +94,17 @@ def test_no_binding_imports_another():
         for file in present("workers/bindings")
         for line, name in imports(file)
         if is_within(name, "workers.bindings")
+        and not is_within(name, "workers.bindings.shared")
         and name.split(".")[2:3] != list(file.relative_to(bindings).with_suffix("").parts[:1])
     ]
     assert crossing == []
 
 
-CLOCK = ROOT / "jobs" / "clock.py"
+CLOCK = ROOT / "jobs" / "store" / "clock.py"
 TRANSACTIONAL = {"atomic", "on_commit", "set_rollback"}
 OF_PEOPLE_OR_OF_ONE_PROCESS = [
     # A site's tests without a database.
-    ROOT / "jobs" / "fakes.py",
+    ROOT / "jobs" / "testing" / "fakes.py",
     # Lines of a log.
     ROOT / "workers" / "management" / "commands" / "runreaper.py",
 ]
@@ -120,13 +121,13 @@ def of_the_default_database(file: Path) -> Iterator[str]:
     """What `file` does in the default database, which need not be that of the jobs."""
     for line, name in imports(file):
         if name == "django.db.connection":
-            yield f"{line}: jobs.database.connection() is the jobs' own"
+            yield f"{line}: jobs.store.database.connection() is the jobs' own"
     for line, name, keywords in calls(file):
         if name.startswith("transaction.") and name.rpartition(".")[2] in TRANSACTIONAL:
             if "using" not in keywords:
-                yield f"{line}: {name} without `using`: jobs.database has it for the jobs"
+                yield f"{line}: {name} without `using`: jobs.store.database has it for the jobs"
         elif name.endswith(".sql_with_params"):
-            yield f"{line}: {name} compiles for the default database: see jobs.database.compiled"
+            yield f"{line}: {name} compiles for the default database: see database.compiled"
 
 
 @pytest.mark.parametrize("app", ["jobs", "workers"])
@@ -141,7 +142,7 @@ def test_nothing_forgets_in_which_database_the_jobs_are(app):
 
 @pytest.mark.parametrize("app", ["jobs", "workers"])
 def test_no_rule_goes_by_the_clock_of_the_machine_that_asks(app):
-    """`jobs.clock.now()` is the database's. A worker process measures its own work."""
+    """`jobs.store.clock.now()` is the database's. A worker process measures its own work."""
     exempt = [CLOCK, *OF_PEOPLE_OR_OF_ONE_PROCESS, *modules("workers/runtime")]
     own = [
         f"{file.relative_to(ROOT)}:{line}: {name}"

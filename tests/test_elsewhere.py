@@ -12,12 +12,12 @@ from django.contrib.admin.utils import quote
 from django.core.management import call_command
 from django.urls import reverse
 
-from jobs.api.authentication import make_key
-from jobs.audit import of_shell, record_action
+from jobs.access.audit import of_shell, record_action
+from jobs.http.authentication import make_key
 from jobs.models import DeadJob, Job, Queue
 from tests.factories import JobErrorFactory, JobFactory, QueueFactory, WorkerFactory
 from tests.operators import APPS
-from workers import drain
+from workers.fleet import drain
 from workers.models import Worker
 
 pytestmark = pytest.mark.django_db

@@ -9,7 +9,7 @@ from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
 
-from jobs.permissions import GROUPS
+from jobs.access.permissions import GROUPS
 from tests.factories import WorkerFactory
 from tests.operators import APPS
 from workers.models import Worker
@@ -66,7 +66,7 @@ def test_an_operator_may_quiet_and_may_not_make_keys():
 
 
 def test_nobody_changes_the_audit(admin_client):
-    from jobs.audit import of_shell, record_action
+    from jobs.access.audit import of_shell, record_action
 
     action = record_action(of_shell(), "quiet_worker", kind="worker", count=1)
     page = reverse("admin:ojs_jobs_operatoraction_change", args=[action.pk])

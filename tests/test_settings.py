@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from jobs import keepalive
+from jobs.store import keepalive
 from ojs_project.databases import database
 from ojs_project.environment import flag, misread, ojs_options
 from tests.processes import PATIENCE

@@ -14,8 +14,9 @@ from django.contrib.admin.utils import quote
 from django.urls import reverse
 from django.utils import translation
 
-from jobs import dashboard, engine
+from jobs import engine
 from jobs.admin import display
+from jobs.record import dashboard
 
 from .factories import JobFactory, WorkerFactory
 from .operators import choose, list_of, operator

@@ -8,7 +8,7 @@ from django.core.management import call_command
 from django.db import transaction
 from django.test import Client
 
-from jobs.api.authentication import make_key
+from jobs.http.authentication import make_key
 from jobs.models import DeadJob, Job, Queue
 from tests.admin_walk import (
     ACTIONS,

@@ -76,7 +76,7 @@ def _strings(file: Path) -> Iterator[tuple[str | tuple[str, ...], str | None]]:
 
 
 def _labels(app: str) -> set[str]:
-    """Names of fields that a page of the admin shows (`jobs/labels.py`)."""
+    """Names of fields that a page of the admin shows (`jobs/models/labels.py`)."""
     found = set()
     for model, page in admin.site._registry.items():
         if model.__module__.split(".")[0] != app:

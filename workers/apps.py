@@ -14,15 +14,16 @@ class WorkersConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from jobs.labels import translate_labels
+        from jobs.models.labels import translate_labels
 
         # They connect themselves, and declare who may do what.
-        from . import access, conformance, finished_tasks, log  # noqa: F401
+        from .access import table as access  # noqa: F401
+        from .chores import conformance, finished_tasks, log  # noqa: F401
 
         translate_labels(self)
 
         if apps.is_installed("django_q"):
-            from .housekeeping import install_schedules
+            from .chores.housekeeping import install_schedules
 
             post_migrate.connect(install_schedules, sender=apps.get_app_config("django_q"))
             post_migrate.connect(install_schedules, sender=self)

@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from jobs.timestamps import format_timestamp
+from jobs.spec.timestamps import format_timestamp
 
 SEVERITIES = (
     (logging.CRITICAL, "FATAL", 21),

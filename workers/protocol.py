@@ -12,22 +12,24 @@ from typing import Any
 
 from django.db.models import F
 
-from jobs import clock, engine
+from jobs import engine
+from jobs.access.projects import own
 from jobs.conf import ojs_settings
-from jobs.database import atomic, is_postgresql
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
 from jobs.errors import InvalidRequest
-from jobs.events import record, worker_event
 from jobs.models import Job
-from jobs.projects import own
+from jobs.record.events import record, worker_event
 from jobs.signals import send_on_commit
+from jobs.store import clock
+from jobs.store.database import atomic, is_postgresql
 
-from . import heartbeats, standing
-from .admission import own_jobs, settle_own
-from .claims import SessionClaim, WorkerExists, claimed, require_own
-from .heartbeats import Description, Heartbeat
-from .incarnations import same_process
+from .access.admission import own_jobs, settle_own
+from .fetching import standing
 from .lifecycle import WorkerState
+from .liveness import heartbeats
+from .liveness.claims import SessionClaim, WorkerExists, claimed, require_own
+from .liveness.heartbeats import Description, Heartbeat
+from .liveness.incarnations import same_process
 from .models import Worker
 from .signals import worker_left, worker_registered, worker_returned
 

@@ -3,7 +3,7 @@
 from django.urls import re_path
 
 from jobs.api import urls as producers
-from jobs.api.base import not_found
+from jobs.http.base import not_found
 
 from .api import urls as operators
 from .bindings.flare import urls as flare

@@ -1,6 +1,6 @@
 """Who may do what: one table for every command of every protocol, and what asks it.
 
-`table` is the mechanism and `producing` declares what `jobs` serves; `workers.access` adds what
+`table` is the mechanism and `producing` declares what `jobs` serves; `table` adds what
 workers and their operators say. A command that is in no declaration is refused.
 """
 

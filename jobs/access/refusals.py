@@ -19,12 +19,12 @@ from django.db import DatabaseError, InterfaceError
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from ..audit import Actor, record_action
 from ..conf import ojs_settings
-from ..database import atomic
 from ..errors import NotAuthenticated, OJSError, PermissionDenied
 from ..models import OperatorAction, Source
 from ..models.audit import REFUSED
+from ..store.database import atomic
+from .audit import Actor, record_action
 
 logger = logging.getLogger("jobs.access")
 

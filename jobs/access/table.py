@@ -2,7 +2,7 @@
 
 A binding looks its commands up once, when its URLs or tables are set up, and calls `authorize` for
 each request. What a row says of objects (`OfProject`, `OfWorker`) is carried out where they are
-found: `jobs.projects` narrows to a project, `workers.admission` to a worker or a label.
+found: `projects` narrows to a project, `admission` to a worker or a label.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..errors import PermissionDenied
 from ..models import Scope
 
 if TYPE_CHECKING:
-    from ..api.authentication import Caller
+    from ..http.authentication import Caller
 
 
 class Binding(StrEnum):

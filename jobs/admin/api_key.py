@@ -18,11 +18,11 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from .. import clock
-from ..api.authentication import NotRotated, forget_keys, make_key, rotate_key
-from ..audit import of_request, record_action
-from ..database import atomic
+from ..access.audit import of_request, record_action
+from ..http.authentication import NotRotated, forget_keys, make_key, rotate_key
 from ..models import ApiKey, Scope
+from ..store import clock
+from ..store.database import atomic
 from . import display
 from .base import OJSModelAdmin, may
 from .confirm import Answer, Question, ReasonForm, ask, back, say, trace

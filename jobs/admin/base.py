@@ -10,7 +10,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from django.utils.text import capfirst
 
-from ..redaction import may_see, redact_told
+from ..access.redaction import may_see, redact_told
 from .display import NOTHING
 from .paging import CappedPaginator, FiguresChangeList
 

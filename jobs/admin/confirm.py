@@ -24,8 +24,8 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ..audit import of_request, record_action
-from ..database import atomic
+from ..access.audit import of_request, record_action
+from ..store.database import atomic
 
 Text = str | Promise
 """Translated when it is shown."""

@@ -14,16 +14,17 @@ from django.template.response import TemplateResponse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from .. import clock, engine
-from ..audit import of_request, record_action
-from ..database import atomic
-from ..envelope import envelope
+from .. import engine
+from ..access.audit import of_request, record_action
+from ..access.projects import give
+from ..access.redaction import may_see, redact
 from ..errors import OJSError
-from ..identifiers import parse_uuid
 from ..models import Job
-from ..projects import give
-from ..redaction import may_see, redact
-from ..validation import CLASS_PATTERN, SYSTEM_MANAGED, NewJob, new_job
+from ..spec.envelope import envelope
+from ..spec.identifiers import parse_uuid
+from ..spec.validation import CLASS_PATTERN, SYSTEM_MANAGED, NewJob, new_job
+from ..store import clock
+from ..store.database import atomic
 from . import display
 
 LEFT_OUT = SYSTEM_MANAGED | {"id", "scheduled_at", "expires_at", "unique"}

@@ -14,9 +14,9 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import engine
-from ..database import atomic
 from ..models import CronJob, CronRun
-from ..schedules import InvalidSchedule, read_schedule, upcoming
+from ..spec.schedules import InvalidSchedule, read_schedule, upcoming
+from ..store.database import atomic
 from . import display
 from .base import ReadOnlyModelAdmin, may
 from .confirm import Answer, Question, ask, say, trace

@@ -16,7 +16,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext_lazy
 
-from ..schedules import Calendar, Interval, Schedule, WallClock
+from ..spec.schedules import Calendar, Interval, Schedule, WallClock
 from . import display
 
 MOST_TIMES = 6

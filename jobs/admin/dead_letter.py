@@ -15,9 +15,9 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext_lazy as _
 
-from ..identifiers import parse_uuid
+from ..access.redaction import redact_prose
 from ..models import DeadJob, Job, JobError
-from ..redaction import redact_prose
+from ..spec.identifiers import parse_uuid
 from . import display
 from .base import may
 from .confirm import Answer, ask

@@ -16,7 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 
-from .. import clock
+from ..store import clock
 from .words import word
 
 NOTHING = "–"

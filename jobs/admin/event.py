@@ -10,9 +10,9 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from ..events import STATE_OF
-from ..identifiers import parse_uuid
 from ..models import Event, RefusedFinish
+from ..record.events import STATE_OF
+from ..spec.identifiers import parse_uuid
 from . import display
 from .base import ReadOnlyModelAdmin
 

@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import QuerySet
 from django.http import StreamingHttpResponse
 
-from ..redaction import redact
+from ..access.redaction import redact
 
 COLUMNS = (
     "id",

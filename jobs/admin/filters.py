@@ -10,10 +10,10 @@ from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from .. import clock
-from ..identifiers import first_id
-from ..lifecycle import TERMINAL, State
 from ..models import JobError, Queue
+from ..spec.identifiers import first_id
+from ..spec.lifecycle import TERMINAL, State
+from ..store import clock
 
 CHOICES = 50
 """Longest list of choices; what is not in it can be searched for."""

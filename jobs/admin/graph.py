@@ -15,8 +15,8 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 
+from ..http.workflow_document import STEP_STATE, Tree
 from ..models import Job, Workflow, WorkflowType
-from ..workflow_document import STEP_STATE, Tree
 from . import display
 from .words import word
 

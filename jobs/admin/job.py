@@ -15,9 +15,10 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from .. import dashboard, engine
-from ..lifecycle import Event, State, sources
+from .. import engine
 from ..models import Job
+from ..record import dashboard
+from ..spec.lifecycle import Event, State, sources
 from . import display
 from .base import may
 from .confirm import Answer, Question, ask, in_batches, say

@@ -12,9 +12,9 @@ from django.db.models.functions import Cast, Left
 from django.http import HttpRequest
 from django.utils import timezone
 
-from ..identifiers import moment_of, parse_uuid
+from ..access.redaction import may_see, redact_text
 from ..models import Job
-from ..redaction import may_see, redact_text
+from ..spec.identifiers import moment_of, parse_uuid
 from .paging import FiguresChangeList, KeysetChangeList
 from .search import search
 

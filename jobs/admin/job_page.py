@@ -16,12 +16,12 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ..access.redaction import may_see, redact_told
 from ..engine import progress_of
-from ..envelope import ERROR_FIELDS, envelope
-from ..lifecycle import State
 from ..models import Job
-from ..redaction import may_see, redact_told
-from ..versions import version_text
+from ..spec.envelope import ERROR_FIELDS, envelope
+from ..spec.lifecycle import State
+from ..spec.versions import version_text
 from . import display
 from .base import ReadOnlyModelAdmin
 from .copying import copy_view, may_copy

@@ -13,9 +13,10 @@ from django.template.response import TemplateResponse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from .. import clock, maintenance
-from ..audit import of_request
+from ..access.audit import of_request
+from ..engine import maintenance
 from ..models import Maintenance
+from ..store import clock
 from . import display
 from .base import OJSModelAdmin, may
 from .notices import notice

@@ -11,8 +11,8 @@ from typing import Any
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
-from .. import clock
 from ..models import DeadJob
+from ..store import clock
 from .filters import WINDOWS, last_error
 
 MOST = 3_000

@@ -8,7 +8,7 @@ from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
 from django.utils.functional import cached_property
 
-from ..identifiers import parse_uuid
+from ..spec.identifiers import parse_uuid
 
 MOST = 10_000
 """Rows that can be paged through; whoever looks for more filters."""

@@ -15,12 +15,15 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
 
-from .. import clock, dashboard, engine, queue_config
-from ..audit import of_request, record_action
-from ..database import atomic
-from ..durations import parse_duration
-from ..lifecycle import WAITING, State
+from .. import engine
+from ..access.audit import of_request, record_action
 from ..models import Job, Queue
+from ..record import dashboard
+from ..spec import queue_config
+from ..spec.durations import parse_duration
+from ..spec.lifecycle import WAITING, State
+from ..store import clock
+from ..store.database import atomic
 from . import display
 from .base import OJSModelAdmin, may
 from .confirm import Answer, Question, ReasonForm, ask, back, say, trace

@@ -17,10 +17,10 @@ from django.utils import timezone
 from django.utils.text import smart_split, unescape_string_literal
 from django.utils.translation import gettext_lazy as _
 
-from ..expressions import JSONArrayHas
-from ..identifiers import first_id, parse_uuid
+from ..access.redaction import is_sensitive
 from ..models import JobError
-from ..redaction import is_sensitive
+from ..spec.identifiers import first_id, parse_uuid
+from ..store.expressions import JSONArrayHas
 
 HELP = _(
     "A job id, the beginning of a type, or: id: type: queue: state: worker: tag: project: error: "

@@ -9,9 +9,9 @@ from typing import Any
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from .. import clock
-from ..lifecycle import State
 from ..models import Event
+from ..spec.lifecycle import State
+from ..store import clock
 from . import display
 
 MOST = 200

@@ -10,8 +10,8 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
+from ..access.permissions import APPS
 from ..models.audit import REFUSED
-from ..permissions import APPS
 
 VERBS = {
     "quiet_worker": _("quieted workers"),

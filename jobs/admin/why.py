@@ -12,10 +12,10 @@ from django.db.models import Q
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from .. import clock
 from ..engine.limits import QUEUE_KEY, rooms
-from ..lifecycle import WAITING, State
 from ..models import CronRun, Dependency, Job, Maintenance, Queue
+from ..spec.lifecycle import WAITING, State
+from ..store import clock
 from .display import absolute, distance
 from .words import word
 

@@ -14,11 +14,11 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import engine
-from ..database import atomic
+from ..access.redaction import redact_told
 from ..errors import Conflict, NotFound
+from ..http.workflow_document import summaries, workflow_document
 from ..models import Workflow
-from ..redaction import redact_told
-from ..workflow_document import summaries, workflow_document
+from ..store.database import atomic
 from . import display
 from .base import ReadOnlyModelAdmin, may
 from .confirm import Answer, Question, ask, say, trace

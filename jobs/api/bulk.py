@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 from django.db import transaction
 
-from .. import clock, engine
-from ..audit import of_caller
+from .. import engine
+from ..access.audit import of_caller
+from ..access.projects import give
 from ..conf import ojs_settings
-from ..database import alias, atomic
 from ..errors import (
     BatchTooLarge,
     Conflict,
@@ -24,12 +24,13 @@ from ..errors import (
     QueueClosed,
     QueueFull,
 )
-from ..events import bulk_event, record
-from ..fields import array, boolean, missing, refuse, text
+from ..http.base import OJSViewSet, Response, error_document, request_id
 from ..models import BulkRequest
-from ..projects import give
-from ..validation import NewJob, new_job
-from .base import OJSViewSet, Response, error_document, request_id
+from ..record.events import bulk_event, record
+from ..spec.fields import array, boolean, missing, refuse, text
+from ..spec.validation import NewJob, new_job
+from ..store import clock
+from ..store.database import alias, atomic
 from .jobs import enqueued
 from .selection import Selection
 

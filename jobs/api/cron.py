@@ -9,17 +9,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from .. import clock, engine, fields
-from ..audit import of_caller, record_action
-from ..cron_requests import new_cron_job
-from ..database import atomic
+from .. import engine
+from ..access.audit import of_caller, record_action
+from ..access.projects import own
 from ..errors import InvalidRequest, NotFound
-from ..fields import missing
+from ..http.base import OJSViewSet, Response
+from ..http.paging import number, page
 from ..models import CronJob, CronRun
-from ..projects import own
-from ..timestamps import format_timestamp
-from .base import OJSViewSet, Response
-from .paging import number, page
+from ..spec import fields
+from ..spec.cron_requests import new_cron_job
+from ..spec.fields import missing
+from ..spec.timestamps import format_timestamp
+from ..store import clock
+from ..store.database import atomic
 
 RUNS = 50
 

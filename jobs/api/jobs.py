@@ -8,22 +8,23 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from .. import clock, engine
-from ..batches import Memory, checked_once, new_jobs
+from .. import engine
+from ..access.projects import give
 from ..conf import ojs_settings
-from ..envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope, is_pruned, result_expires_at
 from ..errors import JobNotFound, QueueFull
-from ..fields import array, integer, missing, refuse
+from ..http.base import OJSViewSet, Response, dumps
+from ..http.dialects import job_reply
+from ..http.paging import number
 from ..http.waiting import until
-from ..identifiers import parse_uuid
-from ..lifecycle import TERMINAL, State
 from ..models import Job, ProgressReport
-from ..projects import give
-from ..timestamps import format_timestamp
-from ..validation import PRIORITIES, NewJob, new_job, read_args
-from .base import OJSViewSet, Response, dumps
-from .dialects import job_reply
-from .paging import number
+from ..spec.batches import Memory, checked_once, new_jobs
+from ..spec.envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope, is_pruned, result_expires_at
+from ..spec.fields import array, integer, missing, refuse
+from ..spec.identifiers import parse_uuid
+from ..spec.lifecycle import TERMINAL, State
+from ..spec.timestamps import format_timestamp
+from ..spec.validation import PRIORITIES, NewJob, new_job, read_args
+from ..store import clock
 
 memory = Memory()
 

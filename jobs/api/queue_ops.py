@@ -6,19 +6,22 @@ from typing import Any
 
 from django.db.models import Count
 
-from .. import clock, counts, dashboard, engine, fields, queue_config
-from ..audit import of_caller, record_action
-from ..database import atomic
+from .. import engine
+from ..access.audit import of_caller, record_action
+from ..access.projects import own
 from ..engine.queue_policy import DEFAULT
 from ..errors import NotFound
-from ..fields import missing, refuse
-from ..lifecycle import State
+from ..http.base import OJSViewSet, Response
+from ..http.dialects import queue_member
 from ..models import Job, Queue
-from ..projects import own
-from ..timestamps import format_timestamp
-from ..validation import QUEUE_LENGTH, QUEUE_PATTERN
-from .base import OJSViewSet, Response
-from .dialects import queue_member
+from ..record import counts, dashboard
+from ..spec import fields, queue_config
+from ..spec.fields import missing, refuse
+from ..spec.lifecycle import State
+from ..spec.timestamps import format_timestamp
+from ..spec.validation import QUEUE_LENGTH, QUEUE_PATTERN
+from ..store import clock
+from ..store.database import atomic
 from .queues import full_document, queue_document
 
 STRATEGIES = ("reject", "discard", "move")

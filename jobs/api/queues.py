@@ -7,21 +7,23 @@ from uuid import UUID
 
 from django.db.models import Q
 
-from .. import engine, events, fields, queue_config
-from ..audit import of_caller, record_action
-from ..database import atomic
-from ..envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope
+from .. import engine
+from ..access.audit import of_caller, record_action
+from ..access.projects import own
+from ..access.redaction import redact_job
 from ..errors import Unsupported
-from ..identifiers import parse_uuid
+from ..http.base import OJSViewSet, Response
+from ..http.dialects import job_reply
+from ..http.paging import bad_cursor, number, page
 from ..models import DeadJob, Job, JobError, Queue
-from ..projects import own
-from ..redaction import redact_job
-from ..timestamps import format_timestamp, parse_timestamp
-from ..validation import QUEUE_LENGTH, QUEUE_PATTERN
-from .base import OJSViewSet, Response
-from .dialects import job_reply
+from ..record import events
+from ..spec import fields, queue_config
+from ..spec.envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope
+from ..spec.identifiers import parse_uuid
+from ..spec.timestamps import format_timestamp, parse_timestamp
+from ..spec.validation import QUEUE_LENGTH, QUEUE_PATTERN
+from ..store.database import atomic
 from .jobs import full_envelope, parse_id
-from .paging import bad_cursor, number, page
 
 MAX_DEAD = 100
 """Dead letter jobs on a page (OJS HTTP §12.1)."""

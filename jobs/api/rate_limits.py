@@ -6,16 +6,17 @@ from typing import Any
 
 from django.db.models import Count
 
-from .. import clock, fields, rate_policy
-from ..audit import of_caller, record_action
-from ..database import atomic
+from ..access.audit import of_caller, record_action
 from ..errors import NotFound
-from ..fields import refuse
-from ..lifecycle import State
+from ..http.base import OJSViewSet, Response
+from ..http.paging import page
 from ..models import Job, Queue, RateLimit
-from ..timestamps import format_timestamp
-from .base import OJSViewSet, Response
-from .paging import page
+from ..spec import fields, rate_policy
+from ..spec.fields import refuse
+from ..spec.lifecycle import State
+from ..spec.timestamps import format_timestamp
+from ..store import clock
+from ..store.database import atomic
 
 
 class RateLimitViewSet(OJSViewSet):

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from ..access.projects import own
 from ..conf import ojs_settings
-from ..envelope import is_pruned, result_expires_at
 from ..errors import InvalidRequest, JobNotFound, ResultPruned, WaitTimeout
-from ..fields import missing, refuse, texts
+from ..http.base import OJSViewSet, Response
+from ..http.paging import number
 from ..http.waiting import until
-from ..identifiers import parse_uuid
-from ..lifecycle import State
 from ..models import Job
-from ..projects import own
-from ..timestamps import format_timestamp
-from .base import OJSViewSet, Response
+from ..spec.envelope import is_pruned, result_expires_at
+from ..spec.fields import missing, refuse, texts
+from ..spec.identifiers import parse_uuid
+from ..spec.lifecycle import State
+from ..spec.timestamps import format_timestamp
 from .jobs import errors_of, parse_id, result_metadata
-from .paging import number
 
 DEFAULT_WAIT = 30
 MANY = 1000

@@ -9,18 +9,20 @@ from uuid import UUID
 
 from django.db import transaction
 
-from .. import clock, engine, fields
-from ..audit import SHOWN, Actor, record_action
+from .. import engine
+from ..access.audit import SHOWN, Actor, record_action
+from ..access.projects import own
 from ..conf import ojs_settings
-from ..database import alias, atomic
 from ..errors import BatchTooLarge
-from ..events import bulk_event, record
-from ..expressions import JSONObjectHas
-from ..fields import Document, missing, refuse, wrong_type
-from ..identifiers import parse_uuid
-from ..lifecycle import State
 from ..models import Job
-from ..projects import own
+from ..record.events import bulk_event, record
+from ..spec import fields
+from ..spec.fields import Document, missing, refuse, wrong_type
+from ..spec.identifiers import parse_uuid
+from ..spec.lifecycle import State
+from ..store import clock
+from ..store.database import alias, atomic
+from ..store.expressions import JSONObjectHas
 
 WAITING = frozenset({State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.PENDING})
 

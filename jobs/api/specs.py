@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import engine, fields
-from ..audit import of_caller, record_action
+from .. import engine
+from ..access.audit import of_caller, record_action
 from ..conf import ojs_settings
-from ..database import atomic
 from ..errors import NotFound
-from ..fields import missing, refuse
+from ..http.base import OJSViewSet, Response
+from ..http.paging import page
 from ..models import JobSpec
-from ..timestamps import format_timestamp
-from ..validation import TYPE_PATTERN
-from .base import OJSViewSet, Response
-from .paging import page
+from ..spec import fields
+from ..spec.fields import missing, refuse
+from ..spec.timestamps import format_timestamp
+from ..spec.validation import TYPE_PATTERN
+from ..store.database import atomic
 
 
 def spec_document(spec: JobSpec) -> dict[str, Any]:

@@ -12,14 +12,14 @@ from django.http import HttpRequest
 
 from .. import __version__, engine, models
 from ..conf import ojs_settings
-from ..database import atomic, connection
-from ..endpoints import announced
 from ..errors import NotFound
+from ..http.base import SPEC_VERSION, OJSViewSet, Response
+from ..http.body import COMPRESSIONS
+from ..http.endpoints import announced
 from ..signals import conformance_reset
-from ..trouble import explain
-from ..validation import META_SIZE, QUEUE_LENGTH, TYPE_LENGTH
-from .base import SPEC_VERSION, OJSViewSet, Response
-from .body import COMPRESSIONS
+from ..spec.validation import META_SIZE, QUEUE_LENGTH, TYPE_LENGTH
+from ..store.database import atomic, connection
+from ..store.trouble import explain
 
 STARTED = time.monotonic()
 PORT = re.compile(r":\d+\Z")

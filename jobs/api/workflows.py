@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from .. import clock, engine
+from .. import engine
+from ..access.projects import own
 from ..errors import InvalidRequest, WorkflowNotFound
-from ..identifiers import parse_uuid
+from ..http.base import OJSViewSet, Response
+from ..http.dialects import is_sdk
+from ..http.paging import bad_cursor, page
+from ..http.workflow_document import progress_document, summaries, workflow_document
 from ..models import Workflow, WorkflowState, WorkflowType
-from ..projects import own
-from ..workflow_document import progress_document, summaries, workflow_document
-from ..workflow_plans import plan_of
-from .base import OJSViewSet, Response
-from .dialects import is_sdk
-from .paging import bad_cursor, page
+from ..spec.identifiers import parse_uuid
+from ..spec.workflow_plans import plan_of
+from ..store import clock
 
 FILTERS = {"state": WorkflowState.values, "type": WorkflowType.values}
 

@@ -13,14 +13,15 @@ from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 
-from .. import clock, queue_config
-from ..database import atomic, connection
 from ..errors import JobTypeNotAllowed, QueueClosed, QueueFull
-from ..events import queue_event, record
-from ..lifecycle import State
 from ..models import Job, Queue
-from ..retry import RetryPolicy
-from ..validation import NewJob
+from ..record.events import queue_event, record
+from ..spec import queue_config
+from ..spec.lifecycle import State
+from ..spec.retry import RetryPolicy
+from ..spec.validation import NewJob
+from ..store import clock
+from ..store.database import atomic, connection
 from .discarding import discard_waiting
 
 

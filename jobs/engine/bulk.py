@@ -12,12 +12,12 @@ from uuid import UUID
 
 from django.db.models.functions import Now
 
-from .. import clock, wakeup
-from ..database import atomic
-from ..events import job_event, record
-from ..lifecycle import TERMINAL, WAITING, Event, State
 from ..models import Job
-from ..querysets import JobQuerySet
+from ..models.querysets import JobQuerySet
+from ..record.events import job_event, record
+from ..spec.lifecycle import TERMINAL, WAITING, Event, State
+from ..store import clock, wakeup
+from ..store.database import atomic
 from .control import cancel_jobs
 from .control import retry as retry_dead
 from .retention import erase, unattached

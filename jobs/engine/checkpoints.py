@@ -13,11 +13,11 @@ from uuid import UUID
 import orjson
 from django.db.models import QuerySet
 
-from .. import clock
-from ..database import connection, is_postgresql, run
 from ..errors import CheckpointTooLarge, Conflict, InvalidTransition, JobNotFound, ReservationLost
-from ..lifecycle import TERMINAL, State
 from ..models import Checkpoint, Job
+from ..spec.lifecycle import TERMINAL, State
+from ..store import clock
+from ..store.database import connection, is_postgresql, run
 
 LARGEST = 1_048_576
 """Bytes of state (OJS durable execution §9.1)."""

@@ -20,10 +20,10 @@ from typing import Any
 import orjson
 
 from ..conf import ojs_settings
-from ..database import atomic, is_postgresql, run
-from ..envelope import ERRORS_SHOWN
 from ..models import Job, Queue
 from ..signals import jobs_claimed, send_on_commit
+from ..spec.envelope import ERRORS_SHOWN
+from ..store.database import atomic, is_postgresql, run
 from . import claim_portable, limits
 from .claimed import OPEN, Asked, ClaimedJob, Gate, from_row
 from .workflows import mark_started

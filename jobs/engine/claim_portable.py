@@ -15,13 +15,13 @@ from django.db import models
 from django.db.models import Case, F, Value, When
 from django.db.models.functions import Cast, Coalesce, Now
 
-from .. import clock
-from ..database import atomic, connection
-from ..envelope import ERROR_FIELDS, ERRORS_SHOWN
-from ..events import job_event, record
-from ..lifecycle import Event, State
+from ..access.projects import own
 from ..models import Checkpoint, Job, JobError, Maintenance, Queue
-from ..projects import own
+from ..record.events import job_event, record
+from ..spec.envelope import ERROR_FIELDS, ERRORS_SHOWN
+from ..spec.lifecycle import Event, State
+from ..store import clock
+from ..store.database import atomic, connection
 from .claimed import Asked, ClaimedJob, from_row
 
 ROW = (

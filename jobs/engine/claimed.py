@@ -10,7 +10,7 @@ from uuid import UUID
 
 import orjson
 
-from ..lifecycle import State
+from ..spec.lifecycle import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Asked:
     able: Sequence[str]
     """What the worker can do, for jobs that need it."""
     versions: Mapping[str, Sequence[int | None]]
-    """Job type → bounds of the versions it takes (`jobs.versions`); any of a type not named."""
+    """Job type → bounds of the versions it takes (`versions`); any of a type not named."""
     project: str
     limited: bool = False
     gate: Gate = OPEN

@@ -11,13 +11,13 @@ from uuid import UUID
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from .. import clock, wakeup
-from ..database import atomic
 from ..errors import InvalidTransition, JobNotFound, NotFound
-from ..events import first_enqueued, job_event, queue_event, record
-from ..lifecycle import Event, State, sources
 from ..models import Checkpoint, Job, Queue
+from ..record.events import first_enqueued, job_event, queue_event, record
 from ..signals import jobs_cancelled, send_on_commit
+from ..spec.lifecycle import Event, State, sources
+from ..store import clock, wakeup
+from ..store.database import atomic
 from . import queue_policy
 from .dependencies import is_waiting
 from .following import follow

@@ -15,16 +15,16 @@ from typing import Any
 from django.db.models import F
 from django.db.models.functions import Now
 
-from .. import clock
-from ..database import atomic, connection
+from ..access.projects import give
 from ..errors import DuplicateJob, NotFound, OJSError, PermissionDenied
-from ..events import cron_event, record
 from ..models import CronJob, CronRun, Maintenance, OverlapPolicy
 from ..models.cron import Outcome
-from ..projects import give
-from ..schedules import InvalidSchedule, Occurrence, read_schedule
-from ..timestamps import format_timestamp
-from ..validation import CLASS_PATTERN, NewJob, new_job
+from ..record.events import cron_event, record
+from ..spec.schedules import InvalidSchedule, Occurrence, read_schedule
+from ..spec.timestamps import format_timestamp
+from ..spec.validation import CLASS_PATTERN, NewJob, new_job
+from ..store import clock
+from ..store.database import atomic, connection
 from .control import cancel_jobs
 from .cron_runs import release_held_runs, unfinished_runs
 from .enqueue import enqueue
@@ -38,7 +38,7 @@ MANY_WAITING = 2
 
 @dataclass(frozen=True)
 class NewCronJob:
-    """A valid registration; see `jobs.cron_requests` for the reading of one."""
+    """A valid registration; see `jobs.spec.cron_requests` for the reading of one."""
 
     name: str
     expression: str

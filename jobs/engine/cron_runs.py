@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from django.db.models.functions import Now
 
-from .. import clock, wakeup
-from ..database import atomic, connection
-from ..events import first_enqueued, record
-from ..lifecycle import TERMINAL, Event, State
 from ..models import CronRun, Job
+from ..record.events import first_enqueued, record
+from ..spec.lifecycle import TERMINAL, Event, State
+from ..store import clock, wakeup
+from ..store.database import atomic, connection
 
 BATCH_SIZE = 100
 MOST_OPEN = 1000

@@ -13,14 +13,14 @@ from uuid import UUID
 from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 
-from .. import clock, wakeup
-from ..database import atomic, connection
 from ..errors import InvalidRequest
-from ..events import first_enqueued, job_event, record
-from ..lifecycle import WAITING, Event, State
 from ..models import Dependency, Job
+from ..record.events import first_enqueued, job_event, record
 from ..signals import jobs_cancelled, jobs_promoted, send_on_commit
-from ..validation import NewJob
+from ..spec.lifecycle import WAITING, Event, State
+from ..spec.validation import NewJob
+from ..store import clock, wakeup
+from ..store.database import atomic, connection
 from .enqueue import enqueue
 from .inheritance import results_of_jobs
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from ..events import job_event
-from ..lifecycle import Event, State
 from ..models import Job, JobError
+from ..record.events import job_event
+from ..spec.lifecycle import Event, State
 
 
 def discard_waiting(jobs: Sequence[Job], *, code: str, message: str, now: datetime) -> list[Any]:

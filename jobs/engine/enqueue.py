@@ -1,18 +1,18 @@
-"""PUSH: make jobs exist (OJS core §7.1). Validation has already happened; see `jobs.validation`."""
+"""PUSH: make jobs exist (OJS core §7.1). Validation has already happened; see `validation`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .. import clock, maintenance
-from ..batches import in_parts, kinds
 from ..conf import ojs_settings
-from ..database import atomic, on_commit
 from ..errors import DuplicateJob
 from ..models import Job
 from ..signals import jobs_enqueued, send_on_commit
-from ..validation import NewJob
-from . import bounds, limits, queue_policy
+from ..spec.batches import in_parts, kinds
+from ..spec.validation import NewJob
+from ..store import clock
+from ..store.database import atomic, on_commit
+from . import bounds, limits, maintenance, queue_policy
 from .insertion import insert, stamp
 
 BATCH = 1000

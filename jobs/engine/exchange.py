@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..database import is_postgresql, run_together
+from ..store.database import is_postgresql, run_together
 from .claim import ask, claim, given, statement
 from .claimed import ClaimedJob
 from .outcomes import Completion, Outcome

@@ -13,14 +13,14 @@ from uuid import UUID
 from django.db.models import Case, DateTimeField, DurationField, F, Value, When
 from django.db.models.functions import Now
 
-from .. import wakeup
-from ..database import atomic
-from ..events import job_event, record
-from ..lifecycle import Event, State
 from ..models import Job, JobError, RateLimit
-from ..retry import RetryPolicy
+from ..record.events import job_event, record
 from ..signals import jobs_failed, send_on_commit
-from ..time_limits import enqueue_ttl, expires_at_once_started
+from ..spec.lifecycle import Event, State
+from ..spec.retry import RetryPolicy
+from ..spec.time_limits import enqueue_ttl, expires_at_once_started
+from ..store import wakeup
+from ..store.database import atomic
 from . import limits
 from .following import follow
 from .outcomes import Failure, Outcome, explain

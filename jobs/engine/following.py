@@ -13,9 +13,9 @@ from uuid import UUID
 from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 
-from ..database import atomic
-from ..lifecycle import WAITING
 from ..models import Dependency, Job, Workflow
+from ..spec.lifecycle import WAITING
+from ..store.database import atomic
 from . import dependencies, workflows
 
 BATCH_SIZE = 500

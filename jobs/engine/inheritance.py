@@ -13,8 +13,8 @@ from uuid import UUID
 from django.db.models import TextField
 from django.db.models.functions import Cast, Length
 
-from ..lifecycle import State
 from ..models import Job, JobError, Workflow
+from ..spec.lifecycle import State
 
 MOST = 16 * 1024 * 1024
 LEAST = 64 * 1024

@@ -9,15 +9,15 @@ from typing import Any
 
 import orjson
 
-from .. import clock, maintenance, wakeup
-from ..batches import Alike, kinds, told_of_all
 from ..conf import ojs_settings
-from ..database import atomic, is_postgresql, run
-from ..events import job_event, record
-from ..lifecycle import State
 from ..models import Job
-from ..validation import NewJob
-from . import bounds
+from ..record.events import job_event, record
+from ..spec.batches import Alike, kinds, told_of_all
+from ..spec.lifecycle import State
+from ..spec.validation import NewJob
+from ..store import clock, wakeup
+from ..store.database import atomic, is_postgresql, run
+from . import bounds, maintenance
 
 EVENT_OF = {State.AVAILABLE: "job.enqueued", State.SCHEDULED: "job.scheduled"}
 """A pending job has entered no queue yet; it is told when it is activated."""

@@ -18,15 +18,16 @@ from uuid import UUID
 import orjson
 from django.db.models import Count, Q
 
-from .. import clock, rate_policy
-from ..database import atomic, connection, is_postgresql, run
-from ..events import partition_event, record
-from ..lifecycle import State
+from ..access.projects import own
 from ..models import Job, Queue, RateLimit
-from ..projects import own
-from ..querysets import JobQuerySet
-from ..rate_policy import Memory, Room
-from ..validation import NewJob
+from ..models.querysets import JobQuerySet
+from ..record.events import partition_event, record
+from ..spec import rate_policy
+from ..spec.lifecycle import State
+from ..spec.rate_policy import Memory, Room
+from ..spec.validation import NewJob
+from ..store import clock
+from ..store.database import atomic, connection, is_postgresql, run
 from .claim_portable import claim_chosen, open_queues
 from .claimed import Admission, Asked, ClaimedJob
 from .rationed import drop, keys_waiting, make_known, promote_due, reschedule

@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from .. import clock
 from ..errors import Conflict, InvalidTransition, JobNotFound, OJSError, ReservationLost
-from ..lifecycle import State
 from ..models import Job, RefusedFinish
 from ..signals import finish_refused, send_on_commit
+from ..spec.lifecycle import State
+from ..store import clock
 
 
 @dataclass(slots=True)

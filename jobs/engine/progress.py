@@ -14,12 +14,12 @@ from django.db import models
 from django.db.models import F
 from django.db.models.functions import Now
 
-from .. import clock
-from ..database import atomic
 from ..errors import JobNotFound
-from ..events import job_event, record
-from ..lifecycle import State
 from ..models import Job, ProgressReport
+from ..record.events import job_event, record
+from ..spec.lifecycle import State
+from ..store import clock
+from ..store.database import atomic
 
 EVENTS_EVERY = timedelta(seconds=1)
 """At most one event of a job in that time (OJS progress §6.2)."""

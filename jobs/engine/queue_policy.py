@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from .. import clock, queue_config
-from ..database import atomic
-from ..events import queue_event, record
 from ..models import Queue, QueuePolicy, RateLimit
+from ..record.events import queue_event, record
+from ..spec import queue_config
+from ..store import clock
+from ..store.database import atomic
 from .limits import QUEUE_KEY
 
 DEFAULT = "_default"

@@ -7,12 +7,13 @@ from typing import Any
 
 from django.db.models import Q
 
-from .. import clock, queue_config, wakeup
-from ..database import atomic
 from ..errors import Conflict, NotFound
-from ..events import queue_event, record
-from ..lifecycle import WAITING, State
 from ..models import Job, Queue, RateLimit
+from ..record.events import queue_event, record
+from ..spec import queue_config
+from ..spec.lifecycle import WAITING, State
+from ..store import clock, wakeup
+from ..store.database import atomic
 from . import bulk, queue_policy
 from .discarding import discard_waiting
 from .following import follow

@@ -8,12 +8,13 @@ from typing import Any
 
 from django.db.models.functions import Now
 
-from .. import clock, rate_policy
-from ..database import atomic, connection, run
 from ..errors import InvalidRequest
-from ..events import job_event, partition_event, record
-from ..lifecycle import Event, State
 from ..models import Job, RateLimit
+from ..record.events import job_event, partition_event, record
+from ..spec import rate_policy
+from ..spec.lifecycle import Event, State
+from ..store import clock
+from ..store.database import atomic, connection, run
 from .discarding import discard_waiting
 
 BATCH = 100

@@ -16,15 +16,15 @@ import orjson
 from django.db.models import F
 from django.db.models.functions import Now
 
-from .. import clock, wakeup
 from ..conf import ojs_settings
-from ..database import atomic, compiled, connection, is_postgresql
-from ..envelope import timeout_details
-from ..events import job_event, record
-from ..lifecycle import Event, State
 from ..models import Job, JobError
-from ..querysets import JobQuerySet
+from ..models.querysets import JobQuerySet
+from ..record.events import job_event, record
 from ..signals import jobs_reclaimed, send_on_commit
+from ..spec.envelope import timeout_details
+from ..spec.lifecycle import Event, State
+from ..store import clock, wakeup
+from ..store.database import atomic, compiled, connection, is_postgresql
 from .failure import by_dead_letter, forget_enqueue_ttl
 from .following import follow
 

@@ -12,12 +12,12 @@ from django.db.models import F, Max, Value
 from django.db.models.functions import Coalesce, Now
 from django.db.models.lookups import LessThan
 
-from .. import clock
+from ..access.projects import own
 from ..conf import ojs_settings
-from ..database import atomic, connection
-from ..events import job_event, record
 from ..models import Job
-from ..projects import own
+from ..record.events import job_event, record
+from ..store import clock
+from ..store.database import atomic, connection
 from .progress import note_progress
 
 # What `extend` decides, for the statements that write heartbeats; `greatest` passes over NULL.

@@ -8,10 +8,7 @@ from uuid import UUID
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 
-from .. import queue_config
 from ..conf import ojs_settings
-from ..database import alias, atomic
-from ..lifecycle import State
 from ..models import (
     BulkRequest,
     Checkpoint,
@@ -28,7 +25,10 @@ from ..models import (
     Workflow,
     WorkflowState,
 )
-from ..querysets import JobQuerySet
+from ..models.querysets import JobQuerySet
+from ..spec import queue_config
+from ..spec.lifecycle import State
+from ..store.database import alias, atomic
 
 BATCH_SIZE = 1000
 WORKFLOWS = 20

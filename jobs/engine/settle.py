@@ -15,12 +15,12 @@ import orjson
 from django.db.models import F
 
 from ..conf import ojs_settings
-from ..database import atomic, is_postgresql, run
 from ..errors import ResultTooLarge
-from ..events import job_event, record
-from ..lifecycle import Event, State
 from ..models import Job
+from ..record.events import job_event, record
 from ..signals import jobs_completed, send_on_commit
+from ..spec.lifecycle import Event, State
+from ..store.database import atomic, is_postgresql, run
 from .following import follow
 from .outcomes import Completion, Outcome, explain
 

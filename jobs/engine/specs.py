@@ -9,8 +9,8 @@ from uuid import UUID
 
 from django.db import models
 
-from .. import clock
 from ..models import Job, JobLog, JobSpec
+from ..store import clock
 
 MOST_LINES = 1_000
 """Of one job; a handler in a loop shall not fill the database."""

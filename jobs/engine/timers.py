@@ -9,16 +9,16 @@ from typing import Any
 from django.db.models import F
 from django.db.models.functions import Now
 
-from .. import clock, wakeup
 from ..conf import ojs_settings
-from ..database import atomic, connection, is_postgresql, run
-from ..envelope import milliseconds, timeout_details
-from ..events import job_event, record
-from ..lifecycle import WAITING, Event, State
 from ..models import Job, JobError, Maintenance
-from ..querysets import JobQuerySet
+from ..models.querysets import JobQuerySet
+from ..record.events import job_event, record
 from ..signals import jobs_discarded, jobs_failed, jobs_promoted, send_on_commit
-from ..time_limits import enqueue_ttl, is_about_its_start
+from ..spec.envelope import milliseconds, timeout_details
+from ..spec.lifecycle import WAITING, Event, State
+from ..spec.time_limits import enqueue_ttl, is_about_its_start
+from ..store import clock, wakeup
+from ..store.database import atomic, connection, is_postgresql, run
 from .failure import by_dead_letter, fail_locked
 from .following import follow
 from .outcomes import Failure

@@ -13,12 +13,12 @@ from uuid import UUID
 
 from django.db.models.functions import Now
 
-from ..database import is_postgresql, run
 from ..errors import DuplicateJob
-from ..lifecycle import TERMINAL, State
 from ..models import Job
-from ..unique_policy import UniquePolicy
-from ..validation import NewJob
+from ..spec.lifecycle import TERMINAL, State
+from ..spec.unique_policy import UniquePolicy
+from ..spec.validation import NewJob
+from ..store.database import is_postgresql, run
 from .control import cancel_jobs
 
 # In one order, so that two batches with the same keys do not wait for each other. The lock

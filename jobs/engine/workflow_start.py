@@ -7,12 +7,12 @@ from graphlib import TopologicalSorter
 from typing import Any
 from uuid import UUID
 
+from ..access.projects import give
 from ..errors import DuplicateJob
-from ..identifiers import uuid7
 from ..models import Workflow, WorkflowType
-from ..projects import give
-from ..validation import NewJob
-from ..workflow_plans import Plan, Step
+from ..spec.identifiers import uuid7
+from ..spec.validation import NewJob
+from ..spec.workflow_plans import Plan, Step
 from .dependencies import enqueue_after
 from .enqueue import enqueue
 

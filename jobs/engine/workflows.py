@@ -16,16 +16,16 @@ from uuid import UUID
 from django.db import IntegrityError
 from django.db.models import QuerySet
 
-from .. import clock
-from ..database import atomic
+from ..access.projects import give
 from ..errors import Conflict, DuplicateJob, OJSError, WorkflowNotFound
-from ..events import record, workflow_event
-from ..lifecycle import WAITING, State
 from ..models import Job, Workflow, WorkflowState, WorkflowType
-from ..projects import give
+from ..record.events import record, workflow_event
 from ..signals import send_on_commit, workflow_finished
-from ..validation import new_job
-from ..workflow_plans import Plan, node_of
+from ..spec.lifecycle import WAITING, State
+from ..spec.validation import new_job
+from ..spec.workflow_plans import Plan, node_of
+from ..store import clock
+from ..store.database import atomic
 from .bounds import accepted
 from .dependencies import cancel_waiting, release
 from .enqueue import enqueue

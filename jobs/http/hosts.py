@@ -14,7 +14,7 @@ from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest
 
 from ..errors import InvalidRequest
-from ..once import Once
+from .once import Once
 
 logger = logging.getLogger("jobs.http")
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from ..conf import ojs_settings
-from ..database import connection
+from ..store.database import connection
 
 LOOKS = (0.05, 0.5)
 """Seconds between two looks: the first, and the longest it grows to."""

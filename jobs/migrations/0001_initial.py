@@ -2,9 +2,9 @@
 
 import django.db.models.deletion
 import django.utils.timezone
-import jobs.identifiers
+import jobs.spec.identifiers
 import jobs.models.apikey
-import jobs.querysets
+import jobs.models.querysets
 from django.db import migrations, models
 
 
@@ -55,7 +55,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Job',
             fields=[
-                ('id', models.UUIDField(default=jobs.identifiers.uuid7, editable=False, primary_key=True, serialize=False)),
+                ('id', models.UUIDField(default=jobs.spec.identifiers.uuid7, editable=False, primary_key=True, serialize=False)),
                 ('type', models.CharField(max_length=255)),
                 ('queue', models.CharField(default='default', max_length=128)),
                 ('args', models.JSONField(default=list)),
@@ -230,7 +230,7 @@ class Migration(migrations.Migration):
             name='Event',
             fields=[
                 ('id', models.BigAutoField(primary_key=True, serialize=False)),
-                ('txid', models.BigIntegerField(db_default=jobs.querysets.EventTxid(), editable=False)),
+                ('txid', models.BigIntegerField(db_default=jobs.models.querysets.EventTxid(), editable=False)),
                 ('type', models.CharField(max_length=40)),
                 ('subject', models.CharField(max_length=255)),
                 ('queue', models.CharField(blank=True, default='', max_length=128)),
@@ -301,7 +301,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Workflow',
             fields=[
-                ('id', models.UUIDField(default=jobs.identifiers.uuid7, editable=False, primary_key=True, serialize=False)),
+                ('id', models.UUIDField(default=jobs.spec.identifiers.uuid7, editable=False, primary_key=True, serialize=False)),
                 ('type', models.CharField(choices=[('chain', 'Chain'), ('group', 'Group'), ('batch', 'Batch'), ('dag', 'Dag')], max_length=5)),
                 ('name', models.CharField(blank=True, default='', max_length=255)),
                 ('state', models.CharField(choices=[('pending', 'Pending'), ('running', 'Running'), ('completed', 'Completed'), ('failed', 'Failed'), ('cancelled', 'Cancelled')], default='running', max_length=9)),

@@ -1,6 +1,6 @@
 from django.db import migrations, models
 
-from jobs.indexes import AddIndexConcurrently, RemoveIndexConcurrently
+from jobs.store.indexes import AddIndexConcurrently, RemoveIndexConcurrently
 
 
 class Migration(migrations.Migration):

@@ -2,7 +2,7 @@
 
 from django.db import migrations, models
 
-from jobs.indexes import AddIndexConcurrently
+from jobs.store.indexes import AddIndexConcurrently
 
 
 class Migration(migrations.Migration):

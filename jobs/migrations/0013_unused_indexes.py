@@ -1,6 +1,6 @@
 from django.db import migrations
 
-from jobs.indexes import RemoveIndexConcurrently
+from jobs.store.indexes import RemoveIndexConcurrently
 
 
 class Migration(migrations.Migration):

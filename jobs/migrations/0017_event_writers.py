@@ -3,7 +3,7 @@ from django.db import migrations
 # Each transaction that writes events says so by a shared advisory lock on (table, last id drawn).
 # It is taken before the first id is drawn, once for a transaction, whichever statement writes, and
 # whatever version of the server: a reader finds in pg_locks up to which id the record may still
-# grow (`jobs/events.py`). Simple expressions only: PL/pgSQL evaluates those without a query.
+# grow (`jobs/record/events.py`). Simple expressions only: PL/pgSQL evaluates those without a query.
 # SECURITY DEFINER, since who may insert need not have a right to look at the sequence.
 WRITER = """
 CREATE FUNCTION ojs_jobs_event_writer() RETURNS trigger

@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from .. import clock
+from ..store import clock
 
 
 class Scope(models.TextChoices):

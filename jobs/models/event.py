@@ -5,13 +5,13 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from ..querysets import EventTxid
+from .querysets import EventTxid
 
 
 class Event(models.Model):
     """Something that happened to a job or a worker, in the order readers may rely on (OJS events).
 
-    The order is that of the ids. They are drawn before the commit: `jobs.events.settled()` knows
+    The order is that of the ids. They are drawn before the commit: `events.settled()` knows
     up to which id no more can appear.
     """
 

@@ -10,9 +10,9 @@ from django.db.models import F, Q
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from ..identifiers import uuid7
-from ..lifecycle import TERMINAL, WAITING, State
-from ..querysets import JobQuerySet
+from ..spec.identifiers import uuid7
+from ..spec.lifecycle import TERMINAL, WAITING, State
+from .querysets import JobQuerySet
 
 DUE_STATES = (State.SCHEDULED, State.RETRYABLE)
 
@@ -80,7 +80,7 @@ class Job(models.Model):
     needs = models.JSONField(null=True, blank=True)
     """What a worker must be able to do to get it, from `meta.capabilities`; null for nearly all."""
     version_number = models.BigIntegerField(null=True, blank=True)
-    """The version of its arguments as one number that sorts (`jobs.versions`); null for most. The
+    """The version of its arguments as one number that sorts (`versions`); null for most. The
     attributes have it as it was sent."""
     unique_key = models.CharField(max_length=64, null=True, blank=True)  # noqa: DJ001 (see index)
     """What the job's unique policy compares, and null for most (OJS unique jobs §4)."""

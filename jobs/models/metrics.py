@@ -1,4 +1,4 @@
-"""What has been counted so far, folded from the events by and by (`jobs.counters`)."""
+"""What has been counted so far, folded from the events by and by (`jobs.record.counters`)."""
 
 from __future__ import annotations
 

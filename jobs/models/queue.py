@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from .. import clock
+from ..store import clock
 
 
 class QueueQuerySet(models.QuerySet["Queue"]):
@@ -49,7 +49,7 @@ class Queue(models.Model):
     is_draining = models.BooleanField(default=False, db_default=False)
     """It takes no new jobs (OJS queue configuration §5.1)."""
     config = models.JSONField(default=dict, db_default={}, blank=True)
-    """The configuration as `jobs.queue_config` checked it (OJS queue configuration §6)."""
+    """The configuration as `jobs.spec.queue_config` checked it (OJS queue configuration §6)."""
     created_at = models.DateTimeField(default=timezone.now)
     updated_at = models.DateTimeField(null=True, blank=True)
     """When the configuration last changed."""

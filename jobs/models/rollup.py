@@ -18,7 +18,7 @@ class Rollup(models.Model):
     """Attempts that failed, whatever became of their jobs."""
     discarded = models.PositiveBigIntegerField(default=0)
     waits = models.JSONField(default=dict)
-    """Histogram of the completed jobs' waits: number of bucket → jobs (see `jobs.histogram`)."""
+    """Histogram of the completed jobs' waits: number of bucket → jobs (see `histogram`)."""
     runs = models.JSONField(default=dict)
     """Histogram of their run times."""
     available = models.PositiveBigIntegerField(null=True)

@@ -15,7 +15,7 @@ class JobSchema(models.Model):
 
     type = models.CharField(max_length=255)
     version_number = models.BigIntegerField()
-    """See `jobs.versions`."""
+    """See `jobs.spec.versions`."""
     version = models.CharField(max_length=255)
     """As it was sent."""
     schema = models.JSONField()

@@ -8,7 +8,7 @@ from django.db import models
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
-from ..identifiers import uuid7
+from ..spec.identifiers import uuid7
 from .job import Job
 
 

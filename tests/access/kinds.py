@@ -10,7 +10,7 @@ from typing import Any
 from django.utils import timezone
 
 from jobs.access import Command, OfProject, OfWorker
-from jobs.api.authentication import forget_keys, make_key
+from jobs.http.authentication import forget_keys, make_key
 from jobs.models import ApiKey, Scope
 from tests.factories import ago
 

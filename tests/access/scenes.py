@@ -8,7 +8,6 @@ from typing import Any
 from django.utils import timezone
 
 from jobs import engine
-from jobs.cron_requests import new_cron_job
 from jobs.models import (
     Checkpoint,
     CronJob,
@@ -20,8 +19,9 @@ from jobs.models import (
     RateLimit,
     Workflow,
 )
-from jobs.versions import version_number
-from jobs.workflow_plans import plan_of
+from jobs.spec.cron_requests import new_cron_job
+from jobs.spec.versions import version_number
+from jobs.spec.workflow_plans import plan_of
 from tests.factories import JobErrorFactory, JobFactory, WorkerFactory
 from workers.models import Worker
 

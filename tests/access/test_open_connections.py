@@ -8,9 +8,9 @@ import pytest
 from django.utils import timezone
 
 from jobs import engine
-from jobs.api.authentication import make_key
-from jobs.lifecycle import State
+from jobs.http.authentication import make_key
 from jobs.models import ApiKey, Job
+from jobs.spec.lifecycle import State
 from tests.factories import JobFactory, WorkerFactory
 from workers.lifecycle import WorkerState
 from workers.models import Worker

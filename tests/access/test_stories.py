@@ -8,8 +8,8 @@ import pytest
 
 from jobs import engine
 from jobs.access import Binding, Command, OfProject, authorize, declare, find
-from jobs.api.authentication import Caller, make_key
 from jobs.errors import PermissionDenied
+from jobs.http.authentication import Caller, make_key
 from jobs.models import Checkpoint, Job
 from tests.factories import JobErrorFactory, JobFactory, WorkerFactory
 from tests.ojs_client import OJSClient, refusal

@@ -59,7 +59,7 @@ def enqueue(size: int = 1, **options: Any) -> None:
     from django.utils import timezone
 
     from jobs import engine
-    from jobs.batches import new_jobs
+    from jobs.spec.batches import new_jobs
 
     engine.enqueue(new_jobs([document(**options) for _ in range(size)], timezone.now()))
 
@@ -161,7 +161,7 @@ def group(options: argparse.Namespace) -> None:
 
     from jobs import engine
     from jobs.models import Workflow
-    from jobs.workflow_plans import plan_of
+    from jobs.spec.workflow_plans import plan_of
 
     def drain() -> float:
         began = time.perf_counter()
@@ -219,7 +219,7 @@ def rate(options: argparse.Namespace) -> None:
 def events(options: argparse.Namespace) -> None:
     from django.test import override_settings
 
-    from workers import tallies
+    from workers.chores import tallies
 
     def way(step: Step, **ojs: Any) -> Step:
         def measured() -> None:

@@ -9,11 +9,12 @@ from datetime import timedelta
 from django.utils import timezone
 
 from jobs import engine
-from jobs.batches import new_jobs
 from jobs.engine import Completion
-from workers import protocol, reaper
-from workers.heartbeats import Description
+from jobs.spec.batches import new_jobs
+from workers import protocol
+from workers.chores import reaper
 from workers.lifecycle import WorkerState
+from workers.liveness.heartbeats import Description
 from workers.models import Worker
 
 from . import tables

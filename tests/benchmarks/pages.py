@@ -150,9 +150,10 @@ def fill() -> None:
     from django.db import connection
     from django.utils import timezone
 
-    from jobs import rollup
     from jobs.models import Job, Queue
-    from workers import fleet_sample, reaper
+    from jobs.record import rollup
+    from workers.chores import reaper
+    from workers.fleet import samples as fleet_sample
     from workers.models import Worker
 
     if Job.objects.exists():
@@ -191,9 +192,9 @@ def measure() -> Results:
     from django.test.utils import CaptureQueriesContext
     from django.utils import timezone
 
-    from jobs.identifiers import moment_of
     from jobs.models import Job
-    from workers import reaper
+    from jobs.spec.identifiers import moment_of
+    from workers.chores import reaper
     from workers.models import Worker
 
     user, _ = User.objects.get_or_create(username="bench", is_staff=True, is_superuser=True)

@@ -12,7 +12,7 @@ from django.db import DEFAULT_DB_ALIAS, connection, connections
 from jobs import engine
 from jobs.engine import Completion
 from workers import protocol
-from workers.heartbeats import Description
+from workers.liveness.heartbeats import Description
 
 from . import tables
 from .places import ACK, FETCH

@@ -20,7 +20,7 @@ def main() -> None:
 
     from django.core.management import call_command
 
-    from jobs.api.authentication import make_key
+    from jobs.http.authentication import make_key
 
     from . import in_process, over_http, scale
     from .results import Results

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.api.authentication import make_key
+from jobs.http.authentication import make_key
 from jobs.models import OperatorAction
 from tests.factories import JobFactory, WorkerFactory
 from tests.ojs_client import OJSClient, refusal

@@ -9,10 +9,10 @@ from uuid import UUID
 import pytest
 from django.utils import timezone
 
-from jobs import queue_rollup, rollup
-from jobs.api.authentication import make_key
-from jobs.identifiers import UUID7_PATTERN, first_uuid7, uuid7
+from jobs.http.authentication import make_key
 from jobs.models import Job, QueueRollup, Rollup
+from jobs.record import queue_rollup, rollup
+from jobs.spec.identifiers import UUID7_PATTERN, first_uuid7, uuid7
 from tests.factories import JobErrorFactory, JobFactory, ago
 from tests.ojs_client import OJSClient, refusal
 

@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.utils import timezone
 
-from jobs.api.authentication import make_key
-from jobs.identifiers import uuid7
-from jobs.lifecycle import State
+from jobs.http.authentication import make_key
 from jobs.models import Job, OperatorAction
+from jobs.spec.identifiers import uuid7
+from jobs.spec.lifecycle import State
 from tests.factories import JobErrorFactory, JobFactory, ago, ahead, many_jobs
 from tests.ojs_client import OJSClient, refusal
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from jobs.api.authentication import make_key
+from jobs.http.authentication import make_key
 from jobs.models import Job, Maintenance
 from tests.factories import JobErrorFactory, JobFactory, WorkerFactory
 from tests.ojs_client import OJSClient, refusal

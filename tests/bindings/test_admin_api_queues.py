@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from jobs import engine
-from jobs.api.authentication import make_key
-from jobs.lifecycle import State
+from jobs.http.authentication import make_key
 from jobs.models import Job, OperatorAction, Queue
+from jobs.spec.lifecycle import State
 from tests.factories import JobErrorFactory, JobFactory, QueueFactory, ago, many_jobs
 from tests.ojs_client import OJSClient, refusal
 

@@ -9,12 +9,12 @@ import pytest
 from django.utils.dateparse import parse_datetime
 
 from jobs import engine
-from jobs.api.authentication import make_key
-from jobs.lifecycle import State
+from jobs.http.authentication import make_key
 from jobs.models import CronJob, Job, Maintenance, OperatorAction
+from jobs.spec.lifecycle import State
 from tests.factories import JobFactory, ago
 from tests.ojs_client import OJSClient, refusal
-from workers import reaper
+from workers.chores import reaper
 
 pytestmark = pytest.mark.django_db
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.api.authentication import make_key
-from jobs.lifecycle import State
+from jobs.http.authentication import make_key
 from jobs.models import Job, OperatorAction
+from jobs.spec.lifecycle import State
 from tests.factories import JobErrorFactory, JobFactory, WorkerFactory, ago
 from tests.ojs_client import OJSClient, refusal
-from workers import fleet, reaper
+from workers.chores import reaper
+from workers.fleet import orders as fleet
 from workers.lifecycle import WorkerState
 from workers.models import Directive, Worker
 
@@ -328,8 +329,8 @@ def test_a_forgotten_worker_that_speaks_again_is_met_as_a_new_one(operator, work
 
 
 def test_a_rolling_drain_goes_on_without_a_forgotten_worker(operator):
-    from jobs.audit import of_shell
-    from workers import drain, rolling
+    from jobs.access.audit import of_shell
+    from workers.fleet import drain, rolling
     from workers.models import FleetOperation
 
     WorkerFactory(worker_id="w", silent=True)
@@ -374,7 +375,7 @@ def test_the_statistics_add_the_whole_server_up(operator, django_assert_max_num_
 
 
 def test_counts_that_were_slow_are_remembered_and_quick_ones_are_not(monkeypatch):
-    from jobs import counts
+    from jobs.record import counts
 
     counts.forget_counts()
     calls = []

@@ -20,15 +20,15 @@ from django.core.management import call_command
 from django.utils import timezone
 
 from jobs import engine
-from jobs.api.authentication import make_key, rotate_key
-from jobs.lifecycle import State
+from jobs.http.authentication import make_key, rotate_key
 from jobs.models import ApiKey, Job, OperatorAction
-from jobs.validation import new_job
+from jobs.spec.lifecycle import State
+from jobs.spec.validation import new_job
 from tests import processes
 from tests.conftest import url_of_test_database
 from tests.factories import ago
 from tests.processes import PATIENCE, eventually
-from workers import reaper
+from workers.chores import reaper
 from workers.lifecycle import WorkerState
 from workers.models import Worker
 

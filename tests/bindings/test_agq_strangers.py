@@ -7,7 +7,7 @@ import select
 
 import pytest
 
-from jobs.api.authentication import make_key
+from jobs.http.authentication import make_key
 from jobs.models import Job
 from tests.bindings.listening import connected, everything, listening
 from tests.processes import eventually

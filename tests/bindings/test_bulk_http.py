@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.lifecycle import State
 from jobs.models import Event, Job
+from jobs.spec.lifecycle import State
 from tests.factories import JobFactory, many_jobs
 from tests.ojs_client import refusal
 

@@ -9,11 +9,11 @@ import pytest
 
 from jobs import engine, signals
 from jobs.models import CronJob, Event, Job
-from jobs.timestamps import format_timestamp, parse_timestamp
+from jobs.spec.timestamps import format_timestamp, parse_timestamp
 from tests.factories import ago
 from tests.ojs_client import OJSClient
-from workers import reaper
 from workers import signals as worker_signals
+from workers.chores import reaper
 
 REQUIRED = {
     "job.enqueued": "job_type queue",

@@ -21,13 +21,13 @@ from django.urls import reverse
 from django.utils import timezone
 
 from jobs import engine
-from jobs.lifecycle import State
 from jobs.models import Job, RefusedFinish
+from jobs.spec.lifecycle import State
 from tests import operators, processes, speakers
 from tests.conftest import url_of_test_database
 from tests.factories import ago
 from tests.ojs_client import OJSClient
-from workers import reaper
+from workers.chores import reaper
 from workers.models import Worker
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]

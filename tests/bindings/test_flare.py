@@ -9,17 +9,17 @@ import pytest
 from django.utils import timezone
 
 from jobs import engine
-from jobs.api.authentication import make_key
-from jobs.identifiers import uuid7
-from jobs.lifecycle import State
+from jobs.http.authentication import make_key
 from jobs.models import CronJob, Job, RefusedFinish
-from jobs.schedules import read_schedule, upcoming
-from jobs.timestamps import parse_timestamp
+from jobs.spec.identifiers import uuid7
+from jobs.spec.lifecycle import State
+from jobs.spec.schedules import read_schedule, upcoming
+from jobs.spec.timestamps import parse_timestamp
 from tests.factories import ago
 from tests.flare_client import WORKER, FlareClient, refusal
 from tests.ojs_client import OJSClient
-from workers import reaper
 from workers.bindings.flare import ids
+from workers.chores import reaper
 from workers.lifecycle import WorkerState
 from workers.models import Worker
 

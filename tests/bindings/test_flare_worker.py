@@ -8,8 +8,8 @@ import sys
 import httpx
 import pytest
 
-from jobs.lifecycle import State
 from jobs.models import Job
+from jobs.spec.lifecycle import State
 from tests import processes
 from workers.models import Worker
 

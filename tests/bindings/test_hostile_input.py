@@ -11,7 +11,7 @@ import json
 
 import pytest
 
-from jobs.api.body import DEEPEST
+from jobs.http.body import DEEPEST
 from jobs.models import Event, Job, JobError, Queue
 from tests.factories import JobFactory
 from tests.ojs_client import MEDIA_TYPE, refusal

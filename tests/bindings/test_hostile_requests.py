@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from jobs.identifiers import uuid7
 from jobs.models import Job
+from jobs.spec.identifiers import uuid7
 from tests.factories import JobFactory
 from tests.ojs_client import MEDIA_TYPE, OJSClient, refusal
 

@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from jobs import engine
-from jobs.lifecycle import TERMINAL, State
 from jobs.models import Checkpoint, Job
+from jobs.spec.lifecycle import TERMINAL, State
 from tests.database import connection
 from tests.factories import JobFactory, ago
 from tests.ojs_client import MEDIA_TYPE, V1, refusal

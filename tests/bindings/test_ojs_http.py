@@ -13,7 +13,7 @@ from jobs.api import system
 from jobs.models import Job, Queue
 from tests.factories import JobFactory, WorkerFactory
 from tests.ojs_client import OJSClient, refusal
-from workers import conformance
+from workers.chores import conformance
 
 OJS = "application/openjobspec+json"
 FOR_SDKS = 'application/openjobspec+json; profile="application/json"'
@@ -327,7 +327,7 @@ def test_the_manifest_promises_an_endpoint_exactly_if_there_is_one(api, capabili
 
 
 def test_health_says_ok_once_a_reaper_runs(api):
-    from workers import reaper
+    from workers.chores import reaper
 
     body = api.see("health").json()
     assert body["status"] == "degraded"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.identifiers import UUID7_PATTERN, uuid7
-from jobs.lifecycle import State
 from jobs.models import Event, Job, Queue
+from jobs.spec.identifiers import UUID7_PATTERN, uuid7
+from jobs.spec.lifecycle import State
 from tests.factories import JobErrorFactory, JobFactory, ago
 from tests.ojs_client import refusal
 

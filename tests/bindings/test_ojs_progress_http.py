@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from jobs import engine
-from jobs.identifiers import uuid7
 from jobs.models import Event, Job, ProgressReport
+from jobs.spec.identifiers import uuid7
 from tests.factories import JobFactory, ago, ahead
 from tests.ojs_client import refusal
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from jobs import engine
-from jobs.identifiers import uuid7
 from jobs.models import Job
+from jobs.spec.identifiers import uuid7
 from tests.concurrency.threads import together
 from tests.factories import JobFactory, ago
 from tests.ojs_client import refusal

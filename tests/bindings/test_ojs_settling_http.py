@@ -8,9 +8,9 @@ from uuid import uuid4
 import pytest
 from django.urls import resolve
 
-from jobs.lifecycle import State
 from jobs.models import Job, RefusedFinish
-from jobs.timestamps import parse_timestamp
+from jobs.spec.lifecycle import State
+from jobs.spec.timestamps import parse_timestamp
 from tests.factories import JobFactory, WorkerFactory, ahead
 from tests.ojs_client import V1, refusal
 

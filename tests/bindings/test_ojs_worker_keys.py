@@ -6,9 +6,9 @@ from uuid import uuid4
 
 import pytest
 
-from jobs.api.authentication import make_key
-from jobs.lifecycle import State
+from jobs.http.authentication import make_key
 from jobs.models import Job
+from jobs.spec.lifecycle import State
 from tests.factories import JobFactory, WorkerFactory, ago
 from tests.ojs_client import OJSClient, refusal
 from workers.models import Worker

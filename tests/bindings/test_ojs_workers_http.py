@@ -9,10 +9,10 @@ import pytest
 from django.utils import timezone
 
 from jobs.models import Job
-from jobs.timestamps import parse_timestamp
+from jobs.spec.timestamps import parse_timestamp
 from tests.factories import JobFactory, WorkerFactory, ago, ahead
 from tests.ojs_client import V1, refusal
-from workers import reaper
+from workers.chores import reaper
 from workers.models import Worker
 
 REGISTRATION = {

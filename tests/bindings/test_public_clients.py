@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from jobs import engine
-from jobs.identifiers import uuid7
 from jobs.models import Job
+from jobs.spec.identifiers import uuid7
 from tests.factories import JobErrorFactory, JobFactory, ago
 from tests.sdks import RFC_3339, Go, JavaScript, Python, Ruby, Sdk
 from workers.models import Worker

@@ -7,8 +7,9 @@ from datetime import timedelta
 import orjson
 import pytest
 
-from jobs import engine, maintenance
-from jobs.audit import of_shell
+from jobs import engine
+from jobs.access.audit import of_shell
+from jobs.engine import maintenance
 from jobs.errors import QueueFull
 from jobs.models import Event, Job, Queue, RateLimit
 from jobs.producer import enqueue

@@ -8,8 +8,9 @@ import orjson
 import pytest
 from django.db.models import F
 
-from jobs import engine, maintenance
-from jobs.audit import of_shell
+from jobs import engine
+from jobs.access.audit import of_shell
+from jobs.engine import maintenance
 from jobs.models import Event, Job, RateLimit
 from tests.factories import ago, ahead
 from tests.ojs_client import V1, refusal
@@ -36,7 +37,7 @@ def rewind(seconds: float) -> None:
     row = RateLimit.objects.get()
     rate = row.policy.get("rate")
     if rate:
-        from jobs.rate_policy import _width
+        from jobs.spec.rate_policy import _width
 
         slices = int(seconds * 1e6) // _width(rate)
         starts = [[number - slices, count] for number, count in row.starts]

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from django.db import connection
 
-from jobs import readiness, trouble
+from jobs.store import readiness, trouble
 from tests import processes
 from tests.processes import eventually
 

@@ -17,16 +17,17 @@ from django.core.management import call_command
 from django.db import connection
 
 import jobs
-from jobs import endpoints, engine
-from jobs.api.authentication import make_key
+from jobs import engine
 from jobs.errors import InvalidRequest
+from jobs.http import endpoints
+from jobs.http.authentication import make_key
 from jobs.models import Event, Job, JobLog, OperatorAction
 from tests import processes
 from tests.conftest import url_of_test_database
 from tests.factories import ago
 from tests.processes import eventually
-from workers import reaper
 from workers.bindings.rota import messages
+from workers.chores import reaper
 from workers.lifecycle import WorkerState
 from workers.models import Worker
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 import websockets
 
-from jobs.api.authentication import make_key
+from jobs.http.authentication import make_key
 from tests.bindings.listening import listening
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]

@@ -8,7 +8,7 @@ import logging
 import pytest
 from django.test import Client
 
-from jobs.api.authentication import make_key
+from jobs.http.authentication import make_key
 from jobs.models import Job
 from tests.factories import WorkerFactory
 

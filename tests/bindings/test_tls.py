@@ -14,13 +14,13 @@ import sys
 import pytest
 import websockets
 
-from jobs import endpoints
+from jobs.http import endpoints
 from jobs.models import Job
 from tests import processes
 from tests.bindings.listening import listening
 from tests.processes import eventually
-from workers import tls
-from workers.tls import Certificate, UnusableCertificate
+from workers.bindings.shared import tls
+from workers.bindings.shared.tls import Certificate, UnusableCertificate
 
 redis = pytest.importorskip("redis")
 trustme = pytest.importorskip("trustme")

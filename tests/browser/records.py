@@ -7,14 +7,14 @@ from dataclasses import replace
 from django.utils import timezone
 
 from jobs import engine
-from jobs.api.authentication import make_key
-from jobs.audit import Actor, of_shell, record_action
+from jobs.access.audit import Actor, of_shell, record_action
 from jobs.engine import Completion
-from jobs.lifecycle import State
+from jobs.http.authentication import make_key
 from jobs.models import RefusedFinish, Source, Workflow
-from jobs.workflow_plans import plan_of
+from jobs.spec.lifecycle import State
+from jobs.spec.workflow_plans import plan_of
 from tests.factories import JobFactory, WorkerFactory, ago
-from workers import fleet
+from workers.fleet import orders as fleet
 from workers.lifecycle import WorkerState
 from workers.models import Worker
 

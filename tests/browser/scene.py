@@ -8,11 +8,13 @@ from datetime import timedelta
 
 from django.utils import timezone
 
-from jobs import engine, rollup
-from jobs.audit import of_shell
+from jobs import engine
+from jobs.access.audit import of_shell
 from jobs.models import Job, Rollup
+from jobs.record import rollup
 from tests.factories import JobErrorFactory, JobFactory, QueueFactory, WorkerFactory, ago, ahead
-from workers import drain, reaper
+from workers.chores import reaper
+from workers.fleet import drain
 from workers.models import FleetOperation, FleetSample
 
 TYPES = ("email.send", "invoice.render", "image.resize", "report.build", "search.index")

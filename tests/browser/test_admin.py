@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.lifecycle import State
 from jobs.models import Job
+from jobs.spec.lifecycle import State
 from tests.factories import JobErrorFactory, JobFactory, WorkerFactory
 from tests.ojs_client import OJSClient
 from workers.models import Worker

@@ -14,9 +14,9 @@ import pytest
 from django.core.management import call_command
 from django.urls import reverse
 
-from jobs import maintenance
-from jobs.audit import of_shell
-from workers import reaper
+from jobs.access.audit import of_shell
+from jobs.engine import maintenance
+from workers.chores import reaper
 
 from . import walk
 from .collected import STORAGE

@@ -11,7 +11,7 @@ from tests.factories import JobErrorFactory, JobFactory, WorkerFactory
 from tests.processes import eventually
 from tests.workers.sampler import sampling
 from tests.workers.site import Shop, becomes
-from workers import reaper
+from workers.chores import reaper
 from workers.models import FleetOperation, Worker
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]

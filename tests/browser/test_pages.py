@@ -7,10 +7,10 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from jobs import rollup
 from jobs.models import Job, Rollup
+from jobs.record import rollup
 from tests.factories import JobErrorFactory, JobFactory, QueueFactory, WorkerFactory, ago, many_jobs
-from workers import reaper
+from workers.chores import reaper
 from workers.models import FleetSample
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]

@@ -6,7 +6,7 @@ import pytest
 
 import jobs
 from jobs import engine
-from jobs.api.authentication import make_key
+from jobs.http.authentication import make_key
 from jobs.models import Job
 from tests import processes
 from tests.conftest import url_of_test_database

@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from jobs.identifiers import uuid7
+from jobs.spec.identifiers import uuid7
 
 from .account import Ledgers
 from .cast import VISIBILITY, Cast

@@ -10,8 +10,8 @@ from collections import Counter
 import pytest
 
 from jobs import engine
-from jobs.lifecycle import State
 from jobs.models import Event, Job
+from jobs.spec.lifecycle import State
 from tests import processes
 from tests.factories import JobFactory, QueueFactory, ago, many_jobs
 from workers import protocol

@@ -10,13 +10,17 @@ from django.db.models import F
 from django.db.models.functions import Now
 
 import jobs
-from jobs import clock, engine, maintenance
-from jobs.audit import Actor
-from jobs.lifecycle import State
+from jobs import engine
+from jobs.access.audit import Actor
+from jobs.engine import maintenance
 from jobs.models import CronJob, CronRun, Job, Queue
+from jobs.spec.lifecycle import State
+from jobs.store import clock
 from tests import clocks, processes
 from tests.factories import JobFactory, WorkerFactory, ago, ahead
-from workers import directory, protocol, reaper
+from workers import protocol
+from workers.chores import reaper
+from workers.fleet import directory
 from workers.models import Reaper, Sweep, Worker
 
 HOUR = timedelta(hours=1)

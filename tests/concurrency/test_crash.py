@@ -13,9 +13,9 @@ import pytest
 from django.utils import timezone
 
 from jobs import engine
-from jobs.lifecycle import State
 from jobs.models import Job
-from jobs.validation import new_job
+from jobs.spec.lifecycle import State
+from jobs.spec.validation import new_job
 from tests import processes
 from workers.models import Worker
 

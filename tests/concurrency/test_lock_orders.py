@@ -12,11 +12,11 @@ import pytest
 from django.utils import timezone
 
 from jobs import engine
-from jobs.batches import new_jobs
 from jobs.engine import Completion, Failure
-from jobs.lifecycle import State
 from jobs.models import Job, Queue, RateLimit, Workflow
-from jobs.workflow_plans import plan_of
+from jobs.spec.batches import new_jobs
+from jobs.spec.lifecycle import State
+from jobs.spec.workflow_plans import plan_of
 
 from .threads import while_it_waits
 

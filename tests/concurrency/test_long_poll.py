@@ -12,13 +12,14 @@ import pytest
 from django.utils import timezone
 
 from jobs import engine
-from jobs.lifecycle import State
 from jobs.models import Job, Listener
-from jobs.validation import new_job
+from jobs.spec.lifecycle import State
+from jobs.spec.validation import new_job
 from tests import processes
 from tests.database import connection
 from tests.factories import JobFactory, QueueFactory, WorkerFactory, ago, ahead
-from workers import protocol, reaper
+from workers import protocol
+from workers.chores import reaper
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 

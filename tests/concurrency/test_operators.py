@@ -9,14 +9,16 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from jobs.audit import Actor
+from jobs.access.audit import Actor
 from jobs.errors import Conflict
-from jobs.lifecycle import State
 from jobs.models import Event, Job, OperatorAction, Queue, Source
+from jobs.spec.lifecycle import State
 from tests.factories import JobFactory, QueueFactory, WorkerFactory, many_jobs
 from tests.operators import choose, forms
 from tests.workers.sampler import sampling
-from workers import drain, fleet, protocol, rolling
+from workers import protocol
+from workers.fleet import drain, rolling
+from workers.fleet import orders as fleet
 from workers.lifecycle import WorkerState
 from workers.models import UNFINISHED, Answer, Directive, FleetOperation, OperationStep, Worker
 

@@ -8,10 +8,10 @@ import pytest
 from django.utils import timezone
 
 from jobs import engine
-from jobs.batches import new_jobs
 from jobs.errors import QueueFull
-from jobs.lifecycle import State
 from jobs.models import Event, Job
+from jobs.spec.batches import new_jobs
+from jobs.spec.lifecycle import State
 from tests.ojs_client import OJSClient
 from workers import protocol
 

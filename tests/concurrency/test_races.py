@@ -9,10 +9,11 @@ import pytest
 
 from jobs import engine
 from jobs.errors import Conflict
-from jobs.lifecycle import State
 from jobs.models import Job, JobError, RefusedFinish
+from jobs.spec.lifecycle import State
 from tests.factories import WorkerFactory, ago, many_jobs
-from workers import protocol, reaper
+from workers import protocol
+from workers.chores import reaper
 from workers.models import Worker
 from workers.protocol import Completion, Description, Failure
 

@@ -8,8 +8,8 @@ import pytest
 from django.utils import timezone
 
 from jobs import engine
-from jobs.batches import new_jobs
 from jobs.models import Job
+from jobs.spec.batches import new_jobs
 from workers import protocol
 
 from .threads import together

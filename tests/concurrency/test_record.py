@@ -10,8 +10,8 @@ import psycopg
 import pytest
 from django.db import connection, connections
 
-from jobs import events
 from jobs.models import Event
+from jobs.record import events
 
 pytestmark = pytest.mark.postgres
 

@@ -21,8 +21,9 @@ from jobs.signals import jobs_extended
 from tests.database import alias, atomic, connection
 from tests.factories import JobFactory, WorkerFactory, ago
 from tests.processes import eventually
-from workers import heartbeats, protocol, together
+from workers import protocol
 from workers.lifecycle import WorkerState
+from workers.liveness import heartbeats, together
 from workers.models import Worker
 from workers.protocol import Description, Reply
 

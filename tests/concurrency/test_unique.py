@@ -7,9 +7,9 @@ from django.utils import timezone
 
 from jobs import engine
 from jobs.errors import DuplicateJob
-from jobs.lifecycle import State
 from jobs.models import Job
-from jobs.validation import new_job
+from jobs.spec.lifecycle import State
+from jobs.spec.validation import new_job
 
 from .threads import together
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import pytest
 from django.db import transaction
 
-from jobs.api.authentication import caller_of, make_key
-from jobs.audit import Actor
+from jobs.access.audit import Actor
 from jobs.errors import Conflict
-from jobs.lifecycle import State
+from jobs.http.authentication import caller_of, make_key
 from jobs.models import ApiKey, Job
+from jobs.spec.lifecycle import State
 from tests.factories import JobFactory, WorkerFactory, ago
-from workers import drain, protocol, reaper, removal, rolling
+from workers import protocol
+from workers.chores import reaper
+from workers.fleet import drain, removal, rolling
 from workers.lifecycle import WorkerState
 from workers.models import Worker
 

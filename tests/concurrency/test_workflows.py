@@ -7,10 +7,10 @@ from django.utils import timezone
 
 from jobs import engine
 from jobs.engine import Completion, Failure
-from jobs.lifecycle import State
 from jobs.models import Event, Job, Workflow
-from jobs.validation import new_job
-from jobs.workflow_plans import plan_of
+from jobs.spec.lifecycle import State
+from jobs.spec.validation import new_job
+from jobs.spec.workflow_plans import plan_of
 
 from .threads import in_step, together
 

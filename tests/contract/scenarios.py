@@ -10,13 +10,15 @@ from uuid import UUID
 from django.utils import timezone
 
 from jobs import engine
+from jobs.access.projects import give
 from jobs.engine import Completion, Failure, NewCronJob
-from jobs.lifecycle import State
 from jobs.models import CronJob, Event, Job, OverlapPolicy
-from jobs.projects import give
-from jobs.validation import new_job
-from jobs.workflow_plans import plan_of
-from workers import liveness, protocol, reaper
+from jobs.spec.lifecycle import State
+from jobs.spec.validation import new_job
+from jobs.spec.workflow_plans import plan_of
+from workers import protocol
+from workers.chores import reaper
+from workers.liveness import job_heartbeats as liveness
 from workers.models import Worker
 from workers.protocol import Description
 

@@ -19,7 +19,6 @@ from django.utils import timezone
 
 from jobs import engine
 from jobs.engine import ClaimedJob, Outcome
-from jobs.envelope import claimed_envelope
 from jobs.errors import OJSError
 from jobs.models import (
     Checkpoint,
@@ -35,9 +34,10 @@ from jobs.models import (
     RateLimit,
     Workflow,
 )
-from jobs.timestamps import parse_timestamp
-from jobs.validation import new_job
-from workers import tallies
+from jobs.spec.envelope import claimed_envelope
+from jobs.spec.timestamps import parse_timestamp
+from jobs.spec.validation import new_job
+from workers.chores import tallies
 from workers.models import Worker
 
 GRAIN = timedelta(minutes=10)

@@ -11,7 +11,7 @@ from django.test import Client
 from shop.jobs.models import Job as Vacancy
 
 import jobs
-from jobs.api.authentication import make_key
+from jobs.http.authentication import make_key
 from jobs.models import Job as QueuedJob
 
 first = Vacancy.objects.create(title="Clerk")

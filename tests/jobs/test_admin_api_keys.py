@@ -8,7 +8,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 
-from jobs.api.authentication import make_key
+from jobs.http.authentication import make_key
 from jobs.models import ApiKey, OperatorAction
 from tests.factories import ago, ahead
 from tests.ojs_client import OJSClient

@@ -9,8 +9,8 @@ from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 
 from jobs import engine
-from jobs.lifecycle import State
 from jobs.models import Job, OperatorAction
+from jobs.spec.lifecycle import State
 from tests.factories import JobFactory
 from tests.operators import messages, staff
 
@@ -146,7 +146,7 @@ def test_there_is_no_copy_of_what_is_not_there(admin_client, key):
 def test_a_job_that_waits_for_others_is_not_run_before_them():
     from django.utils import timezone
 
-    from jobs.validation import new_job
+    from jobs.spec.validation import new_job
 
     first, second = (new_job({"type": "step", "args": []}, timezone.now()) for _ in range(2))
     engine.enqueue_after([first, second], {second.id: [first.id]})

@@ -10,7 +10,7 @@ from django.utils import translation
 from jobs import engine
 from jobs.admin.cron_words import in_words
 from jobs.models import CronJob, Job
-from jobs.schedules import read_schedule
+from jobs.spec.schedules import read_schedule
 from tests.operators import answer, buttons, choose, confirm, list_of, messages, press, staff
 
 pytestmark = pytest.mark.django_db

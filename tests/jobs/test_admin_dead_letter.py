@@ -6,8 +6,8 @@ import pytest
 from django.contrib.admin.models import DELETION, LogEntry
 from django.urls import reverse
 
-from jobs.lifecycle import State
 from jobs.models import Job, JobError
+from jobs.spec.lifecycle import State
 from tests.factories import JobErrorFactory, JobFactory, ago
 from tests.operators import answer, buttons, choose, confirm, list_of, messages, press, staff
 

@@ -11,16 +11,17 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
-from jobs import engine, queue_config
+from jobs import engine
+from jobs.access.redaction import HIDDEN, redact, redact_text
 from jobs.admin import confirm as confirming
 from jobs.admin import job as job_admin
 from jobs.admin import job_list
-from jobs.identifiers import uuid7
-from jobs.lifecycle import State
 from jobs.models import CronRun, Job, Maintenance, OperatorAction, Workflow
 from jobs.models.cron import Outcome
-from jobs.redaction import HIDDEN, redact, redact_text
-from jobs.validation import new_job
+from jobs.spec import queue_config
+from jobs.spec.identifiers import uuid7
+from jobs.spec.lifecycle import State
+from jobs.spec.validation import new_job
 from tests.factories import (
     JobErrorFactory,
     JobFactory,

@@ -11,8 +11,8 @@ from django.urls import reverse
 
 from jobs.admin import job as job_admin
 from jobs.admin import paging
-from jobs.lifecycle import State
 from jobs.models import Event, Job
+from jobs.spec.lifecycle import State
 from tests.factories import JobErrorFactory, JobFactory, QueueFactory, ago, ahead
 from tests.operators import (
     answer,

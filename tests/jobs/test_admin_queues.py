@@ -8,9 +8,9 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 
-from jobs import dashboard, rollup
-from jobs.lifecycle import State
 from jobs.models import Event, Queue
+from jobs.record import dashboard, rollup
+from jobs.spec.lifecycle import State
 from tests.factories import JobFactory, QueueFactory, ago
 from tests.operators import answer, buttons, choose, confirm, list_of, messages, press, staff
 

@@ -6,8 +6,8 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
+from jobs.access.redaction import HIDDEN, redact_prose
 from jobs.models import Event, ProgressReport, Workflow
-from jobs.redaction import HIDDEN, redact_prose
 from tests.factories import JobErrorFactory, JobFactory
 from tests.operators import list_of, staff
 

@@ -10,7 +10,7 @@ from django.utils import timezone
 from jobs import engine
 from jobs.engine import Completion, Failure
 from jobs.models import Job, Workflow
-from jobs.workflow_plans import plan_of
+from jobs.spec.workflow_plans import plan_of
 from tests.operators import answer, choose, viewer
 
 pytestmark = pytest.mark.django_db

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from jobs.api.authentication import make_key
+from jobs.http.authentication import make_key
 from jobs.models import ApiKey, Job, Scope
 from tests.factories import JobFactory, ago
 from tests.ojs_client import OJSClient, refusal

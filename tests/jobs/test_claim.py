@@ -9,12 +9,12 @@ import pytest
 from django.utils import timezone
 
 from jobs import engine
-from jobs.api.base import dumps
-from jobs.envelope import claimed_envelope, envelope
-from jobs.lifecycle import State
+from jobs.http.base import dumps
 from jobs.models import Checkpoint, Event, Job, Queue
 from jobs.signals import jobs_claimed
-from jobs.timestamps import format_timestamp
+from jobs.spec.envelope import claimed_envelope, envelope
+from jobs.spec.lifecycle import State
+from jobs.spec.timestamps import format_timestamp
 from tests.database import atomic, connection
 from tests.factories import JobErrorFactory, JobFactory, QueueFactory, ago, ahead
 

@@ -8,8 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from jobs import combining
-from jobs.combining import Combiner
+from jobs.store import combining
+from jobs.store.combining import Combiner
 from tests.processes import eventually
 
 

@@ -12,8 +12,9 @@ import pytest
 from django.core.checks import run_checks
 from django.db import OperationalError, connection, transaction
 
-from jobs import engine, keepalive, watchdog
-from jobs.database import borrowed, drop_if_dead
+from jobs import engine
+from jobs.store import keepalive, watchdog
+from jobs.store.database import borrowed, drop_if_dead
 from tests.processes import eventually
 
 pytestmark = pytest.mark.postgres

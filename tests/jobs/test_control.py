@@ -9,9 +9,9 @@ from django.utils import timezone
 
 from jobs import engine
 from jobs.errors import InvalidTransition, JobNotFound, NotFound
-from jobs.identifiers import uuid7
-from jobs.lifecycle import State
 from jobs.models import Event, Job, JobError, Queue
+from jobs.spec.identifiers import uuid7
+from jobs.spec.lifecycle import State
 from tests.factories import JobErrorFactory, JobFactory, QueueFactory, ago, ahead
 
 # Cancel

@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from jobs import engine
-from jobs.lifecycle import State
 from jobs.models import CronJob, CronRun, Event, Job, OperatorAction
+from jobs.spec.lifecycle import State
 from tests.factories import ago, ahead
 from tests.ojs_client import refusal
 

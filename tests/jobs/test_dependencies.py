@@ -9,10 +9,10 @@ from django.utils import timezone
 from jobs import engine
 from jobs.engine import Completion, Failure
 from jobs.errors import InvalidRequest, InvalidTransition
-from jobs.identifiers import uuid7
-from jobs.lifecycle import State
 from jobs.models import Dependency, Job
-from jobs.validation import new_job
+from jobs.spec.identifiers import uuid7
+from jobs.spec.lifecycle import State
+from jobs.spec.validation import new_job
 from tests.factories import JobFactory, ago
 
 pytestmark = pytest.mark.django_db

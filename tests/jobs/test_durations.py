@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.durations import LONGEST, format_duration, parse_duration, parse_span
+from jobs.spec.durations import LONGEST, format_duration, parse_duration, parse_span
 
 durations = st.timedeltas(min_value=timedelta(0), max_value=LONGEST)
 

@@ -9,15 +9,15 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from jobs import engine
-from jobs.batches import new_jobs
+from jobs.access.projects import give
 from jobs.engine.enqueue import BATCH
 from jobs.errors import DuplicateJob, InvalidRequest
-from jobs.identifiers import uuid7
-from jobs.lifecycle import State
 from jobs.models import Event, Job, Queue
-from jobs.projects import give
 from jobs.signals import jobs_enqueued
-from jobs.validation import new_job
+from jobs.spec.batches import new_jobs
+from jobs.spec.identifiers import uuid7
+from jobs.spec.lifecycle import State
+from jobs.spec.validation import new_job
 from tests.database import atomic, connection
 from tests.factories import JobFactory, ago, ahead
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobs.envelope import ERROR_FIELDS, envelope, error_entry
-from jobs.lifecycle import State
+from jobs.spec.envelope import ERROR_FIELDS, envelope, error_entry
+from jobs.spec.lifecycle import State
 from tests.factories import JobErrorFactory, JobFactory, ago, ahead
 
 MOMENT = datetime(2026, 2, 12, 10, 30, 5, 123_456, tzinfo=UTC)

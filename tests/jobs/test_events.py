@@ -11,9 +11,10 @@ import psycopg
 import pytest
 from django.utils import timezone
 
-from jobs import engine, events
+from jobs import engine
 from jobs.models import Event, Job
-from jobs.validation import new_job
+from jobs.record import events
+from jobs.spec.validation import new_job
 from tests.database import atomic, connection
 from tests.factories import JobFactory
 

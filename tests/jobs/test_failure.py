@@ -11,10 +11,10 @@ from jobs import engine
 from jobs.engine import Failure
 from jobs.engine.failure import BACKTRACE_CHARACTERS, BACKTRACE_FRAMES
 from jobs.errors import InvalidTransition, JobNotFound, ReservationLost
-from jobs.identifiers import uuid7
-from jobs.lifecycle import State
 from jobs.models import Event, Job, RefusedFinish
 from jobs.signals import jobs_failed
+from jobs.spec.identifiers import uuid7
+from jobs.spec.lifecycle import State
 from tests.factories import JobErrorFactory, JobFactory, QueueFactory
 
 STEADY = {"jitter": False, "initial_interval": "PT10S", "backoff_coefficient": 3}

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from jobs.identifiers import UUID7_PATTERN, draw, parse_uuid, uuid7
+from jobs.spec.identifiers import UUID7_PATTERN, draw, parse_uuid, uuid7
 
 
 def test_an_id_has_the_form_the_document_asks_for():

@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from jobs.api.authentication import (
+from jobs.errors import KeyExpired, NotAuthenticated
+from jobs.http.authentication import (
     NotRotated,
     StillOverlapping,
     caller_of,
@@ -18,7 +19,6 @@ from jobs.api.authentication import (
     make_key,
     rotate_key,
 )
-from jobs.errors import KeyExpired, NotAuthenticated
 from jobs.models import ApiKey
 from tests.factories import ago, ahead
 from tests.flare_client import FlareClient

@@ -20,8 +20,8 @@ from jobs.engine.reclaim import RECLAIM
 from jobs.engine.settle import COMPLETE
 from jobs.engine.timers import PROMOTE
 from jobs.errors import OJSError
-from jobs.lifecycle import TERMINAL, TRANSITIONS, WAITING, Event, State, sources
 from jobs.models import Job
+from jobs.spec.lifecycle import TERMINAL, TRANSITIONS, WAITING, Event, State, sources
 from tests.database import atomic
 from tests.factories import JobFactory, ago, ahead
 

@@ -10,8 +10,9 @@ from django.urls import reverse
 from django.utils import timezone
 
 import jobs
-from jobs import engine, maintenance
-from jobs.audit import of_shell
+from jobs import engine
+from jobs.access.audit import of_shell
+from jobs.engine import maintenance
 from jobs.engine.cron import NewCronJob
 from jobs.errors import InMaintenance
 from jobs.models import CronJob, Job, Maintenance, OperatorAction

@@ -24,9 +24,9 @@ from hypothesis.stateful import run_state_machine_as_test as run
 from jobs import engine
 from jobs.engine import Completion, Failure
 from jobs.errors import OJSError
-from jobs.lifecycle import TERMINAL, WAITING, State
 from jobs.models import Event, Job, JobError
-from jobs.validation import new_job
+from jobs.spec.lifecycle import TERMINAL, WAITING, State
+from jobs.spec.validation import new_job
 from tests.database import alias, atomic
 
 LONG_AGO = timedelta(hours=1)

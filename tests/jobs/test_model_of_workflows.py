@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jobs import engine
 from jobs.engine import Completion, Failure
 from jobs.models import Job, Workflow
-from jobs.workflow_plans import plan_of
+from jobs.spec.workflow_plans import plan_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -20,8 +20,8 @@ from django.db.transaction import TransactionManagementError
 from django.test.utils import CaptureQueriesContext
 from psycopg import IsolationLevel
 
-from jobs.database import run, run_together
 from jobs.models import Queue
+from jobs.store.database import run, run_together
 from tests.database import alias, atomic, connection
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]

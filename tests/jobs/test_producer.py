@@ -17,11 +17,12 @@ from django.utils.safestring import mark_safe
 from django.utils.translation import gettext_lazy
 
 import jobs
-from jobs import producer, testing, wakeup
+from jobs import producer, testing
 from jobs.errors import DuplicateJob, InvalidRequest
-from jobs.identifiers import uuid7
-from jobs.lifecycle import State
 from jobs.models import Job, Listener, Queue
+from jobs.spec.identifiers import uuid7
+from jobs.spec.lifecycle import State
+from jobs.store import wakeup
 from tests.database import atomic, connection
 from tests.factories import JobFactory, ahead
 from tests.processes import PATIENCE

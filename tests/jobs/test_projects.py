@@ -5,16 +5,17 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from jobs.api.authentication import make_key
 from jobs.errors import PermissionDenied
-from jobs.lifecycle import State
+from jobs.http.authentication import make_key
 from jobs.models import CronJob, Event, Job, Workflow
+from jobs.spec.lifecycle import State
 from tests.factories import JobFactory, WorkerFactory, ago
 from tests.flare_client import FlareClient
 from tests.flare_client import refusal as flare_refusal
 from tests.ojs_client import OJSClient, refusal
-from workers import protocol, reaper
+from workers import protocol
 from workers.bindings.flare import ids
+from workers.chores import reaper
 from workers.models import Worker
 from workers.protocol import Description, SessionClaim
 

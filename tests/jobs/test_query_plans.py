@@ -16,10 +16,11 @@ import pytest
 from django.db import transaction
 from django.db.models.functions import Now
 
-from jobs import dashboard, engine
-from jobs.identifiers import uuid7
-from jobs.lifecycle import WAITING, State
+from jobs import engine
 from jobs.models import DeadJob, Job, Queue
+from jobs.record import dashboard
+from jobs.spec.identifiers import uuid7
+from jobs.spec.lifecycle import WAITING, State
 from tests.database import alias, atomic, connection
 from tests.factories import JobFactory, WorkerFactory
 from workers import protocol

@@ -7,13 +7,13 @@ from django.urls import reverse
 
 from jobs.access import refusals
 from jobs.access.refusals import ROWS, Throttle
-from jobs.api.authentication import make_key
 from jobs.errors import NotAuthenticated, PermissionDenied
+from jobs.http.authentication import make_key
 from jobs.models import ApiKey, Event, OperatorAction
 from tests.factories import JobFactory, ago
 from tests.flare_client import FlareClient
 from tests.ojs_client import OJSClient
-from workers import reaper
+from workers.chores import reaper
 
 pytestmark = pytest.mark.django_db
 

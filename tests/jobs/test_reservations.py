@@ -9,10 +9,10 @@ from django.utils import timezone
 
 from jobs import engine
 from jobs.engine.reclaim import BATCH_SIZE
-from jobs.identifiers import uuid7
-from jobs.lifecycle import State
 from jobs.models import Event, Job, JobError
 from jobs.signals import jobs_reclaimed
+from jobs.spec.identifiers import uuid7
+from jobs.spec.lifecycle import State
 from tests.database import atomic, connection
 from tests.factories import JobErrorFactory, JobFactory, ago, ahead
 

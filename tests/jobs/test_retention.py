@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from jobs import engine
-from jobs.identifiers import uuid7
-from jobs.lifecycle import State
 from jobs.models import Event, Job, JobError, RefusedFinish
+from jobs.spec.identifiers import uuid7
+from jobs.spec.lifecycle import State
 from tests.factories import JobErrorFactory, JobFactory, ago
 
 DAY = 86_400

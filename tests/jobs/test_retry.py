@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.durations import LONGEST
-from jobs.retry import (
+from jobs.spec.durations import LONGEST
+from jobs.spec.retry import (
     GROWTH,
     MAX_ATTEMPTS,
     MAX_COEFFICIENT,

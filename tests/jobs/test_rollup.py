@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from jobs import rollup
-from jobs.history import RANGES, Points
 from jobs.models import QueueSample, Rollup, RollupMark
+from jobs.record import rollup
+from jobs.record.history import RANGES, Points
 from tests.factories import JobErrorFactory, JobFactory, ago
 
 pytestmark = pytest.mark.django_db

@@ -11,7 +11,7 @@ from croniter import croniter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.schedules import InvalidSchedule, nearest_weekday, read_schedule, upcoming
+from jobs.spec.schedules import InvalidSchedule, nearest_weekday, read_schedule, upcoming
 
 NEW_YORK = "America/New_York"
 ZONES = (NEW_YORK, "Europe/Berlin", "Australia/Lord_Howe")

@@ -10,10 +10,10 @@ from django.utils import timezone
 from jobs import engine
 from jobs.engine import Completion
 from jobs.errors import InvalidTransition, JobNotFound, ReservationLost
-from jobs.identifiers import uuid7
-from jobs.lifecycle import State
 from jobs.models import Event, Job, RefusedFinish
 from jobs.signals import finish_refused, jobs_completed
+from jobs.spec.identifiers import uuid7
+from jobs.spec.lifecycle import State
 from tests.factories import JobErrorFactory, JobFactory, ago
 
 

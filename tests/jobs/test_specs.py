@@ -148,7 +148,7 @@ def test_a_large_fleet_is_shown_by_its_versions(admin_client):
 
 
 def test_specs_need_the_scope_of_operators():
-    from jobs.api.authentication import make_key
+    from jobs.http.authentication import make_key
 
     _, key = make_key("worker", scopes=["work"])
     client = OJSClient(key)

@@ -12,9 +12,9 @@ from django.utils import timezone
 import jobs
 from jobs import engine, testing
 from jobs.errors import DuplicateJob, InvalidTransition, JobNotFound
-from jobs.lifecycle import State
 from jobs.models import Job
-from jobs.workflow_plans import plan_of
+from jobs.spec.lifecycle import State
+from jobs.spec.workflow_plans import plan_of
 from workers.runtime import Discard, Retry, Snooze, handlers
 from workers.runtime.inline import HandlerNotFound
 

@@ -9,8 +9,8 @@ import pytest
 
 import jobs
 from jobs import engine
-from jobs.lifecycle import State
 from jobs.models import Event, Job
+from jobs.spec.lifecycle import State
 from tests.factories import JobFactory, ago, ahead
 from tests.ojs_client import OJSClient
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.timestamps import format_timestamp, parse_timestamp, parse_when
+from jobs.spec.timestamps import format_timestamp, parse_timestamp, parse_when
 
 NINE = datetime(2025, 6, 1, 9, tzinfo=UTC)
 

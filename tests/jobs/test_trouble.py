@@ -10,9 +10,9 @@ import pytest
 from django.db import connection, connections, transaction
 from psycopg import errors
 
-from jobs import trouble
 from jobs.errors import DatabaseRefused, DatabaseUnavailable
 from jobs.models import Job
+from jobs.store import trouble
 
 
 def as_django(problem: Exception) -> Exception:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import jobs
 from jobs.errors import DuplicateJob
-from jobs.lifecycle import State
 from jobs.models import Event, Job
-from jobs.unique_policy import canonical, number, unique_key
+from jobs.spec.lifecycle import State
+from jobs.spec.unique_policy import canonical, number, unique_key
 from tests.factories import ago
 from tests.ojs_client import refusal
 

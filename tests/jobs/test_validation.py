@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.batches import new_jobs
 from jobs.errors import InvalidRequest, InvalidRetryPolicyRequest, OJSError, Unsupported
-from jobs.identifiers import UUID7_PATTERN
-from jobs.validation import new_job
+from jobs.spec.batches import new_jobs
+from jobs.spec.identifiers import UUID7_PATTERN
+from jobs.spec.validation import new_job
 
 NOW = datetime(2026, 2, 12, 10, 30, tzinfo=UTC)
 

@@ -10,12 +10,12 @@ from django.utils import timezone
 
 import jobs
 from jobs import engine
-from jobs.envelope import envelope
 from jobs.errors import DuplicateJob, InvalidRequest
 from jobs.models import Job
+from jobs.spec.envelope import envelope
+from jobs.spec.validation import new_job
+from jobs.spec.versions import Versions, read_versions, version_number, version_text
 from jobs.task_options import task_options
-from jobs.validation import new_job
-from jobs.versions import Versions, read_versions, version_number, version_text
 from tests.factories import JobFactory
 from workers.runtime.handlers import handler
 

@@ -8,9 +8,10 @@ import psycopg
 import pytest
 from django.utils import timezone
 
-from jobs import engine, wakeup
+from jobs import engine
 from jobs.models import Job, Listener
-from jobs.validation import new_job
+from jobs.spec.validation import new_job
+from jobs.store import wakeup
 from tests import poolers
 from tests.database import atomic, connection
 from tests.factories import JobFactory, ago

@@ -14,7 +14,7 @@ import pytest
 from django.core.wsgi import get_wsgi_application
 from django.test import RequestFactory
 
-from jobs.api.authentication import make_key
+from jobs.http.authentication import make_key
 from ojs_project.body_deadline import BodyDeadline
 from ojs_project.short_way import ShortWay
 from tests import processes

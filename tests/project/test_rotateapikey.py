@@ -8,7 +8,7 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
 
-from jobs.api.authentication import make_key
+from jobs.http.authentication import make_key
 from jobs.models import ApiKey, OperatorAction
 from tests.factories import ago
 from tests.ojs_client import OJSClient

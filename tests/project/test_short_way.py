@@ -15,7 +15,7 @@ from django.core.wsgi import get_wsgi_application
 from django.db import connection
 from django.test import RequestFactory
 
-from jobs.api.authentication import make_key
+from jobs.http.authentication import make_key
 from ojs_project.middleware import OUR_POLICY
 from ojs_project.short_way import ShortWay
 

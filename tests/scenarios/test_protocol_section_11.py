@@ -13,7 +13,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from jobs.models import Job
-from workers import reaper
+from workers.chores import reaper
 from workers.lifecycle import WorkerState
 from workers.models import Worker
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.factories import JobFactory, WorkerFactory
-from workers import fleet, reaper
+from workers.chores import reaper
+from workers.fleet import orders as fleet
 from workers.models import Worker
 
 

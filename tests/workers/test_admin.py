@@ -12,7 +12,7 @@ from jobs import engine
 from jobs.models import OperatorAction, RefusedFinish
 from tests.factories import JobFactory, WorkerFactory, ago, ahead
 from tests.operators import buttons, choose, confirm, list_of, messages, operator, staff
-from workers import reaper
+from workers.chores import reaper
 from workers.models import Reaper, Worker
 
 pytestmark = pytest.mark.django_db

@@ -9,9 +9,11 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
-from jobs import engine, maintenance, rollup
-from jobs.audit import Actor
+from jobs import engine
+from jobs.access.audit import Actor
+from jobs.engine import maintenance
 from jobs.models import CronJob, CronRun, Job, Rollup, Source
+from jobs.record import rollup
 from tests.factories import (
     JobErrorFactory,
     JobFactory,
@@ -20,7 +22,8 @@ from tests.factories import (
     ago,
 )
 from tests.operators import answer, choose, forms, staff
-from workers import fleet_sample, reaper
+from workers.chores import reaper
+from workers.fleet import samples as fleet_sample
 from workers.models import FleetSample
 
 pytestmark = pytest.mark.django_db

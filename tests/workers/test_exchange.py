@@ -6,12 +6,12 @@ import pytest
 
 from jobs.engine import Completion
 from jobs.errors import InvalidRequest, ReservationLost
-from jobs.lifecycle import State
 from jobs.models import Job
+from jobs.spec.lifecycle import State
 from tests.database import atomic
 from tests.factories import JobFactory
 from workers import protocol
-from workers.heartbeats import Description
+from workers.liveness.heartbeats import Description
 
 pytestmark = pytest.mark.django_db
 

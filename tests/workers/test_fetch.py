@@ -8,11 +8,11 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from jobs.api.base import dumps
-from jobs.envelope import claimed_envelope
 from jobs.errors import InvalidRequest
-from jobs.lifecycle import State
+from jobs.http.base import dumps
 from jobs.models import Event, Job
+from jobs.spec.envelope import claimed_envelope
+from jobs.spec.lifecycle import State
 from tests.factories import JobFactory, QueueFactory, WorkerFactory, ago, ahead
 from workers import protocol
 from workers.lifecycle import WorkerState

@@ -10,7 +10,7 @@ from jobs.models import OperatorAction
 from tests.factories import JobFactory, WorkerFactory, ago
 from tests.operators import answer, choose, confirm, list_of, operator, staff, viewer
 from tests.workers.fleets import Fleet, directives
-from workers import reaper
+from workers.chores import reaper
 from workers.models import Directive
 
 pytestmark = pytest.mark.django_db
@@ -187,7 +187,7 @@ def test_workers_are_added_up_by_host_and_by_label():
 
 
 def test_jobs_done_and_failed_are_counted_once_whoever_counts(api):
-    from workers import tallies
+    from workers.chores import tallies
 
     WorkerFactory(worker_id="w")
     for _ in range(3):

@@ -182,7 +182,7 @@ def test_status_is_a_table_for_people():
 
 
 def test_a_drain_that_is_waited_for_needs_no_reaper(monkeypatch):
-    from workers import rolling
+    from workers.fleet import rolling
 
     WorkerFactory(worker_id="w")
     drive = rolling.drive

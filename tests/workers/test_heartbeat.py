@@ -8,10 +8,11 @@ from uuid import uuid4
 import pytest
 from django.utils import timezone
 
-from jobs.lifecycle import State
 from jobs.models import Event
+from jobs.spec.lifecycle import State
 from tests.factories import JobFactory, WorkerFactory, ago, ahead
-from workers import protocol, reaper
+from workers import protocol
+from workers.chores import reaper
 from workers.lifecycle import WorkerState
 from workers.models import Worker
 from workers.protocol import Description

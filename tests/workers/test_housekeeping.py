@@ -16,7 +16,7 @@ from django_q.scheduler import scheduler
 from jobs.models import Job
 from tests import processes
 from tests.factories import JobFactory, ago
-from workers import housekeeping, reaper
+from workers.chores import housekeeping, reaper
 from workers.models import Sweep
 
 LONG_AGO = 8 * 86_400
@@ -30,7 +30,7 @@ def test_every_slow_chore_has_a_schedule():
 
     assert {schedule.name for schedule in schedules} == NAMES
     for schedule in schedules:
-        assert schedule.func == "workers.housekeeping.do"
+        assert schedule.func == "workers.chores.housekeeping.do"
         assert schedule.repeats == -1
         (name,) = literal_eval(schedule.args)
         assert schedule.name.endswith(name)
@@ -127,5 +127,5 @@ def test_a_real_cluster_runs_the_schedules(database_url, tmp_path):
         assert cluster.terminate() == 0, cluster.output
 
     (success,) = Success.objects.all()
-    assert (success.func, success.result) == ("workers.housekeeping.do", 1)
+    assert (success.func, success.result) == ("workers.chores.housekeeping.do", 1)
     assert list(Job.objects.all()) == [kept]

@@ -9,11 +9,11 @@ import pytest
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
-from jobs.api.authentication import make_key
+from jobs.http.authentication import make_key
 from jobs.models import Event, Job, JobCounter, QueueFlow
 from tests.factories import JobFactory, QueueFactory, WorkerFactory, ago
 from tests.ojs_client import OJSClient, refusal
-from workers import reaper, tallies
+from workers.chores import reaper, tallies
 from workers.models import EventCursor
 
 pytestmark = pytest.mark.django_db

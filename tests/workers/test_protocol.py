@@ -7,10 +7,11 @@ from uuid import uuid4
 import pytest
 
 from jobs.errors import InvalidTransition, JobNotFound, ReservationLost
-from jobs.lifecycle import State
 from jobs.models import Job, RefusedFinish
+from jobs.spec.lifecycle import State
 from tests.factories import JobFactory, ago
-from workers import protocol, reaper
+from workers import protocol
+from workers.chores import reaper
 from workers.models import Worker
 from workers.protocol import Completion, Failure, Outcome
 

@@ -8,9 +8,9 @@ from django.utils import timezone
 
 from tests.database import connection
 from tests.factories import JobFactory, WorkerFactory, ago
-from workers import reaper
+from workers.chores import reaper
+from workers.chores.reaper import Chore
 from workers.models import Reaper, Sweep, Worker
-from workers.reaper import Chore
 
 pytestmark = pytest.mark.django_db
 

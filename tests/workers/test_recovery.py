@@ -11,11 +11,12 @@ import pytest
 from django.db import connections
 
 from jobs import engine
-from jobs.lifecycle import State
 from jobs.models import Event, Job
+from jobs.spec.lifecycle import State
 from tests.database import atomic
 from tests.factories import JobFactory, WorkerFactory, ago, ahead
-from workers import protocol, reaper
+from workers import protocol
+from workers.chores import reaper
 from workers.lifecycle import WorkerState
 from workers.models import Worker
 from workers.signals import workers_died

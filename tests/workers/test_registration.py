@@ -7,10 +7,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobs.lifecycle import State
 from jobs.models import Event
+from jobs.spec.lifecycle import State
 from tests.factories import JobFactory, WorkerFactory, ago
-from workers import protocol, reaper
+from workers import protocol
+from workers.chores import reaper
 from workers.lifecycle import WorkerState
 from workers.models import Worker
 from workers.protocol import Description

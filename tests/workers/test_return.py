@@ -6,10 +6,12 @@ import pytest
 
 from jobs import engine
 from jobs.errors import ReservationLost
-from jobs.lifecycle import State
 from jobs.models import Event, Job
+from jobs.spec.lifecycle import State
 from tests.factories import JobFactory, WorkerFactory, ago
-from workers import fleet, protocol, reaper
+from workers import protocol
+from workers.chores import reaper
+from workers.fleet import orders as fleet
 from workers.lifecycle import WorkerState
 from workers.models import Worker
 from workers.protocol import Completion, Failure

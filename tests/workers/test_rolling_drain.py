@@ -8,14 +8,15 @@ import pytest
 from django.urls import reverse
 from django.utils import translation
 
-from jobs.audit import Actor
+from jobs.access.audit import Actor
 from jobs.errors import Conflict, InvalidRequest
 from jobs.models import Job, OperatorAction, Source
 from tests.factories import WorkerFactory, ago
 from tests.operators import answer, choose, operator, press
 from tests.workers.fleets import Fleet, directives
-from workers import drain, reaper
 from workers.admin.operation import waits_for
+from workers.chores import reaper
+from workers.fleet import drain
 from workers.models import FleetOperation, OperationStep, Worker
 
 pytestmark = pytest.mark.django_db

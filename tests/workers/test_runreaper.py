@@ -10,12 +10,12 @@ import psycopg
 import pytest
 from django.core.management import CommandError, call_command
 
-from jobs.lifecycle import State
 from jobs.models import Job, JobError
+from jobs.spec.lifecycle import State
 from tests import processes
 from tests.database import connection
 from tests.factories import WorkerFactory, ago, many_jobs
-from workers import reaper
+from workers.chores import reaper
 from workers.models import Reaper
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from jobs.identifiers import uuid7
+from jobs.spec.identifiers import uuid7
 from tests.processes import eventually
 from tests.workers.site import NOWHERE, Shop, ends_with, tell
 

@@ -16,9 +16,9 @@ from django.utils import timezone
 
 import jobs
 from jobs import engine
-from jobs.lifecycle import State
 from jobs.models import Job
-from jobs.validation import new_job
+from jobs.spec.lifecycle import State
+from jobs.spec.validation import new_job
 from tests import shop as shop_app
 from tests.database import connection
 from tests.processes import eventually, free_port, running

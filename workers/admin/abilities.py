@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 from jobs.admin import display
 from jobs.models import JobSpec
-from jobs.versions import Versions
+from jobs.spec.versions import Versions
 
 from ..models import Worker
 from . import matrix

@@ -12,13 +12,13 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from jobs import dashboard
+from jobs.access.audit import of_request
 from jobs.admin.confirm import Answer, Question, ask, back, say, trace
 from jobs.admin.words import word
-from jobs.audit import of_request
-from jobs.database import atomic
+from jobs.record import dashboard
+from jobs.store.database import atomic
 
-from .. import fleet
+from ..fleet import orders as fleet
 from ..lifecycle import WorkerState
 from ..models import Worker
 

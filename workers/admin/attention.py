@@ -13,18 +13,19 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobs import clock, maintenance
 from jobs.admin import display
 from jobs.admin.maintenance import in_words
 from jobs.conf import ojs_settings
-from jobs.lifecycle import State
+from jobs.engine import maintenance
 from jobs.models import ApiKey, CronJob, DeadJob, Job
 from jobs.models.cron import LATE, Outcome
-from jobs.versions import version_text
+from jobs.spec.lifecycle import State
+from jobs.spec.versions import version_text
+from jobs.store import clock
 
-from .. import reaper
-from ..abilities import takes_version
-from ..condition import Condition
+from ..chores import reaper
+from ..fetching.abilities import takes_version
+from ..fleet.condition import Condition
 
 MOST = 1000
 """Counted no further."""

@@ -9,12 +9,12 @@ from django.template.response import TemplateResponse
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext, ngettext
 
-from jobs import clock
 from jobs.admin import display
 from jobs.admin.words import word
 from jobs.models import OperatorAction
+from jobs.store import clock
 
-from ..fleet import Convergence, convergence
+from ..fleet.orders import Convergence, convergence
 from ..models import Answer
 
 EVERY = 2

@@ -12,12 +12,12 @@ from django.urls import path
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext
 
-from jobs import clock
 from jobs.admin import display
 from jobs.admin.charts import Chart, Line, seconds
-from jobs.dashboard import grouped
-from jobs.history import RANGES, Points
 from jobs.models import Queue
+from jobs.record.dashboard import grouped
+from jobs.record.history import RANGES, Points
+from jobs.store import clock
 
 from ..models import Dashboard, FleetSample
 from .attention import attention

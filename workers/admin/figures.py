@@ -11,13 +11,14 @@ from typing import Any
 
 from django.db.models import Q
 
-from jobs import clock, dashboard
 from jobs.admin import display
 from jobs.conf import ojs_settings
-from jobs.lifecycle import State
 from jobs.models import Queue
+from jobs.record import dashboard
+from jobs.spec.lifecycle import State
+from jobs.store import clock
 
-from ..condition import Condition, condition, in_hand
+from ..fleet.condition import Condition, condition, in_hand
 from ..models import Worker
 
 MOST_QUEUES = 500

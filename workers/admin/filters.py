@@ -11,12 +11,12 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from jobs.admin.filters import with_chosen
-from jobs.expressions import JSONArrayHas
+from jobs.store.expressions import JSONArrayHas
 
-from ..condition import Condition
+from ..fleet.condition import Condition
 from ..lifecycle import WorkerState
 from ..models import Worker
-from ..querysets import is_late
+from ..models.querysets import is_late
 
 NONE = "none"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.http import HttpRequest
 
-from ..fleet import places
+from ..fleet.orders import places
 from ..lifecycle import WorkerState
 from .filters import GroupFilter
 

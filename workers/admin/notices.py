@@ -8,11 +8,11 @@ from typing import Any
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
-from jobs import clock
 from jobs.admin.display import span
 from jobs.admin.notices import notice
+from jobs.store import clock
 
-from .. import reaper
+from ..chores import reaper
 
 APPS = ("ojs_workers", "ojs_jobs")
 

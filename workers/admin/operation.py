@@ -14,17 +14,17 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from jobs.access.audit import of_request
 from jobs.admin import display
 from jobs.admin.base import ReadOnlyModelAdmin, may
 from jobs.admin.confirm import Answer, Question, ReasonForm, ask, back, say
-from jobs.audit import of_request
 from jobs.errors import Conflict, InvalidRequest
 
-from .. import drain
-from ..condition import in_hand
-from ..fleet import capacity, serving
+from ..fleet import drain
+from ..fleet.condition import in_hand
+from ..fleet.orders import capacity, serving
+from ..fleet.rolling import FLOOR, REPLACEMENTS
 from ..models import IN_WORK, FleetOperation, OperationState, OperationStep, Phase, Worker
-from ..rolling import FLOOR, REPLACEMENTS
 from .actions import consequences
 
 EVERY = 2

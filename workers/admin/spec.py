@@ -12,12 +12,12 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from jobs import engine
+from jobs.access.audit import of_request, record_action
 from jobs.admin import display
 from jobs.admin.base import OJSModelAdmin, may
 from jobs.admin.confirm import Answer, Question, ask, say, trace
-from jobs.audit import of_request, record_action
-from jobs.database import atomic
 from jobs.models import JobSpec
+from jobs.store.database import atomic
 
 from . import matrix
 

@@ -9,12 +9,12 @@ from django.utils.translation import gettext as _
 
 from jobs import engine
 from jobs.admin.why import reason
-from jobs.expressions import JSONArrayHas
-from jobs.lifecycle import State
-from jobs.versions import version_text
+from jobs.spec.lifecycle import State
+from jobs.spec.versions import version_text
+from jobs.store.expressions import JSONArrayHas
 
-from ..abilities import able, takes_version
-from ..condition import Condition, condition, in_hand
+from ..fetching.abilities import able, takes_version
+from ..fleet.condition import Condition, condition, in_hand
 from ..models import Worker
 
 

@@ -17,15 +17,16 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobs import clock, dashboard
 from jobs.admin import display
 from jobs.admin.base import ReadOnlyModelAdmin, may
 from jobs.admin.words import word
 from jobs.models import RefusedFinish
+from jobs.record import dashboard
+from jobs.store import clock
 
-from ..condition import Condition, condition, in_hand
-from ..heartbeats import Description
+from ..fleet.condition import Condition, condition, in_hand
 from ..lifecycle import WorkerState
+from ..liveness.heartbeats import Description
 from ..models import Directive, Worker
 from . import actions, convergence, operation
 from .abilities import AbilityFields

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobs import fields
 from jobs.api.admin.base import AdminViewSet, confirmed, reason_of
 from jobs.api.admin.search import choice
-from jobs.api.base import Response
-from jobs.dashboard import held
-from jobs.expressions import JSONArrayHas
-from jobs.fields import Document, missing, refuse
+from jobs.http.base import Response
+from jobs.record.dashboard import held
+from jobs.spec import fields
+from jobs.spec.fields import Document, missing, refuse
+from jobs.store.expressions import JSONArrayHas
 
-from .. import fleet
+from ..fleet import orders as fleet
 from ..lifecycle import WorkerState
 from ..models import Worker
 from .documents import STATES, known

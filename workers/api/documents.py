@@ -7,14 +7,14 @@ from typing import Any
 from django.db.models import Case, CharField, Count, F, Q, Value, When
 
 from jobs.api.admin.documents import moment
-from jobs.fields import Document
-from jobs.versions import Versions
+from jobs.spec.fields import Document
+from jobs.spec.versions import Versions
 
-from ..condition import condition, in_hand
-from ..fleet import answer_of
+from ..fleet.condition import condition, in_hand
+from ..fleet.orders import answer_of
 from ..lifecycle import WorkerState
 from ..models import Directive, Worker
-from ..querysets import SILENT
+from ..models.querysets import SILENT
 
 STALE = "stale"
 STATES = (WorkerState.RUNNING, WorkerState.QUIET, WorkerState.TERMINATE, STALE)

@@ -5,22 +5,23 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from jobs import counts, dashboard, fields
 from jobs.api.admin.base import AdminViewSet, reason_of
 from jobs.api.admin.documents import COLUMNS, line
 from jobs.api.admin.paging import page
 from jobs.api.admin.search import choice
-from jobs.api.base import Response
 from jobs.api.system import STARTED
 from jobs.errors import Conflict
-from jobs.expressions import JSONArrayHas
-from jobs.fields import refuse
+from jobs.http.base import Response
 from jobs.models import Job
+from jobs.record import counts, dashboard
+from jobs.spec import fields
+from jobs.spec.fields import refuse
+from jobs.store.expressions import JSONArrayHas
 
-from .. import fleet
+from ..fleet import orders as fleet
+from ..fleet.removal import remove
 from ..lifecycle import WorkerState
 from ..models import Directive, Worker
-from ..removal import remove
 from .documents import (
     STATES,
     directive_document,

@@ -9,12 +9,12 @@ from django.db import models
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from jobs import clock
 from jobs.conf import ojs_settings
-from jobs.envelope import timeout_details
+from jobs.spec.envelope import timeout_details
+from jobs.store import clock
 
 from ..lifecycle import WorkerState, desired
-from ..querysets import WorkerQuerySet
+from .querysets import WorkerQuerySet
 
 
 def default_heartbeat_timeout() -> timedelta:
@@ -34,7 +34,7 @@ class Worker(models.Model):
     job_types = models.JSONField(null=True, blank=True)
     """Types of jobs it can run; null if it never said, and then any."""
     job_versions = models.JSONField(null=True, blank=True)
-    """Job type → bounds of the versions it takes (`jobs.versions`); any of a type that is not
+    """Job type → bounds of the versions it takes (`jobs.spec.versions`); any of a type that is not
     there, and null if it never said."""
     project = models.CharField(max_length=100, blank=True, default="", db_default="")
     """Whose it is: that of the key it came with."""

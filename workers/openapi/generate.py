@@ -16,8 +16,6 @@ from drf_spectacular.settings import patched_settings
 from drf_spectacular.validation import validate_schema
 
 from jobs import __version__
-from jobs.api.base import OJSViewSet, error_document
-from jobs.api.dialects import MEDIA_TYPE
 from jobs.errors import (
     BodyTooLarge,
     Conflict,
@@ -33,6 +31,8 @@ from jobs.errors import (
     UnsupportedCompression,
     WaitTimeout,
 )
+from jobs.http.base import OJSViewSet, error_document
+from jobs.http.dialects import MEDIA_TYPE
 from workers.bindings.flare.urls import Switched
 from workers.bindings.flare.views import refusal as flare_refusal
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from jobs.api.dialects import MEDIA_TYPE
+from jobs.http.dialects import MEDIA_TYPE
 
 from .schema import Schema, integer, text
 

@@ -15,14 +15,15 @@ from uuid import UUID
 import orjson
 from django.db import Error, connections
 
-from jobs import engine, wakeup
+from jobs import engine
 from jobs.conf import ojs_settings
-from jobs.database import atomic, connection, drop_if_dead
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
-from jobs.envelope import claimed_envelope
 from jobs.errors import Conflict, OJSError, ResultTooLarge
-from jobs.trouble import is_transient
-from jobs.watchdog import bounded
+from jobs.spec.envelope import claimed_envelope
+from jobs.store import wakeup
+from jobs.store.database import atomic, connection, drop_if_dead
+from jobs.store.trouble import is_transient
+from jobs.store.watchdog import bounded
 from workers import protocol
 from workers.lifecycle import WorkerState
 from workers.protocol import Description

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
-from jobs.jsonable import jsonable
+from jobs.spec.jsonable import jsonable
 
 from .outcomes import legible
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 
-from jobs.database import atomic
 from jobs.engine import Completion, Failure
 from jobs.errors import InvalidRequest, ResultTooLarge
-from jobs.jsonable import jsonable
 from jobs.middleware import execution_chain
+from jobs.spec.jsonable import jsonable
+from jobs.store.database import atomic
 from workers import protocol
 
 from .context import JobContext

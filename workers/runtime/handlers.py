@@ -17,9 +17,9 @@ from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import autodiscover_modules
 
+from jobs.spec.validation import TYPE_PATTERN
+from jobs.spec.versions import ALL, Versions, version_number
 from jobs.task_options import checked_limits, checked_versions
-from jobs.validation import TYPE_PATTERN
-from jobs.versions import ALL, Versions, version_number
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -13,7 +13,7 @@ from typing import Any
 from django.db import connections
 from django.db.backends.signals import connection_created
 
-from jobs.database import drop_if_dead
+from jobs.store.database import drop_if_dead
 
 _here = threading.local()
 

@@ -12,7 +12,7 @@ from functools import cache
 from django.utils import timezone
 
 import jobs
-from jobs.identifiers import uuid7
+from jobs.spec.identifiers import uuid7
 from workers.protocol import Description
 
 from . import handlers

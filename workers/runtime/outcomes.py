@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from jobs.durations import LONGEST
 from jobs.engine import Failure
+from jobs.spec.durations import LONGEST
 
 FRAMES = 50
 """Most entries of a backtrace (OJS core §8.1); the last ones, which say what happened."""

@@ -14,9 +14,9 @@ from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.utils import timezone
 
 from jobs.engine import Failure, is_final
-from jobs.retry import RetryPolicy
+from jobs.spec.retry import RetryPolicy
+from jobs.spec.timestamps import parse_timestamp
 from jobs.task_options import options_of
-from jobs.timestamps import parse_timestamp
 
 from .context import JobContext
 from .handlers import Handler

@@ -8,10 +8,10 @@ from uuid import UUID
 
 import orjson
 
-from jobs.envelope import milliseconds
 from jobs.errors import ResultTooLarge
-from jobs.timestamps import format_timestamp
-from jobs.versions import Versions
+from jobs.spec.envelope import milliseconds
+from jobs.spec.timestamps import format_timestamp
+from jobs.spec.versions import Versions
 from workers.protocol import Description
 
 from .client import Exchange

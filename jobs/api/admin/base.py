@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ... import fields, projects
-from ...access import Binding
-from ...audit import Actor, of_caller, record_action
-from ...fields import Document, refuse
-from ..base import OJSViewSet
+from ...access import Binding, projects
+from ...access.audit import Actor, of_caller, record_action
+from ...http.base import OJSViewSet
+from ...spec import fields
+from ...spec.fields import Document, refuse
 
 REASON = 2000
 

@@ -12,13 +12,13 @@ from uuid import UUID
 
 from django.db.models import Q
 
-from ... import fields
-from ...database import atomic
 from ...engine import bulk
-from ...fields import Document, missing, refuse
-from ...lifecycle import State
+from ...http.base import Response
 from ...models import Job
-from ..base import Response
+from ...spec import fields
+from ...spec.fields import Document, missing, refuse
+from ...spec.lifecycle import State
+from ...store.database import atomic
 from .base import AdminViewSet, confirmed, reason_of
 from .paging import COUNTED
 from .search import filtered

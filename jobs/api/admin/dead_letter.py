@@ -7,15 +7,17 @@ from typing import Any
 
 from django.db.models import Count, Max, Min, OuterRef, Subquery
 
-from ... import clock, engine, fields
+from ... import engine
 from ...access import Binding
 from ...conf import ojs_settings
-from ...database import atomic
-from ...durations import format_duration
-from ...fields import Document
+from ...http.base import Response
 from ...models import DeadJob, JobError
-from ...timestamps import format_timestamp
-from ..base import Response
+from ...spec import fields
+from ...spec.durations import format_duration
+from ...spec.fields import Document
+from ...spec.timestamps import format_timestamp
+from ...store import clock
+from ...store.database import atomic
 from ..jobs import parse_id
 from ..queues import errors_by_job, list_dead
 from .base import AdminViewSet, confirmed, reason_of

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from ...durations import format_duration
-from ...envelope import error_entry
-from ...lifecycle import State
+from ...access.redaction import redact_job, redact_told
 from ...models import Job
-from ...redaction import redact_job, redact_told
-from ...retry import InvalidRetryPolicy, RetryPolicy
-from ...timestamps import format_timestamp
+from ...spec.durations import format_duration
+from ...spec.envelope import error_entry
+from ...spec.lifecycle import State
+from ...spec.retry import InvalidRetryPolicy, RetryPolicy
+from ...spec.timestamps import format_timestamp
 from ..jobs import full_envelope
 
 COLUMNS = (

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
-from ... import clock
 from ...errors import InvalidRequest
-from ...histogram import added, percentile
+from ...http.base import Response
 from ...models import QueueRollup, Rollup
-from ...rollup import HOUR, MINUTE, floor
-from ...timestamps import format_timestamp
-from ..base import Response
+from ...record.histogram import added, percentile
+from ...record.rollup import HOUR, MINUTE, floor
+from ...spec.timestamps import format_timestamp
+from ...store import clock
 from .base import AdminViewSet
 from .search import choice, moment_of
 

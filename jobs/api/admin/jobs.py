@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ... import engine
-from ...database import atomic
 from ...errors import JobNotFound
+from ...http.base import Response
 from ...models import Job
-from ...timestamps import format_timestamp
-from ..base import Response
+from ...spec.timestamps import format_timestamp
+from ...store.database import atomic
 from ..jobs import parse_id
 from .base import AdminViewSet, reason_of
 from .documents import COLUMNS, line, reply

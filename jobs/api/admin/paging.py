@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ...identifiers import parse_uuid
-from ..paging import bad_cursor, decode_cursor, encode_cursor, number
+from ...http.paging import bad_cursor, decode_cursor, encode_cursor, number
+from ...spec.identifiers import parse_uuid
 
 PER_PAGE = 20
 MOST_PER_PAGE = 100

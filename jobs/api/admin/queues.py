@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from ... import clock, counts, dashboard, engine, fields
-from ...counts import Pace
-from ...database import atomic
+from ... import engine
 from ...errors import InvalidRequest
+from ...http.base import Response
 from ...models import Queue
-from ...timestamps import format_timestamp
-from ..base import Response
+from ...record import counts, dashboard
+from ...record.counts import Pace
+from ...spec import fields
+from ...spec.timestamps import format_timestamp
+from ...store import clock
+from ...store.database import atomic
 from ..queue_ops import QueueOperationsViewSet, checked, found
 from ..queues import full_document
 from .base import AdminViewSet, reason_of

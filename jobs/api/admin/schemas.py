@@ -6,15 +6,16 @@ from typing import Any
 
 import orjson
 
-from ... import clock, fields
-from ...database import atomic
 from ...errors import NotFound
-from ...fields import Document, missing, refuse
+from ...http.base import Response
 from ...models import JobSchema
-from ...timestamps import format_timestamp
-from ...validation import TYPE_LENGTH, TYPE_PATTERN
-from ...versions import version_number
-from ..base import Response
+from ...spec import fields
+from ...spec.fields import Document, missing, refuse
+from ...spec.timestamps import format_timestamp
+from ...spec.validation import TYPE_LENGTH, TYPE_PATTERN
+from ...spec.versions import version_number
+from ...store import clock
+from ...store.database import atomic
 from .base import AdminViewSet, reason_of
 
 SCHEMA_SIZE = 64 * 1024

@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 from django.db.models import Exists, F, OuterRef
 
-from ... import clock, fields
 from ...errors import InvalidRequest
-from ...lifecycle import State
 from ...models import JobError
+from ...spec import fields
+from ...spec.lifecycle import State
+from ...store import clock
 
 SPACE_FOR_PLUS = re.compile(r" (?=\d\d:\d\d$)")
 """What becomes of the `+` in `…T00:00:00+01:00` where a client does not encode it."""

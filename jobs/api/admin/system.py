@@ -8,11 +8,14 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from ... import __version__, clock, conf, fields, maintenance
-from ...fields import missing
+from ... import __version__, conf
+from ...engine import maintenance
+from ...http.base import SPEC_VERSION, Response
 from ...models import Maintenance
-from ...timestamps import format_timestamp
-from ..base import SPEC_VERSION, Response
+from ...spec import fields
+from ...spec.fields import missing
+from ...spec.timestamps import format_timestamp
+from ...store import clock
 from ..system import CAPABILITIES, EXTENSIONS, backend
 from .base import AdminViewSet, reason_of
 from .documents import moment

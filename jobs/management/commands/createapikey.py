@@ -14,12 +14,12 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.dateparse import parse_date
 
-from jobs.api.authentication import make_key
-from jobs.audit import of_shell, record_action
-from jobs.database import atomic
-from jobs.durations import parse_span
+from jobs.access.audit import of_shell, record_action
+from jobs.http.authentication import make_key
 from jobs.models import ApiKey, Scope
-from jobs.timestamps import format_timestamp, parse_timestamp
+from jobs.spec.durations import parse_span
+from jobs.spec.timestamps import format_timestamp, parse_timestamp
+from jobs.store.database import atomic
 
 WANTED = (Scope.PRODUCE, Scope.WORK)
 """What clients need. Who may change what other clients do is said expressly."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from jobs.permissions import create_groups
+from jobs.access.permissions import create_groups
 
 
 class Command(BaseCommand):

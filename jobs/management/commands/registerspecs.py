@@ -9,8 +9,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from jobs import engine
-from jobs.audit import of_shell, record_action
-from jobs.database import atomic
+from jobs.access.audit import of_shell, record_action
+from jobs.store.database import atomic
 
 LONGEST = 255
 

@@ -12,12 +12,12 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db.models import Q
 
-from jobs.api.authentication import SHOWN, NotRotated, StillOverlapping, rotate_key
-from jobs.audit import of_shell, record_action
-from jobs.database import atomic
-from jobs.durations import parse_span
+from jobs.access.audit import of_shell, record_action
+from jobs.http.authentication import SHOWN, NotRotated, StillOverlapping, rotate_key
 from jobs.models import ApiKey
-from jobs.timestamps import format_timestamp
+from jobs.spec.durations import parse_span
+from jobs.spec.timestamps import format_timestamp
+from jobs.store.database import atomic
 
 FEWEST = 6
 """Characters by which a secret is recognised."""

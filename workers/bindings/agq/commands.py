@@ -7,17 +7,19 @@ from datetime import timedelta
 from functools import cache
 from typing import Any
 
-from jobs import clock, engine, projects
-from jobs.access import Binding, Command, find
-from jobs.batches import new_jobs
+from jobs import engine
+from jobs.access import Binding, Command, find, projects
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob
 from jobs.errors import JobNotFound, OJSError
-from jobs.validation import QUEUE_LENGTH, QUEUE_PATTERN
-from workers import directory, protocol
+from jobs.spec.batches import new_jobs
+from jobs.spec.validation import QUEUE_LENGTH, QUEUE_PATTERN
+from jobs.store import clock
+from workers import protocol
+from workers.fetching.waiting import Look
+from workers.fleet import directory
 from workers.lifecycle import WorkerState
 from workers.protocol import Failure, SessionClaim
-from workers.waiting import Look
 
 from . import documents, keys, small_talk, verify
 from .resp import Failed, Status

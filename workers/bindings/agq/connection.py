@@ -14,13 +14,13 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from jobs import wakeup
 from jobs.access import refusals
-from jobs.api.authentication import Caller
 from jobs.conf import ojs_settings
 from jobs.errors import DatabaseUnavailable, NotAuthenticated, OJSError
-from jobs.trouble import explain
-from workers.waiting import Look, Waiter
+from jobs.http.authentication import Caller
+from jobs.store import wakeup
+from jobs.store.trouble import explain
+from workers.fetching.waiting import Look, Waiter
 
 from . import commands, documents, small_talk, verify
 from .commands import COMMANDS, OK

@@ -7,14 +7,14 @@ from uuid import UUID
 
 import orjson
 
-from jobs import fields
-from jobs.api.base import dumps
-from jobs.api.body import parse_json
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob
-from jobs.envelope import claimed_envelope
 from jobs.errors import InvalidPayload, InvalidRequest
-from jobs.identifiers import parse_uuid
+from jobs.http.base import dumps
+from jobs.http.body import parse_json
+from jobs.spec import fields
+from jobs.spec.envelope import claimed_envelope
+from jobs.spec.identifiers import parse_uuid
 from workers.protocol import Completion, Description, Failure
 
 from .resp import Failed

@@ -13,12 +13,12 @@ from datetime import timedelta
 from hashlib import blake2b
 from typing import Any
 
-from jobs import clock
-from jobs.api.authentication import ANYBODY, Caller
-from jobs.api.base import dumps
-from jobs.identifiers import parse_uuid
-from jobs.validation import QUEUE_PATTERN
-from workers import directory
+from jobs.http.authentication import ANYBODY, Caller
+from jobs.http.base import dumps
+from jobs.spec.identifiers import parse_uuid
+from jobs.spec.validation import QUEUE_PATTERN
+from jobs.store import clock
+from workers.fleet import directory
 
 from . import glob
 from .resp import Failed, Members

@@ -10,15 +10,16 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from jobs import wakeup
 from jobs.conf import ojs_settings
-from jobs.database import borrowed, is_postgresql
-from jobs.endpoints import url_of
-from jobs.once import Once
-from jobs.watchdog import bounded
-from workers import keyed, tls
-from workers.presence import announced
-from workers.waiting import Hub
+from jobs.http.endpoints import url_of
+from jobs.http.once import Once
+from jobs.store import wakeup
+from jobs.store.database import borrowed, is_postgresql
+from jobs.store.watchdog import bounded
+from workers.bindings.shared import keys as keyed
+from workers.bindings.shared import tls
+from workers.fetching.waiting import Hub
+from workers.liveness.presence import announced
 
 from .connection import Connection
 

@@ -7,10 +7,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from jobs.access import Command, authorize, refusals
-from jobs.api.authentication import ANYBODY, Caller, caller_of, current_caller, digest
 from jobs.conf import ojs_settings
 from jobs.errors import KeyExpired, NotAuthenticated
-from workers import admission
+from jobs.http.authentication import ANYBODY, Caller, caller_of, current_caller, digest
+from workers.access import admission
 
 from .resp import Failed
 

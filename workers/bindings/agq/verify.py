@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from jobs import clock, engine
-from jobs.api.authentication import Caller
-from jobs.api.base import dumps
-from jobs.batches import new_jobs
+from jobs import engine
+from jobs.access.projects import give
 from jobs.errors import OJSError
-from jobs.lifecycle import TERMINAL
-from jobs.projects import give
-from workers import directory
-from workers.abilities import ITSELF
+from jobs.http.authentication import Caller
+from jobs.http.base import dumps
+from jobs.spec.batches import new_jobs
+from jobs.spec.lifecycle import TERMINAL
+from jobs.store import clock
+from workers.fetching.abilities import ITSELF
+from workers.fleet import directory
 
 from .resp import Failed, Status
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 
-from jobs.schedules import BOTH, InvalidSchedule
+from jobs.spec.schedules import BOTH, InvalidSchedule
 
 MACROS = {"@every_second": "* * * * * *", "@every_minute": "* * * * *"}
 DAYS = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"]
@@ -31,7 +31,7 @@ JITTER = re.compile(r"H(/[0-9]+)?", re.IGNORECASE)
 
 
 def translated(expression: str) -> str:
-    """Return the expression in the words of `jobs.schedules`.
+    """Return the expression in the words of `jobs.spec.schedules`.
 
     `?` is `*`; `22-6` goes round midnight (or New Year, or the weekend); `FRIL` is the last Friday;
     a day of the month *and* a day of the week must both match; and there are the macros

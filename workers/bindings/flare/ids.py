@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from jobs.errors import JobNotFound
-from jobs.identifiers import parse_uuid
+from jobs.spec.identifiers import parse_uuid
 
 PREFIX = "job_"
 DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"

@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 
 from jobs.conf import ojs_settings
-from jobs.envelope import wire_time
-from jobs.lifecycle import State
-from jobs.timestamps import format_timestamp
+from jobs.spec.envelope import wire_time
+from jobs.spec.lifecycle import State
+from jobs.spec.timestamps import format_timestamp
 from workers.protocol import Outcome
 
 from . import ids

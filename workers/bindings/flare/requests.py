@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from jobs import clock, fields
-from jobs.api.authentication import Caller
 from jobs.engine import NewCronJob
-from jobs.fields import Document, missing, refuse, wrong_type
-from jobs.identifiers import uuid7
-from jobs.retry import MAX_ATTEMPTS
-from jobs.schedules import InvalidSchedule, read_schedule, read_zone
-from jobs.validation import (
+from jobs.http.authentication import Caller
+from jobs.spec import fields
+from jobs.spec.fields import Document, missing, refuse, wrong_type
+from jobs.spec.identifiers import uuid7
+from jobs.spec.retry import MAX_ATTEMPTS
+from jobs.spec.schedules import InvalidSchedule, read_schedule, read_zone
+from jobs.spec.validation import (
     CLASS_PATTERN,
     PRIORITIES,
     QUEUE_LENGTH,
@@ -20,7 +20,8 @@ from jobs.validation import (
     NewJob,
     queue_names,
 )
-from workers import admission
+from jobs.store import clock
+from workers.access import admission
 from workers.protocol import Completion, Description, Failure
 
 from . import cronos, ids

@@ -8,10 +8,8 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 
-from jobs import engine, projects
-from jobs.access import Binding
-from jobs.api import base
-from jobs.api.base import Response
+from jobs import engine
+from jobs.access import Binding, projects
 from jobs.conf import ojs_settings
 from jobs.errors import (
     Conflict,
@@ -20,9 +18,13 @@ from jobs.errors import (
     JobNotFound,
     OJSError,
 )
-from jobs.identifiers import parse_uuid
-from jobs.lifecycle import State
-from workers import admission, liveness, protocol
+from jobs.http import base
+from jobs.http.base import Response
+from jobs.spec.identifiers import parse_uuid
+from jobs.spec.lifecycle import State
+from workers import protocol
+from workers.access import admission
+from workers.liveness import job_heartbeats as liveness
 from workers.protocol import Completion, Description
 
 from . import ids, replies, requests

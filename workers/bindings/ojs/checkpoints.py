@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from jobs import engine, fields
-from jobs.api.base import Response
+from jobs import engine
 from jobs.api.jobs import parse_id
 from jobs.errors import NotFound
-from jobs.timestamps import format_timestamp
-from workers import admission
+from jobs.http.base import Response
+from jobs.spec import fields
+from jobs.spec.timestamps import format_timestamp
+from workers.access import admission
 
 from . import requests
 from .views import WorkerViewSet

@@ -7,12 +7,13 @@ from typing import Any
 
 from django.http import HttpResponse
 
-from jobs import readiness
-from jobs.api.base import OJSViewSet, Response, request_id
 from jobs.api.system import backend
 from jobs.conf import ojs_settings
 from jobs.errors import InvalidRequest, NotFound, NotInstalled
-from workers import autoscaling, metrics
+from jobs.http.base import OJSViewSet, Response, request_id
+from jobs.store import readiness
+from workers.chores import metrics
+from workers.fleet import autoscaling
 
 MOST_QUEUES = 100
 

@@ -11,15 +11,16 @@ from uuid import UUID
 
 from django.http import StreamingHttpResponse
 
-from jobs import engine, projects
-from jobs.api.base import Response, dumps
-from jobs.api.dialects import EVENTS
+from jobs import engine
+from jobs.access import projects
 from jobs.api.jobs import parse_id
 from jobs.conf import ojs_settings
 from jobs.errors import Conflict, InvalidRequest, JobNotFound
-from jobs.fields import Document, missing, refuse, wrong_type
 from jobs.http import waiting
-from jobs.timestamps import format_timestamp
+from jobs.http.base import Response, dumps
+from jobs.http.dialects import EVENTS
+from jobs.spec.fields import Document, missing, refuse, wrong_type
+from jobs.spec.timestamps import format_timestamp
 
 from . import requests
 from .views import WorkerViewSet

@@ -6,12 +6,12 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
-from jobs import clock
-from jobs.api.base import error_document, status_of
 from jobs.conf import ojs_settings
-from jobs.envelope import milliseconds
-from jobs.lifecycle import State
-from jobs.timestamps import format_timestamp
+from jobs.http.base import error_document, status_of
+from jobs.spec.envelope import milliseconds
+from jobs.spec.lifecycle import State
+from jobs.spec.timestamps import format_timestamp
+from jobs.store import clock
 from workers.protocol import Outcome, Reply
 
 COMPLETED = State.COMPLETED.value

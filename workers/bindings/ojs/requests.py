@@ -7,13 +7,14 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from jobs import clock, fields, versions
-from jobs.api.authentication import Caller
 from jobs.conf import ojs_settings
-from jobs.fields import Document, missing, refuse, wrong_type
-from jobs.identifiers import parse_uuid
-from jobs.validation import QUEUE_LENGTH, QUEUE_PATTERN, queue_names
-from workers import admission
+from jobs.http.authentication import Caller
+from jobs.spec import fields, versions
+from jobs.spec.fields import Document, missing, refuse, wrong_type
+from jobs.spec.identifiers import parse_uuid
+from jobs.spec.validation import QUEUE_LENGTH, QUEUE_PATTERN, queue_names
+from jobs.store import clock
+from workers.access import admission
 from workers.lifecycle import WorkerState
 from workers.protocol import Completion, Description, Failure
 

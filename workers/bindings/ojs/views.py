@@ -7,14 +7,16 @@ from typing import Any, NamedTuple
 
 from django.http import Http404
 
-from jobs import clock, wakeup
-from jobs.api.base import OJSViewSet, Response, request_id
 from jobs.api.jobs import parse_id
 from jobs.api.system import backend_health, health_document
-from jobs.envelope import claimed_envelope
 from jobs.http import waiting
-from jobs.timestamps import format_timestamp
-from workers import admission, protocol, reaper
+from jobs.http.base import OJSViewSet, Response, request_id
+from jobs.spec.envelope import claimed_envelope
+from jobs.spec.timestamps import format_timestamp
+from jobs.store import clock, wakeup
+from workers import protocol
+from workers.access import admission
+from workers.chores import reaper
 
 from . import replies, requests
 

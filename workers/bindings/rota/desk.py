@@ -10,13 +10,15 @@ from uuid import UUID
 
 from jobs import engine
 from jobs.access import Binding, Command, authorize, find, refusals
-from jobs.api.authentication import ANYBODY, Caller, caller_of, current_caller, digest
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
 from jobs.errors import JobNotFound, NotAuthenticated, OJSError
-from workers import admission, alerts, directory, protocol
+from jobs.http.authentication import ANYBODY, Caller, caller_of, current_caller, digest
+from workers import protocol
+from workers.access import admission
+from workers.fetching.waiting import Look
+from workers.fleet import alerts, directory
 from workers.protocol import Reply
-from workers.waiting import Look
 
 from .messages import Message, Registration
 

@@ -6,16 +6,17 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from jobs import clock, fields
-from jobs.api.base import dumps
-from jobs.api.body import parse_json
 from jobs.engine import Line, Outcome
-from jobs.envelope import claimed_envelope
 from jobs.errors import InvalidPayload, OJSError
-from jobs.fields import Document, missing, refuse, wrong_type
-from jobs.timestamps import format_timestamp
-from jobs.validation import queue_names
-from workers.alerts import Alert
+from jobs.http.base import dumps
+from jobs.http.body import parse_json
+from jobs.spec import fields
+from jobs.spec.envelope import claimed_envelope
+from jobs.spec.fields import Document, missing, refuse, wrong_type
+from jobs.spec.timestamps import format_timestamp
+from jobs.spec.validation import queue_names
+from jobs.store import clock
+from workers.fleet.alerts import Alert
 from workers.lifecycle import WorkerState
 from workers.protocol import Completion, Description, Failure, Reply
 

@@ -13,18 +13,19 @@ from typing import Any, TypeVar
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from jobs import wakeup
 from jobs.conf import ojs_settings
-from jobs.database import borrowed, is_postgresql
-from jobs.endpoints import url_of
 from jobs.errors import DatabaseUnavailable, NotAuthenticated, OJSError
+from jobs.http.endpoints import url_of
 from jobs.http.origins import check_socket
-from jobs.trouble import explain
-from jobs.watchdog import bounded
-from workers import keyed, tls
-from workers.presence import announced
+from jobs.store import wakeup
+from jobs.store.database import borrowed, is_postgresql
+from jobs.store.trouble import explain
+from jobs.store.watchdog import bounded
+from workers.bindings.shared import keys as keyed
+from workers.bindings.shared import tls
+from workers.fetching.waiting import Hub
+from workers.liveness.presence import announced
 from workers.runtime.pulse import Pulse, beating
-from workers.waiting import Hub
 
 from . import desk
 from .session import Session

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
-from jobs.api.authentication import Caller
 from jobs.conf import ojs_settings
 from jobs.errors import (
     DatabaseUnavailable,
@@ -20,8 +19,9 @@ from jobs.errors import (
     OJSError,
     PermissionDenied,
 )
-from jobs.trouble import explain
-from workers.waiting import Look, Waiter
+from jobs.http.authentication import Caller
+from jobs.store.trouble import explain
+from workers.fetching.waiting import Look, Waiter
 
 from . import desk, messages
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from jobs.api.authentication import make_key
-from jobs.audit import of_shell, record_action
-from jobs.database import atomic
+from jobs.access.audit import of_shell, record_action
+from jobs.http.authentication import make_key
 from jobs.models import Scope
+from jobs.store.database import atomic
 
 BYTES = 32
 PROJECT_LENGTH = 100

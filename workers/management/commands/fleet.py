@@ -27,12 +27,13 @@ from django.core.management.base import (
 )
 from django.db.models.functions import Now
 
-from jobs.audit import of_shell
-from jobs.durations import LONGEST, parse_duration
+from jobs.access.audit import of_shell
 from jobs.errors import InvalidRequest, OJSError
-from jobs.timestamps import format_timestamp
-from workers import drain, fleet, rolling
-from workers.condition import condition, in_hand
+from jobs.spec.durations import LONGEST, parse_duration
+from jobs.spec.timestamps import format_timestamp
+from workers.fleet import drain, rolling
+from workers.fleet import orders as fleet
+from workers.fleet.condition import condition, in_hand
 from workers.lifecycle import WorkerState
 from workers.models import Answer, FleetOperation, OperationState
 

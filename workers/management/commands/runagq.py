@@ -8,9 +8,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from jobs import keepalive
 from jobs.conf import ojs_settings
-from workers import tls
+from jobs.store import keepalive
+from workers.bindings.shared import tls
 from workers.management import alive
 from workers.runtime.pulse import Pulse, beating
 

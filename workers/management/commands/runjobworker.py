@@ -11,9 +11,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from jobs import keepalive
 from jobs.conf import ojs_settings
-from jobs.validation import QUEUE_LENGTH, QUEUE_PATTERN
+from jobs.spec.validation import QUEUE_LENGTH, QUEUE_PATTERN
+from jobs.store import keepalive
 from workers.management import alive
 from workers.runtime import handlers, signals
 from workers.runtime.client import Client, LocalClient, Refused

@@ -15,10 +15,10 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, InterfaceError, close_old_connections
 from django.utils import timezone
 
-from jobs import keepalive
 from jobs.conf import ojs_settings
-from jobs.watchdog import bounded
-from workers import reaper
+from jobs.store import keepalive
+from jobs.store.watchdog import bounded
+from workers.chores import reaper
 from workers.management import alive
 
 SIGN_OF_LIFE = 5

@@ -1,0 +1,194 @@
+"""From a request to the JSON object it carries: whatever is wrong with it is the client's to know.
+
+Strict, because what gets in must come out again the same, in PostgreSQL and on every client.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from typing import Any
+
+import orjson
+
+from ..conf import ojs_settings
+from ..errors import (
+    BodyTooLarge,
+    InvalidPayload,
+    InvalidRequest,
+    UnfinishedBody,
+    UnsupportedCompression,
+)
+from ..spec.validation import LARGEST_INTEGER
+from .dialects import MEDIA_TYPE
+from .origins import check_type
+
+MEDIA_TYPES = frozenset({MEDIA_TYPE, "application/json"})
+CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
+COMPRESSIONS = ["gzip"]
+DEEPEST = 200
+"""Levels of nesting. orjson writes 254, and replies put a few of their own around a job."""
+DRAINED = 4
+"""A body of up to so many times the limit is read to its end before it is refused."""
+CHUNK = 2**16
+# Only what may hide a value we cannot keep is searched for it.
+LONG_NUMBER = b"0" * 16
+EVERY_DIGIT_ZERO = bytes.maketrans(b"123456789", b"000000000")
+HUGE_INTEGER = re.compile(rb"(?<![\d.])\d{19,}(?![\d.eE])")
+
+
+def read_object(request: Any) -> dict[str, Any] | None:
+    """Return the JSON object in the body, or None if that is empty (OJS HTTP §6.1).
+
+    Raises:
+        InvalidPayload: it is no JSON object we can keep.
+        InvalidRequest: its media type is not ours, or it has none and comes without a key.
+        BodyTooLarge: it exceeds `MAX_BODY_SIZE`.
+        UnsupportedCompression: it is compressed, and not by gzip.
+        UnfinishedBody: it did not arrive.
+    """
+    try:
+        body = read_body(request)
+    except OSError as problem:
+        raise UnfinishedBody(str(problem) or "The request body did not arrive.") from problem
+    if not body.strip():
+        return None
+    content_type = request.META.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+    if not content_type:
+        check_type(request)
+    elif content_type not in MEDIA_TYPES:
+        raise InvalidRequest(
+            f"Content type {content_type!r} is not supported; send {MEDIA_TYPE}.",
+            received=content_type,
+            supported=sorted(MEDIA_TYPES),
+        )
+    document = parse_json(body)
+    if type(document) is not dict:
+        raise InvalidPayload("The request body must be a JSON object.")
+    return document
+
+
+def read_body(request: Any) -> bytes:
+    limit = ojs_settings.MAX_BODY_SIZE
+    declared = request.META.get("CONTENT_LENGTH") or ""
+    size = int(declared) if CONTENT_LENGTH.fullmatch(declared) else 0
+    # Read from the stream: Django's own limit is the host site's, and lower. A chunked body tells
+    # no length, and Django would take it for empty.
+    chunked = not declared and request.META.get("wsgi.input_terminated")
+    stream = request.META["wsgi.input"] if chunked else request
+    body: bytes = b"" if size > limit else stream.read(limit + 1)
+    if size > limit or len(body) > limit:
+        if size <= DRAINED * limit:
+            _drain(request, size)
+        raise BodyTooLarge(
+            f"The request body may have at most {limit} bytes.",
+            max_size=limit,
+            actual_size=max(size, len(body)),
+        )
+    encoding = request.META.get("HTTP_CONTENT_ENCODING")
+    return _unpacked(body, encoding.strip().lower(), limit) if encoding else body
+
+
+def _drain(request: Any, size: int) -> None:
+    """Read on to the end of what was announced.
+
+    Many clients look for an answer only when they have sent everything: refused before, they see
+    a broken connection.
+    """
+    while size > 0 and request.read(CHUNK):
+        size -= CHUNK
+
+
+def _unpacked(body: bytes, encoding: str, limit: int) -> bytes:
+    """Undo the `Content-Encoding`; the limit is that of what comes out (OJS payload limits §6.2).
+
+    Raises:
+        UnsupportedCompression: it is none of ours.
+        InvalidPayload: it is not compressed like that.
+        BodyTooLarge: more than `limit` bytes come out.
+    """
+    if encoding == "identity":
+        return body
+    if encoding != "gzip":
+        raise UnsupportedCompression(
+            f"Content encoding {encoding[:64]!r} is not supported.", supported=COMPRESSIONS
+        )
+    unpacking = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    try:
+        found = unpacking.decompress(body, limit + 1)
+    except zlib.error as problem:
+        raise InvalidPayload(f"The request body is no gzip data: {problem}.") from None
+    if len(found) > limit:
+        raise BodyTooLarge(
+            f"The request body may have at most {limit} bytes when unpacked.", max_size=limit
+        )
+    if not unpacking.eof:
+        raise InvalidPayload("The request body is no whole gzip file.")
+    if unpacking.unused_data:
+        raise InvalidPayload("Something follows the gzip data; send it as one member.")
+    return found
+
+
+def parse_json(body: bytes) -> Any:
+    """Parse strict JSON, refusing what cannot be kept without loss (OJS JSON format §13).
+
+    Raises:
+        InvalidPayload: malformed, not UTF-8, lone surrogates, NUL characters, nested too deeply,
+            integers beyond ±(2^53 - 1).
+    """
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as problem:
+        raise InvalidPayload(f"The request body is not valid JSON: {problem.msg}.") from None
+    if body.count(b"[") + body.count(b"{") > DEEPEST:
+        _check_depth(document)
+    # A regular expression would look at each byte by itself, which takes longer than parsing.
+    has_long_number = LONG_NUMBER in body.translate(EVERY_DIGIT_ZERO)
+    if has_long_number or b"\\u0000" in body:
+        _check_values(document, "$")
+    if has_long_number and HUGE_INTEGER.search(body):
+        # orjson makes a float of an integer beyond 64 bits, which looks like one sent as such.
+        _check_values(json.loads(body), "$")
+    return document
+
+
+def _check_depth(document: Any) -> None:
+    level = [document]
+    for _ in range(DEEPEST + 1):
+        containers = [value for value in level if type(value) in (dict, list)]
+        level = [
+            item
+            for value in containers
+            for item in (value.values() if type(value) is dict else value)
+        ]
+        if not containers:
+            return
+    raise InvalidPayload(f"The JSON document is nested more than {DEEPEST} levels deep.")
+
+
+def _check_values(value: Any, path: str) -> None:
+    if type(value) is dict:
+        for name, item in value.items():
+            _check_text(name, path)
+            _check_values(item, f"{path}.{name}")
+    elif type(value) is list:
+        for index, item in enumerate(value):
+            _check_values(item, f"{path}[{index}]")
+    elif type(value) is str:
+        _check_text(value, path)
+    elif type(value) is int and not -LARGEST_INTEGER <= value <= LARGEST_INTEGER:
+        raise _refusal(path, f"The integer at {path} is beyond ±(2^53 - 1); send it as a string.")
+
+
+def _check_text(text: str, path: str) -> None:
+    if "\x00" in text:
+        raise _refusal(path, f"The string at {path} contains a NUL character.")
+
+
+def _refusal(path: str, message: str) -> InvalidPayload:
+    """With the details that JSON format §12.4 asks for."""
+    error = {"path": path, "message": message}
+    return InvalidPayload(
+        message, field=path.removeprefix("$").lstrip("."), path=path, validation_errors=[error]
+    )

@@ -1,0 +1,100 @@
+"""Names for the WHEREs of the engine, and the one guarded UPDATE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from django.db import models
+from django.db.models import F, Func, Q
+from django.db.models.functions import Now
+
+from ..spec.lifecycle import TERMINAL, Event, State, sources
+from ..store.expressions import JSONArrayWithin
+
+if TYPE_CHECKING:
+    from . import Job  # noqa: F401 (names the row type below)
+
+
+class EventTxid(Func):
+    """The number of the writing transaction on PostgreSQL; 0 where writers take turns anyway."""
+
+    output_field = models.BigIntegerField()
+    allowed_default = True
+    template = "0"
+
+    def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return super().as_sql(
+            compiler, connection, template="(pg_current_xact_id()::text::bigint)", **extra
+        )
+
+
+class JobQuerySet(models.QuerySet["Job"]):
+    def active(self) -> JobQuerySet:
+        return self.filter(state=State.ACTIVE)
+
+    def held_by(self, worker_id: str) -> JobQuerySet:
+        """Active jobs whose reservation is `worker_id`'s (OJS worker protocol §5.6)."""
+        # `reserved_for` lets PostgreSQL use the partial index on `reserved_by`, here and below.
+        return self.active().filter(reserved_by=worker_id, reserved_for__isnull=False)
+
+    def overdue(self) -> JobQuerySet:
+        """Active jobs whose visibility timeout has passed (OJS worker protocol §5.5)."""
+        return self.active().filter(reserved_until__lte=Now(), reserved_for__isnull=False)
+
+    def overrun(self) -> JobQuerySet:
+        """Active jobs past their execution timeout and their grace (OJS core §5.2, timeouts §7)."""
+        over = Now() - F("timeout") - F("grace_period")
+        return self.active().filter(
+            Q(grace_period__isnull=True) | Q(started_at__lte=over),
+            timeout__isnull=False,
+            reserved_for__isnull=False,
+            started_at__lte=Now() - F("timeout"),
+        )
+
+    def overdrawn(self) -> JobQuerySet:
+        """Unfinished jobs past the time they have for all attempts (OJS timeouts §5.2)."""
+        return self.filter(deadline__lte=Now(), finished_at__isnull=True)
+
+    def due(self) -> JobQuerySet:
+        """Scheduled and retryable jobs whose time has come."""
+        return self.filter(state__in=(State.SCHEDULED, State.RETRYABLE), scheduled_at__lte=Now())
+
+    def suiting(
+        self,
+        types: Sequence[str] | None,
+        able: Sequence[str],
+        versions: Mapping[str, Sequence[int | None]],
+    ) -> JobQuerySet:
+        """Jobs that a worker can take: of its types, of versions it takes of them, and in need of
+        nothing it is not able to."""
+        jobs = self if types is None else self.filter(type__in=types)
+        for name, (least, below) in versions.items():
+            other = Q(version_number__lt=least or 0)
+            if below is not None:
+                other |= Q(version_number__gte=below)
+            jobs = jobs.exclude(other, type=name)
+        needs_nothing = Q(needs__isnull=True)
+        if not able:
+            return jobs.filter(needs_nothing)
+        return jobs.filter(needs_nothing | Q(JSONArrayWithin("needs", able)))
+
+    def unexpired(self) -> JobQuerySet:
+        return self.filter(Q(expires_at__isnull=True) | Q(expires_at__gt=Now()))
+
+    def dead(self) -> JobQuerySet:
+        """The dead letter (OJS dead letter §4)."""
+        # The last condition is always true, and what the partial index on `finished_at` asks for.
+        return self.filter(state=State.DISCARDED, dead_letter=True, finished_at__isnull=False)
+
+    def transition(self, event: Event, to: State, **changes: Any) -> int:
+        """Move every matched job that may take `event` to state `to`; return how many moved.
+
+        One guarded UPDATE. Jobs whose current state does not allow the event are left alone and
+        not counted, so two racing callers cannot both win.
+        """
+        implied: dict[str, Any] = {}
+        if to != State.ACTIVE:
+            implied = {"reserved_by": "", "reserved_until": None, "reserved_for": None}
+        implied["finished_at"] = Now() if to in TERMINAL else None
+        return self.filter(state__in=sources(event, to)).update(state=to, **(implied | changes))

@@ -1,0 +1,1 @@
+"""The record of events and the figures folded from it."""

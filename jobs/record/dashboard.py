@@ -1,0 +1,223 @@
+"""Figures for the admin, read only: bounded queries over sets, however large the table."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db.models import Sum
+from django.utils import formats
+
+from ..models import Job, QueueSample
+from ..models.job import DUE_STATES
+from ..models.querysets import JobQuerySet
+from ..spec.lifecycle import State
+from ..store.database import connection
+
+MOST_COUNTED = 500
+"""Available jobs of one queue that are counted while somebody waits for the page."""
+MOST_DUE_COUNTED = 5_000
+"""The same for scheduled and retryable jobs, of all queues together."""
+
+
+def grouped(number: int) -> str:
+    """A number as the reader's language separates its thousands."""
+    return formats.number_format(number, use_l10n=True, force_grouping=True)
+
+
+@dataclass(slots=True)
+class Depth:
+    """How many unfinished jobs a queue has, by state."""
+
+    jobs: dict[str, int] = field(default_factory=dict)
+    waiting_since: datetime | None = None
+    """When the job that waits longest became available."""
+    capped: set[str] = field(default_factory=set)
+    """States with more jobs than were counted."""
+    sampled: set[str] = field(default_factory=set)
+    """Those of them that are told by the last sample, up to a minute old."""
+
+    def of(self, state: State) -> int:
+        return self.jobs.get(state, 0)
+
+    def shown(self, state: State) -> str:
+        """The number; after ≈ if it is the last sample, after ≥ if there is none."""
+        mark = "≈ " if state in self.sampled else "≥ " if state in self.capped else ""
+        return mark + grouped(self.of(state))
+
+
+# One query for each partial index: asked for in one, the planner would read the whole table.
+INDEXED: tuple[dict[str, Any], ...] = (
+    {"state": State.AVAILABLE},
+    {"state__in": (State.SCHEDULED, State.RETRYABLE)},
+    {"state": State.ACTIVE, "reserved_for__isnull": False},
+)
+
+# Each count stops after MOST_COUNTED rows of the partial index: a queue with a million jobs costs
+# no more than one with a few thousand. The state is a literal, for only it matches the index. The
+# order is that of the index: without one, PostgreSQL hopes to find enough rows wherever it begins
+# to read the table, and reads most of it.
+SOME = """
+    (SELECT {what}
+       FROM (SELECT enqueued_at
+               FROM ojs_jobs_job AS job
+              WHERE job.queue = queue.name AND job.state = 'available'
+           ORDER BY rate_key, priority DESC, enqueued_at, id
+              LIMIT {most}) AS first)"""
+# What is due: its indexes do not tell scheduled from retryable, nor the one for due jobs one queue
+# from another, so that one bounded look at all of them beats a look for each queue.
+DEPTHS = """
+    SELECT queue.name, 'available', {count}, {since}
+      FROM ojs_jobs_queue AS queue
+     WHERE queue.name IN ({names})
+ UNION ALL
+    SELECT queue, state, count(*), NULL
+      FROM (SELECT queue, state
+              FROM ojs_jobs_job
+             WHERE state IN ('scheduled', 'retryable')
+          ORDER BY scheduled_at
+             LIMIT {most}) AS first
+  GROUP BY queue, state
+ UNION ALL
+    SELECT queue, 'active', count(*), NULL
+      FROM ojs_jobs_job
+     WHERE reserved_for IS NOT NULL AND state = 'active'
+  GROUP BY queue
+"""
+
+
+def _depths_statement(names: int) -> str:
+    return DEPTHS.format(
+        count=SOME.format(what="count(*)", most=MOST_COUNTED + 1),
+        since=SOME.format(what="min(enqueued_at)", most=MOST_COUNTED + 1),
+        names=", ".join(["%s"] * names),
+        most=MOST_DUE_COUNTED + 1,
+    )
+
+
+def depths(queues: Collection[str]) -> dict[str, Depth]:
+    """Return how deep each of `queues` is: available, scheduled, retryable and active jobs.
+
+    Where there are more than are counted, the last sample tells, up to a minute old.
+    """
+    found = {queue: Depth() for queue in queues}
+    if not found:
+        return found
+    rows = _rows(_depths_statement(len(found)), list(found))
+    for name, state, jobs, since in rows:
+        if name in found:
+            found[name].jobs[State(state)] = jobs
+            found[name].waiting_since = found[name].waiting_since or _moment(since)
+    due = sum(jobs for _name, state, jobs, _since in rows if state in DUE_STATES)
+    for depth in found.values():
+        if depth.of(State.AVAILABLE) > MOST_COUNTED:
+            depth.jobs[State.AVAILABLE] = MOST_COUNTED
+            depth.capped.add(State.AVAILABLE)
+        if due > MOST_DUE_COUNTED:
+            depth.capped |= set(DUE_STATES)
+    deep = [name for name, depth in found.items() if depth.capped]
+    if deep:
+        _add_samples(found, deep)
+    return found
+
+
+def _rows(statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+    with connection().cursor() as cursor:
+        cursor.execute(statement, parameters)
+        return list(cursor.fetchall())
+
+
+def _add_samples(found: dict[str, Depth], deep: list[str]) -> None:
+    for sample in QueueSample.objects.filter(pk__in=deep):
+        depth = found[sample.queue]
+        for state in depth.capped:
+            depth.jobs[state] = max(depth.of(State(state)), getattr(sample, state))
+        depth.sampled = set(depth.capped)
+        known = [since for since in (depth.waiting_since, sample.waiting_since) if since]
+        if State.AVAILABLE in depth.capped:
+            depth.waiting_since = min(known, default=None)
+
+
+def _moment(value: Any) -> datetime | None:
+    """A timestamp as the database's driver gives it: SQLite's is a text."""
+    if isinstance(value, str):
+        return datetime.fromisoformat(value).replace(tzinfo=UTC)
+    return value
+
+
+MOST_SHOWN = 1_000
+"""Jobs of a state that are counted above a list."""
+STATE_CONDITIONS = {
+    # What follows from the state tells PostgreSQL which partial index to count in, and so does
+    # the order.
+    State.ACTIVE: "reserved_for IS NOT NULL AND state = 'active' ORDER BY reserved_by",
+    **{state: f"state = '{state}' ORDER BY queue" for state in (State.AVAILABLE, State.PENDING)},
+    **{
+        state: f"finished_at IS NOT NULL AND state = '{state}' ORDER BY finished_at"
+        for state in (State.COMPLETED, State.CANCELLED, State.DISCARDED)
+    },
+    **{
+        state: f"state IN ('scheduled', 'retryable') AND state = '{state}' ORDER BY scheduled_at"
+        for state in (State.SCHEDULED, State.RETRYABLE)
+    },
+}
+
+
+def state_counts() -> list[tuple[State, str]]:
+    """How many jobs are in each state: counted up to `MOST_SHOWN`, beyond it by the last sample."""
+    counts = ", ".join(
+        f"(SELECT count(*) FROM (SELECT 1 FROM ojs_jobs_job WHERE {condition}"
+        f" LIMIT {MOST_SHOWN + 1}) AS first)"
+        for condition in (STATE_CONDITIONS[state] for state in State)
+    )
+    (row,) = _rows(f"SELECT {counts}", ())
+    found = dict(zip(State, row, strict=True))
+    samples: dict[str, int | None] = {}
+    if any(found[state] > MOST_SHOWN for state in SAMPLED):
+        samples = QueueSample.objects.aggregate(
+            **{str(state): Sum(str(state)) for state in SAMPLED}
+        )
+    return [(state, _shown(count, samples.get(state) or 0)) for state, count in found.items()]
+
+
+SAMPLED = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.ACTIVE)
+
+
+def _shown(count: int, sample: int) -> str:
+    if count <= MOST_SHOWN:
+        return grouped(count)
+    return f"≈ {grouped(sample)}" if sample > MOST_SHOWN else f"{grouped(MOST_SHOWN)}+"
+
+
+def pending(queue: str) -> int:
+    return Job.objects.filter(queue=queue, state=State.PENDING).count()
+
+
+def held(worker_ids: Iterable[str]) -> JobQuerySet:
+    """Jobs in the hands of these workers, oldest first."""
+    # `reserved_for` lets PostgreSQL use the partial index on `reserved_by`.
+    return (
+        Job.objects.active()
+        .filter(reserved_by__in=list(worker_ids), reserved_for__isnull=False)
+        .order_by("reserved_by", "started_at", "pk")
+    )
+
+
+RECENT = 10_000
+
+
+def unfenced_by(worker_id: str) -> JobQuerySet:
+    """Jobs this worker held when an ACK came that did not say whose it was, newest first.
+
+    Looked for among the latest `RECENT` completions: nothing indexes them by worker.
+    """
+    recent = (
+        Job.objects.filter(state=State.COMPLETED, finished_at__isnull=False)
+        .order_by("-finished_at")
+        .values("pk")[:RECENT]
+    )
+    return Job.objects.filter(pk__in=recent, unfenced=True, finished_by=worker_id).order_by(
+        "-finished_at"
+    )

@@ -1,0 +1,258 @@
+"""The durable, pollable record of what happened (OJS events).
+
+Rows are written in the transaction of the change they tell. The hot statements of the engine
+write theirs themselves, in the same statement; everything else comes through `record()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from django.db.models import Max, Q, QuerySet
+
+from .. import signals
+from ..conf import ojs_settings
+from ..models import Event
+from ..spec.timestamps import format_timestamp, wire_timestamp
+from ..store import clock
+from ..store.database import alias, is_postgresql, run
+
+BATCH = 1000
+MOMENTS = frozenset({"until", "visible_until"})
+"""Members of an event's data that are moments, beside those that end in `_at`."""
+STATE_OF = {
+    "job.enqueued": "available",
+    "job.scheduled": "scheduled",
+    "job.started": "active",
+    "job.heartbeat": "active",
+    "job.progress": "active",
+    "job.completed": "completed",
+    "job.retrying": "retryable",
+    "job.cancelled": "cancelled",
+    "job.discarded": "discarded",
+    "job.expired": "discarded",
+    "workflow.created": "running",
+    "workflow.started": "running",
+    "workflow.completed": "completed",
+    "workflow.failed": "failed",
+    "workflow.cancelled": "cancelled",
+    "worker.started": "running",
+    "worker.quiet": "quiet",
+    "worker.stopped": "terminated",
+}
+
+
+SOURCES = {
+    "job": "ojs://server/api",
+    "priority": "ojs://server/api",
+    "bulk": "ojs://server/api",
+    "queue": "ojs://server/queues",
+    "backpressure": "ojs://server/queues",
+    "rate_limit": "ojs://server/rate-limits",
+    "workflow": "ojs://server/workflows",
+    "cron": "ojs://server/cron",
+}
+"""Where an event comes from; all others from a worker."""
+
+
+def job_event(
+    kind: str, job: Any, *, time: datetime, worker_id: str = "", data: dict[str, Any] | None = None
+) -> Event:
+    """Build the event `kind` about `job` (anything with id, type, queue and attempt)."""
+    return Event(
+        type=kind,
+        subject=str(job.id),
+        queue=job.queue,
+        job_type=job.type,
+        attempt=job.attempt,
+        worker_id=worker_id,
+        time=time,
+        data=data,
+    )
+
+
+def first_enqueued(job: Any, *, time: datetime) -> Event:
+    """Tell that a job that was pending is available for the first time.
+
+    The priority marks a job's first time, as in the statement of PUSH; when its schedule or its
+    backoff is over, or somebody retries it, an event without one is written.
+    """
+    return job_event("job.enqueued", job, time=time, data={"priority": job.priority})
+
+
+def worker_event(kind: str, worker_id: str, **data: Any) -> Event:
+    return Event(
+        type=kind, subject=worker_id, worker_id=worker_id, time=clock.now(), data=data or None
+    )
+
+
+def queue_event(kind: str, queue: str, **data: Any) -> Event:
+    return Event(type=kind, subject=queue, queue=queue, time=clock.now(), data=data or None)
+
+
+def workflow_event(kind: str, workflow: Any, *, time: datetime, **data: Any) -> Event:
+    about = {
+        "workflow_id": str(workflow.id),
+        "workflow_type": workflow.type,
+        "workflow_name": workflow.name,
+    }
+    return Event(type=kind, subject=str(workflow.id), time=time, data=about | data)
+
+
+def partition_event(kind: str, key: str, **data: Any) -> Event:
+    """Build an event about a rate limit (OJS rate limiting §11.1)."""
+    return Event(type=kind, subject=key, time=clock.now(), data={"key": key} | data)
+
+
+def bulk_event(operation: str, **data: Any) -> Event:
+    """Build the event about an answered bulk request (OJS bulk operations §12.1)."""
+    return Event(type=f"bulk.{operation}.completed", subject=operation, time=clock.now(), data=data)
+
+
+def cron_event(kind: str, name: str, **data: Any) -> Event:
+    return Event(type=kind, subject=name, time=clock.now(), data=data)
+
+
+def record(events: Iterable[Event]) -> None:
+    """Write events, and send the signals that carry them.
+
+    Nothing is written where `RECORD_EVENTS` is off.
+    """
+    events = list(events)
+    for kind in {event.type for event in events}.intersection(signals.TELLS_EVENTS):
+        if signals.SENT[kind].has_listeners():
+            told = [event for event in events if event.type == kind]
+            signals.send_on_commit(signals.SENT[kind], Event, events=told)
+    if ojs_settings.RECORD_EVENTS:
+        Event.objects.bulk_create(events, batch_size=BATCH)
+
+
+# A transaction that writes events holds a shared advisory lock until its commit is visible. The
+# lock's key is the last id that was drawn before its own (a trigger takes it, see the migration
+# `event_writers`). So the order matters here, and is what PostgreSQL does: the statement sees the
+# events that were committed when it began, and looks at the locks afterwards. Who has drawn an id
+# below the highest of those events had its lock by then. Either it still has it, or its commit is
+# visible to the next statement. The locks of other tables, other databases and of transactions
+# that write no events do not count; nor does our own, whose events we see.
+HORIZON = """
+    SELECT coalesce(max(id), 0),
+           ARRAY(SELECT DISTINCT objid::bigint
+                   FROM pg_locks
+                  WHERE locktype = 'advisory'
+                    AND mode = 'ShareLock'
+                    AND objsubid = 2
+                    AND classid = 'ojs_jobs_event'::regclass
+                    AND database = (SELECT oid
+                                      FROM pg_database
+                                     WHERE datname = current_database())
+                    AND pid IS DISTINCT FROM pg_backend_pid())
+      FROM ojs_jobs_event
+"""
+KEYS = 1 << 32
+"""A lock's key has 32 bits: of the last id drawn, the lower ones."""
+
+
+def horizon() -> int:
+    """Return the id up to which nothing can be added to the record any more."""
+    if not is_postgresql():  # writers take turns
+        newest: int = Event.objects.using(alias()).aggregate(newest=Max("id"))["newest"] or 0
+        return newest
+    ((newest, keys),) = run(HORIZON, [])
+    return min([newest, *(_full_id(key, newest) for key in keys)])
+
+
+def _full_id(key: int, near: int) -> int:
+    """Return the id nearest to `near` of which `key` are the lower 32 bits."""
+    ahead = (key - near) % KEYS
+    return near + (ahead if ahead < KEYS // 2 else ahead - KEYS)
+
+
+def settled() -> QuerySet[Event]:
+    """Events that no transaction still under way can slip another one in front of.
+
+    An event that was written earlier, but committed later, would otherwise appear behind a
+    reader's cursor and never be read. On PostgreSQL this asks for the horizon at once; read with
+    another snapshot than one from before it: not in a transaction of REPEATABLE READ that has
+    looked at anything yet.
+    """
+    events = Event.objects.using(alias())
+    return events.filter(id__lte=horizon()) if is_postgresql() else events.all()
+
+
+class Cursor(NamedTuple):
+    """The last event that was read."""
+
+    txid: int
+    """0, or its transaction: the cursor is from when transactions gave the order."""
+    id: int
+
+
+def cursor_of(event: Event) -> str:
+    """The event's id on the wire, which is also the cursor that continues after it."""
+    return f"evt_{0:012x}-{event.pk:012x}"
+
+
+def parse_cursor(text: str) -> Cursor | None:
+    """Return None if this is not one of our cursors."""
+    prefix, _, rest = text.partition("_")
+    txid, _, identifier = rest.partition("-")
+    if prefix != "evt" or not (len(txid) == len(identifier) == 12):
+        return None
+    try:
+        return Cursor(int(txid, 16), int(identifier, 16))
+    except ValueError:
+        return None
+
+
+def after(events: QuerySet[Event], cursor: Cursor) -> QuerySet[Event]:
+    if not cursor.txid:
+        return events.filter(id__gt=cursor.id)
+    return events.filter(Q(id__gt=cursor.id) | overtaken(cursor))
+
+
+def overtaken(cursor: Cursor) -> Q:
+    """What a reader by transactions has not read yet although its ids are lower."""
+    return Q(txid__gt=cursor.txid, id__lt=cursor.id)
+
+
+def event_document(event: Event) -> dict[str, Any]:
+    """The event's envelope (OJS events §2), plus the members conformance L0-EVT-002 asks for."""
+    component, _, _ = event.type.partition(".")
+    source = SOURCES.get(component, f"ojs://server/workers/{event.worker_id}")
+    time = format_timestamp(event.time)
+    document: dict[str, Any] = {
+        "specversion": "1.0",
+        "id": cursor_of(event),
+        "type": event.type,
+        "source": source,
+        "time": time,
+        "timestamp": time,
+        "subject": event.subject,
+        "data": _data(event),
+    }
+    if component == "job":
+        document["job_id"] = event.subject
+        document["job_type"] = event.job_type
+    if event.queue:
+        document["queue"] = event.queue
+    state = (event.data or {}).get("state") or STATE_OF.get(event.type)
+    if state:
+        document["state"] = state
+    return document
+
+
+def _data(event: Event) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    if event.job_type:
+        data["job_id"] = event.subject
+        data["job_type"] = event.job_type
+    for name in ("queue", "worker_id", "attempt"):
+        value = getattr(event, name)
+        if value not in ("", None):
+            data[name] = value
+    for name, value in (event.data or {}).items():
+        is_moment = type(value) is str and (name.endswith("_at") or name in MOMENTS)
+        data[name] = wire_timestamp(value) if is_moment else value
+    return data

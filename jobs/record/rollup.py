@@ -1,0 +1,199 @@
+"""Roll-ups: what the charts are drawn from, computed a few minutes at a time.
+
+Each round counts the last complete minutes anew and replaces what it had written of them, so that
+a job that commits late is counted, a crash leaves nothing half done, and after downtime the next
+rounds catch up. One process at a time: the mark's row is the lock.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Count, Min, QuerySet
+from django.db.models.functions import TruncMinute
+
+from ..models import Job, JobError, QueueRollup, QueueSample, Rollup, RollupMark
+from ..spec.lifecycle import State
+from ..store import clock
+from ..store.database import atomic, connection
+from . import queue_rollup
+from .dashboard import INDEXED
+from .histogram import Bucket, added, put
+
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+LATE = 2 * MINUTE
+"""How late a finish may commit and still be counted."""
+STEP = HOUR
+"""Most that one round counts, so that no transaction lasts."""
+STEPS = 10
+"""Most steps of one turn."""
+HISTORY = timedelta(days=7)
+KEEP = {60: timedelta(days=2), 3600: timedelta(days=35)}
+COUNTED = ["enqueued", "completed", "failed", "discarded", "waits", "runs"]
+SAMPLED = ["available", "active", "delayed"]
+
+
+def roll_up() -> int:
+    """Count the minutes that are over, a few steps of them after downtime.
+
+    Always returns 0: what is left is counted in the next turn, for the reaper has more urgent
+    things to do.
+    """
+    for _ in range(STEPS):
+        if not step():
+            break
+    else:
+        return 0
+    prune(Rollup)
+    prune(QueueRollup)
+    return 0
+
+
+def step() -> bool:
+    """Count at most `STEP`; return whether there is more to catch up with."""
+    now = floor(clock.now(), MINUTE)
+    if not RollupMark.objects.filter(pk="jobs").exists():
+        RollupMark.objects.get_or_create(name="jobs", defaults={"until": _beginning(now)})
+    skip = connection().features.has_select_for_update_skip_locked
+    with atomic():
+        mark = RollupMark.objects.select_for_update(skip_locked=skip).filter(pk="jobs").first()
+        if mark is None:
+            return False  # another process is at it
+        start = min(mark.until, now) - LATE
+        end = min(now, start + STEP + LATE)
+        _count(start, end)
+        sum_hours(Rollup, start, end, COUNTED, SAMPLED)
+        queue_rollup.count(start, end)
+        RollupMark.objects.filter(pk="jobs").update(until=end)
+    return end < now
+
+
+def _beginning(now: datetime) -> datetime:
+    """Where to begin with jobs that are older than their roll-ups."""
+    completed = Job.objects.filter(state=State.COMPLETED, finished_at__isnull=False)
+    oldest = completed.order_by("finished_at").values_list("finished_at", flat=True).first()
+    return floor(max(oldest or now, now - HISTORY), HOUR)
+
+
+def floor(moment: datetime, width: timedelta) -> datetime:
+    return moment - timedelta(seconds=moment.timestamp() % width.total_seconds())
+
+
+def _count(start: datetime, end: datetime) -> None:
+    """Replace what is known of the minutes from `start` to `end`."""
+    found: dict[datetime, Rollup] = {}
+    minute = start
+    while minute < end:
+        found[minute] = Rollup(resolution=60, start=minute, waits={}, runs={})
+        minute += MINUTE
+    finished = Job.objects.filter(finished_at__gte=start, finished_at__lt=end)
+    completed = (
+        finished.filter(state=State.COMPLETED)
+        .order_by()
+        .annotate(minute=TruncMinute("finished_at"), wait=Bucket("enqueued_at", "started_at"))
+        .values("minute", "wait", run=Bucket("started_at", "finished_at"))
+        .annotate(jobs=Count("pk"))
+    )
+    for row in completed:
+        rollup, jobs = found[row["minute"]], row["jobs"]
+        rollup.completed += jobs
+        for histogram, bucket in ((rollup.waits, row["wait"]), (rollup.runs, row["run"])):
+            put(histogram, bucket, jobs)
+    for minute, count in _per_minute(finished.filter(state=State.DISCARDED), "finished_at"):
+        found[minute].discarded = count
+    for minute, count in _per_minute(queue_rollup.created(start, end), "created_at"):
+        found[minute].enqueued = count
+    errors = JobError.objects.filter(occurred_at__gte=start, occurred_at__lt=end)
+    for minute, count in _per_minute(errors, "occurred_at"):
+        found[minute].failed = count
+    Rollup.objects.bulk_create(
+        found.values(),
+        update_conflicts=True,
+        unique_fields=["resolution", "start"],
+        update_fields=COUNTED,
+    )
+
+
+def _per_minute(rows: QuerySet[Any], moment: str) -> Iterable[tuple[datetime, int]]:
+    minutes = rows.order_by().annotate(minute=TruncMinute(moment)).values("minute")
+    return minutes.annotate(count=Count("pk")).values_list("minute", "count")
+
+
+def sum_hours(
+    model: Any, start: datetime, end: datetime, summed: list[str], highest: list[str]
+) -> None:
+    """Replace the hours that these minutes are part of: histograms and numbers added up."""
+    first, last = floor(start, HOUR), floor(end - MINUTE, HOUR) + HOUR
+    hours: dict[datetime, dict[str, Any]] = defaultdict(dict)
+    minutes = model.objects.filter(resolution=60, start__gte=first, start__lt=last)
+    for minute in minutes:
+        hour = hours[floor(minute.start, HOUR)]
+        for name in summed:
+            hour[name] = added(hour.get(name), getattr(minute, name))
+        for name in highest:
+            values = [v for v in (hour.get(name), getattr(minute, name)) if v is not None]
+            hour[name] = max(values, default=None)
+    model.objects.bulk_create(
+        [model(resolution=3600, start=hour, **values) for hour, values in hours.items()],
+        update_conflicts=True,
+        unique_fields=["resolution", "start"],
+        update_fields=[*summed, *highest],
+    )
+
+
+def sample() -> int:
+    """Count how deep the queues are, to the end; always returns 0: nothing is left to do."""
+    now = clock.now()
+    samples: dict[str, QueueSample] = {}
+    for rows in INDEXED:
+        queues = Job.objects.filter(**rows).order_by().values("queue", "state")
+        for row in queues.annotate(jobs=Count("pk"), since=Min("enqueued_at")):
+            queue = row["queue"]
+            kept = samples.setdefault(queue, QueueSample(queue=queue, sampled_at=now))
+            setattr(kept, row["state"], row["jobs"])
+            if row["state"] == State.AVAILABLE:
+                kept.waiting_since = row["since"]
+    total = {
+        "available": sum(each.available for each in samples.values()),
+        "active": sum(each.active for each in samples.values()),
+        "delayed": sum(each.scheduled + each.retryable for each in samples.values()),
+    }
+    with atomic():
+        QueueSample.objects.bulk_create(
+            [samples[name] for name in sorted(samples)],
+            update_conflicts=True,
+            unique_fields=["queue"],
+            update_fields=[
+                "sampled_at",
+                "available",
+                "scheduled",
+                "retryable",
+                "active",
+                "waiting_since",
+            ],
+        )
+        QueueSample.objects.filter(sampled_at__lt=now).delete()
+        Rollup.objects.bulk_create(
+            [Rollup(resolution=60, start=floor(now, MINUTE), **total)],
+            update_conflicts=True,
+            unique_fields=["resolution", "start"],
+            update_fields=SAMPLED,
+        )
+    return 0
+
+
+def prune(model: Any) -> None:
+    """Forget minutes and hours that no chart shows any more."""
+    for resolution, keep in KEEP.items():
+        long_ago = clock.now() - keep
+        model.objects.filter(resolution=resolution, start__lt=long_ago).delete()
+
+
+def series(model: Any, since: datetime, resolution: int) -> QuerySet[Any]:
+    """Roll-ups from `since` on, oldest first; the unfinished minute is left out."""
+    rows: QuerySet[Any] = model.objects.filter(resolution=resolution, start__gte=since)
+    return rows.filter(start__lt=floor(clock.now(), MINUTE)).order_by("start")

@@ -1,0 +1,195 @@
+"""Job → OJS JSON envelope (OJS JSON format §3, HTTP §9). Parsing lives in `validation`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from ..store import clock
+from .lifecycle import State
+from .timestamps import format_timestamp, wire_timestamp
+
+ERROR_FIELDS = (
+    "attempt",
+    "type",
+    "code",
+    "message",
+    "occurred_at",
+    "backtrace",
+    "details",
+    "retryable",
+    "worker_id",
+)
+TIMEOUT_TYPES = (
+    "timeout",
+    "total_timeout",
+    "enqueue_ttl_expired",
+    "visibility_timeout",
+    "worker_death",
+)
+TIMEOUT_FIELDS = ("timeout_kind", "limit_seconds", "elapsed_seconds")
+ERRORS_SHOWN = 50
+"""The newest of a long history; the documents ask for ten (errors §6.2)."""
+RESULT_TTL = timedelta(days=7)
+"""Of a job that says nothing (OJS results §6.1)."""
+NOT_FOR_WORKERS = ("timeout",)
+"""Public JavaScript workers read `timeout` as milliseconds; `timeout_ms` says it safely."""
+
+Errors = Iterable[Mapping[str, Any]]
+
+
+def wire_time(moment: datetime | str) -> str:
+    """A claim's text is in the form of the wire already."""
+    return moment if isinstance(moment, str) else format_timestamp(moment)
+
+
+def milliseconds(value: timedelta) -> int:
+    return value // timedelta(milliseconds=1)
+
+
+def result_expires_at(job: Any) -> datetime | None:
+    """When the result may be deleted (OJS results §6.2); None for a job that has not finished."""
+    if job.finished_at is None:
+        return None
+    ttl: timedelta = RESULT_TTL if job.result_ttl is None else job.result_ttl
+    moment: datetime = job.finished_at + ttl
+    return moment
+
+
+def is_pruned(job: Any) -> bool:
+    """Whether the result's time is over, swept or not (OJS results §5.3)."""
+    if getattr(job, "result_ttl", None) is None:
+        return False
+    expires_at = result_expires_at(job)
+    return expires_at is not None and expires_at <= clock.now()
+
+
+def timeout_details(kind: str, limit: timedelta, elapsed: timedelta) -> dict[str, Any]:
+    """What is told of a timeout, in the error and in the event (OJS timeouts §8, §11.1)."""
+    return {
+        "timeout_kind": kind,
+        "limit_seconds": _seconds(limit),
+        "elapsed_seconds": _seconds(elapsed),
+    }
+
+
+def _seconds(value: timedelta) -> int | float:
+    seconds = round(value.total_seconds(), 3)
+    return int(seconds) if seconds.is_integer() else seconds
+
+
+def error_entry(row: Mapping[str, Any]) -> dict[str, Any]:
+    """One element of `errors` (OJS errors §6.1, retry §10.1)."""
+    entry = {name: row[name] for name in ERROR_FIELDS if row.get(name) not in (None, "")}
+    entry["code"] = row.get("code") or row["type"]
+    entry["message"] = row.get("message") or ""
+    # A claim brings its history as PostgreSQL writes it.
+    entry["occurred_at"] = entry["timestamp"] = wire_timestamp(row["occurred_at"])
+    if row["type"] in TIMEOUT_TYPES:
+        details = entry.get("details") or {}
+        entry |= {name: details[name] for name in TIMEOUT_FIELDS if name in details}
+    return entry
+
+
+def claimed_envelope(job: Any) -> dict[str, Any]:
+    """What the worker of a job is sent, as `engine.claim` returned it; orjson can write it.
+
+    Nearly all jobs have nothing of what `envelope` asks for one by one.
+    """
+    if not job.is_plain:
+        return envelope(job, job.errors, for_worker=True)
+    document = _common(job, job.id)
+    document["started_at"] = wire_time(job.started_at)
+    return document
+
+
+def envelope(job: Any, errors: Errors = (), *, for_worker: bool = False) -> dict[str, Any]:
+    """Return the whole envelope of `job`; `errors` are its failed attempts, oldest first.
+
+    The job may be a row, a claimed job or one just enqueued: whatever has the columns' names.
+    Fields the client sent and we do not know come last, and never replace one of ours.
+    """
+    document = _common(job, str(job.id) if isinstance(job.id, UUID) else job.id)
+    if job.timeout is not None:
+        document["timeout_ms"] = milliseconds(job.timeout)
+    if job.visibility_timeout is not None:
+        document["visibility_timeout_ms"] = milliseconds(job.visibility_timeout)
+    if job.retry is not None:
+        document["retry"] = job.retry
+    if job.retry_delay is not None:
+        document["retry_delay_ms"] = milliseconds(job.retry_delay)
+    if job.started_at is not None:
+        document["started_at"] = wire_time(job.started_at)
+    if job.result is not None and not is_pruned(job):
+        document["result"] = job.result
+    if job.workflow_id is not None:
+        document["workflow_id"] = str(job.workflow_id)
+    if job.parent_results is not None:
+        document["parent_results"] = job.parent_results
+    if for_worker and getattr(job, "checkpoint", None) is not None:
+        document["checkpoint"] = job.checkpoint
+        # The word of OJS progress §6.4; what a claim brings is text, to be sent on unread.
+        document["last_checkpoint"] = orjson.loads(orjson.dumps(job.checkpoint))["state"]
+    _add_times(document, job)
+    _add_errors(document, job, errors)
+    for name, value in (job.attributes or {}).items():
+        # An operator's retry takes the deadline away; its spelling must not outlive it.
+        if name != "expires_at" and not (for_worker and name in NOT_FOR_WORKERS):
+            document.setdefault(name, value)
+    return document
+
+
+def _common(job: Any, identifier: Any) -> dict[str, Any]:
+    """What every envelope has."""
+    return {
+        "specversion": "1.0",
+        "id": identifier,
+        "type": job.type,
+        "queue": job.queue,
+        "args": job.args,
+        "meta": job.meta,
+        "priority": job.priority,
+        "state": str(job.state),
+        "attempt": job.attempt,
+        "max_attempts": job.max_attempts,
+        "tags": job.tags,
+        "created_at": wire_time(job.created_at),
+        "enqueued_at": wire_time(job.enqueued_at),
+    }
+
+
+def _add_times(document: dict[str, Any], job: Any) -> None:
+    sent = job.attributes or {}
+    if job.expires_at is not None:
+        document["expires_at"] = sent.get("expires_at") or format_timestamp(job.expires_at)
+    if job.scheduled_at is not None:
+        due = format_timestamp(job.scheduled_at)
+        if job.state == State.RETRYABLE:
+            document["next_attempt_at"] = document["next_retry_at"] = due
+        elif job.state == State.SCHEDULED:
+            document["scheduled_at"] = sent.get("scheduled_at") or due
+    if job.finished_at is None:
+        return
+    finished = format_timestamp(job.finished_at)
+    if job.state == State.CANCELLED:
+        document["cancelled_at"] = finished
+        return
+    if job.state == State.DISCARDED:
+        document["discarded_at"] = finished
+    # A job that expired before its first attempt was discarded, but never ran to an end.
+    if job.attempt or job.state == State.COMPLETED:
+        document["completed_at"] = finished
+
+
+def _add_errors(document: dict[str, Any], job: Any, errors: Errors) -> None:
+    history = [error_entry(row) for row in errors]
+    if history:
+        document["errors"] = history
+        # Cleared by success (core §7.3), and by an operator's fresh start.
+        # A job may be discarded before its first attempt, too.
+        if job.state != State.COMPLETED and (job.attempt or not history[-1]["attempt"]):
+            document["error"] = history[-1]

@@ -1,0 +1,232 @@
+"""What a producer may ask for as a workflow: from a JSON document to a `Plan`, or a refusal.
+
+Everything is checked before anything is stored, the steps that come much later too (OJS workflows
+§11.1). A step is a job, or a chain, group or batch in its place (§10).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from ..conf import ojs_settings
+from ..errors import InvalidRequest, InvalidRetryPolicyRequest, InvalidWorkflow
+from ..models import WorkflowType
+from . import fields
+from .identifiers import UUID7_PATTERN
+from .validation import OPTION_NAMES, NewJob, new_job
+
+DEEPEST = 10
+"""Levels of nesting, the outermost counted (OJS workflows §10.2)."""
+CALLBACKS = ("on_complete", "on_success", "on_failure")
+MEMBERS = {"chain": "steps", "group": "jobs", "batch": "jobs", "dag": "steps"}
+LONGEST_STEP_ID = 255
+
+
+@dataclass(slots=True)
+class Step:
+    """A job of a workflow, as sent and as checked."""
+
+    document: dict[str, Any]
+    job: NewJob
+    name: str = ""
+    depends_on: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Plan:
+    """A valid workflow that does not exist yet."""
+
+    type: WorkflowType
+    document: dict[str, Any]
+    name: str = ""
+    id: UUID | None = None
+    nodes: list[Step | Plan] = field(default_factory=list)
+    callbacks: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def job_count(self) -> int:
+        return sum(node.job_count if isinstance(node, Plan) else 1 for node in self.nodes)
+
+
+def plan_of(document: Mapping[str, Any], now: datetime) -> Plan:
+    """Check a workflow (OJS workflows §3 to §6, §10; HTTP §14.1 for graphs).
+
+    Raises:
+        InvalidWorkflow: something breaks its rule; `details["validation_errors"]` says where.
+        InvalidRetryPolicyRequest: a step's retry policy does.
+    """
+    plan = _plan(document, "$", now, {}, depth=1)
+    limit = ojs_settings.MAX_BATCH
+    if plan.job_count > limit:
+        raise refuse("$", f"A workflow may have at most {limit} jobs, not {plan.job_count}.")
+    given = fields.text(document, "id")
+    if given and UUID7_PATTERN.fullmatch(given.lower()):
+        plan.id = UUID(given.lower())
+    return plan
+
+
+def node_of(document: Mapping[str, Any], now: datetime) -> Step | Plan:
+    """Read a step that was checked when its workflow was made."""
+    return _node(document, "$", now, {}, depth=1)
+
+
+def refuse(path: str, message: str, **details: Any) -> InvalidWorkflow:
+    error = {"path": path, "message": message}
+    where = path.removeprefix("$").removeprefix(".")
+    return InvalidWorkflow(
+        f"Workflow validation failed: {path}: {message}",
+        field=where,
+        validation_errors=[error],
+        **details,
+    )
+
+
+def _plan(
+    document: Mapping[str, Any], path: str, now: datetime, defaults: dict[str, Any], *, depth: int
+) -> Plan:
+    if depth > DEEPEST:
+        raise refuse(path, f"Workflows may be nested at most {DEEPEST} levels deep.")
+    with _place(path):
+        kind = fields.text(document, "type", "dag")
+        name = fields.text(document, "name", "") or ""
+        defaults = defaults | (fields.mapping(document, "options") or {})
+    if kind not in MEMBERS or (kind == "dag" and depth > 1):
+        known = ", ".join(sorted(set(MEMBERS) - {"dag"}))
+        raise refuse(f"{path}.type", f"The type must be one of {known}, not {kind!r}.")
+    members = document.get(MEMBERS[kind])
+    place = f"{path}.{MEMBERS[kind]}"
+    if type(members) is not list:
+        raise refuse(place, f"The {MEMBERS[kind]} must be an array.")
+    if not members:
+        raise refuse(place, f"{MEMBERS[kind]} array must contain at least one element")
+    if len(members) > ojs_settings.MAX_BATCH:
+        raise refuse(place, f"At most {ojs_settings.MAX_BATCH} elements are allowed.")
+    plan = Plan(WorkflowType(kind), dict(document), name=name)
+    plan.nodes = [
+        _node(member, f"{place}[{index}]", now, defaults, depth=depth)
+        for index, member in enumerate(members)
+    ]
+    if kind == "batch":
+        plan.callbacks = _callbacks(document, path, now, defaults)
+    if kind == "dag":
+        _check_graph(plan, place)
+    plan.document = {"type": kind, "name": name, "callbacks": plan.callbacks} | {
+        MEMBERS[kind]: [node.document for node in plan.nodes]
+    }
+    return plan
+
+
+def _node(
+    document: Any, path: str, now: datetime, defaults: dict[str, Any], *, depth: int
+) -> Step | Plan:
+    if type(document) is not dict:
+        raise refuse(path, "A step must be a JSON object.")
+    kind = document.get("type")
+    if isinstance(kind, str) and kind in ("chain", "group", "batch") and "args" not in document:
+        return _plan(document, path, now, defaults, depth=depth + 1)
+    return _step(document, path, now, defaults)
+
+
+def _step(document: Mapping[str, Any], path: str, now: datetime, defaults: dict[str, Any]) -> Step:
+    with _place(path):
+        # A step's id names it inside its workflow; its job's id is ours to choose.
+        name = fields.text(document, "id", "", longest=LONGEST_STEP_ID) or ""
+        depends_on = fields.texts(document, "depends_on", longest=LONGEST_STEP_ID) or []
+        own = fields.mapping(document, "options") or {}
+        # Default options give way to the step's own, in either form.
+        options = {
+            name: value
+            for name, value in defaults.items()
+            if not (name in OPTION_NAMES and document.get(name) is not None)
+        } | {name: value for name, value in own.items() if value is not None}
+        whole = {
+            name: value
+            for name, value in document.items()
+            if name not in ("id", "depends_on", "options")
+        }
+        if options:
+            whole["options"] = options
+        job = new_job(whole, now)
+        if job.pending:
+            raise refuse(path, "A job of a workflow cannot be pending: nobody would activate it.")
+    return Step(whole, job, name, depends_on)
+
+
+def _callbacks(
+    document: Mapping[str, Any], path: str, now: datetime, defaults: dict[str, Any]
+) -> dict[str, Any]:
+    place = f"{path}.callbacks"
+    given = document.get("callbacks")
+    if type(given) is not dict:
+        raise refuse(place, "A batch must have callbacks.")
+    unknown = sorted(set(given) - set(CALLBACKS))
+    if unknown:
+        raise refuse(f"{place}.{unknown[0][:80]}", f"Callbacks are {', '.join(CALLBACKS)}.")
+    wanted = {name: given[name] for name in CALLBACKS if given.get(name) is not None}
+    if not wanted:
+        raise refuse(place, "A batch must have at least one callback; without any, use a group.")
+    for name, callback in wanted.items():
+        if type(callback) is not dict:
+            raise refuse(f"{place}.{name}", "A callback must be a job.")
+    return {
+        name: _step(callback, f"{place}.{name}", now, defaults).document
+        for name, callback in wanted.items()
+    }
+
+
+def _check_graph(plan: Plan, place: str) -> None:
+    from ..engine.dependencies import find_cycle
+
+    steps: dict[str, list[str]] = {}
+    for index, node in enumerate(plan.nodes):
+        if isinstance(node, Plan):
+            raise refuse(f"{place}[{index}]", "A step of a graph must be a job.")
+        if not node.name:
+            raise refuse(f"{place}[{index}].id", "Each step must have an id.")
+        if node.name in steps:
+            raise refuse(f"{place}[{index}].id", f"The id {node.name!r} is used twice.")
+        steps[node.name] = list(dict.fromkeys(node.depends_on))
+    for index, (name, others) in enumerate(steps.items()):
+        for other in others:
+            if other not in steps:
+                raise refuse(
+                    f"{place}[{index}].depends_on",
+                    f"Step {name!r} depends on {other!r}, which does not exist.",
+                )
+    circle = find_cycle(steps)
+    if circle:
+        raise refuse(
+            place,
+            "The steps depend on each other in a circle.",
+            steps=[str(s) for s in circle[:20]],
+        )
+
+
+@contextlib.contextmanager
+def _place(path: str) -> Iterator[None]:
+    """Turn the refusal of a field into one that says where in the workflow it is."""
+    try:
+        yield
+    except InvalidWorkflow:
+        raise
+    except InvalidRetryPolicyRequest as problem:
+        problem.message = f"{path}: {problem.message}"
+        problem.details["field"] = f"{path}.{problem.details['field']}".removeprefix("$.")
+        raise
+    except InvalidRequest as problem:
+        where = f"{path}.{problem.details.get('field', '')}".rstrip(".")
+        raise refuse(where, problem.message) from None
+
+
+def steps_of(plan: Plan) -> Iterator[Step]:
+    """Yield the jobs of a plan, those inside it too."""
+    for node in plan.nodes:
+        if isinstance(node, Plan):
+            yield from steps_of(node)
+        else:
+            yield node

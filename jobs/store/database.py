@@ -1,0 +1,160 @@
+"""Which database the jobs live in, and its dialect; routers are honoured."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from django.db import (
+    DEFAULT_DB_ALIAS,
+    close_old_connections,
+    connections,
+    router,
+    transaction,
+)
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
+
+def alias() -> str:
+    """The database that all tables of both apps live in: where the router writes jobs."""
+    if not router.routers:
+        return DEFAULT_DB_ALIAS
+    from ..models import Job
+
+    return router.db_for_write(Job)
+
+
+def connection() -> Any:
+    return connections[alias()]
+
+
+@contextlib.contextmanager
+def borrowed() -> Iterator[None]:
+    """A connection for one piece of work outside a request, as a request has one.
+
+    One that is broken or too old is closed, and one of a pool goes back to it.
+    """
+    close_old_connections()
+    drop_dead_connections()
+    try:
+        yield
+    finally:
+        close_old_connections()
+
+
+def drop_dead_connections() -> None:
+    """Close kept connections of this thread whose server has gone, before anything is sent.
+
+    A server that ends, or is killed, hangs up: that can be seen without asking it, in a
+    microsecond. So a restart of the database costs no request an error.
+    """
+    for database in connections.all(initialized_only=True):
+        drop_if_dead(database)
+
+
+def drop_if_dead(database: Any) -> None:
+    if database.vendor != "postgresql" or database.in_atomic_block:
+        return
+    libpq = getattr(database.connection, "pgconn", None)
+    if libpq is not None and _has_hung_up(libpq):
+        database.close()
+
+
+HANGUP = getattr(select, "POLLRDHUP", 0)
+"""The other side sends no more, whatever there is left to read. Where a system does not know it,
+POLLHUP and POLLERR come unasked."""
+
+
+def _has_hung_up(libpq: Any) -> bool:
+    if not hasattr(select, "poll"):
+        return False
+    try:
+        line = select.poll()
+        line.register(libpq.socket, HANGUP)
+        return bool(line.poll(0))
+    except Exception:  # closed already; psycopg, whose error it is, need not be installed
+        return True
+
+
+def atomic() -> transaction.Atomic:
+    return transaction.atomic(using=alias())
+
+
+def compiled(queryset: QuerySet[Any]) -> tuple[str, tuple[Any, ...]]:
+    """Return the statement of a queryset, in our database's dialect, and its parameters.
+
+    `queryset.query.sql_with_params()` and `str(queryset.query)` take those of the default database.
+    """
+    statement, parameters = queryset.query.get_compiler(using=alias()).as_sql()
+    return statement, tuple(parameters)
+
+
+def on_commit(function: Callable[[], object]) -> None:
+    transaction.on_commit(function, using=alias())
+
+
+def is_postgresql() -> bool:
+    return _vendor(alias()) == "postgresql"
+
+
+@cache
+def _vendor(alias: str) -> str:
+    """Asked several times in a request; a connection takes a while to find its own of a thread."""
+    vendor: str = connections[alias].vendor
+    return vendor
+
+
+def run(statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """Run one of the hot statements, prepared where that is possible; return its rows.
+
+    Planning the claim costs more than executing it, and Django's cursors plan each time anew.
+    """
+    database = connection()
+    if _may_prepare(database):
+        from . import prepared
+
+        if prepared.possible(database):
+            return prepared.execute(database, (statement, parameters))[0]
+        cursor = prepared.watched_cursor(database)
+    else:
+        cursor = database.cursor()
+    with cursor:
+        cursor.execute(statement, parameters)
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows
+
+
+def run_together(
+    *statements: tuple[str, Sequence[Any] | Mapping[str, Any]],
+) -> list[list[tuple[Any, ...]]]:
+    """Run several hot statements in one transaction; return the rows of each.
+
+    Where they can be prepared, it is one round trip, without a BEGIN and a COMMIT of its own. Each
+    sees what those before it did; an error of one undoes them all.
+    """
+    database = connection()
+    if _may_prepare(database):
+        from . import prepared
+
+        if prepared.possible(database):
+            return prepared.execute(database, *statements)
+    with atomic():
+        return [run(*statement) for statement in statements]
+
+
+def _may_prepare(database: Any) -> bool:
+    """Make the connection; whether what was prepared on it will be found again.
+
+    `DISABLE_SERVER_SIDE_CURSORS` is what a site behind a transaction pooler sets, and there a
+    prepared statement would not be.
+    """
+    if database.vendor != "postgresql" or database.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
+        return False
+    database.close_if_health_check_failed()
+    database.ensure_connection()
+    return True

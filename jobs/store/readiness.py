@@ -1,0 +1,99 @@
+"""Whether this process can serve requests now: what a load balancer asks before it sends some.
+
+Health says that the database answers. This says that the table of jobs can be written to: no lock
+is held on it, its columns are those of this version, the server is no standby, and the process is
+not about to end. The answer comes in time even if the database never answers.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+
+from django.db import Error, connections
+
+from ..models import Job
+from .database import atomic, connection
+from .trouble import RESTARTING, TOO_SLOW, UNUSABLE, explain
+
+LONGEST = 2.0
+"""Seconds until there is an answer at the latest."""
+# As long as a request may reasonably wait for a lock. ROW EXCLUSIVE is what every write takes, and
+# reading no row reads all columns.
+LOOK = """
+    SET LOCAL lock_timeout = '1s';
+    SET LOCAL statement_timeout = '1s';
+    LOCK TABLE {table} IN ROW EXCLUSIVE MODE;
+"""
+READ_ONLY = "SELECT current_setting('transaction_read_only')"
+"""On for a standby."""
+COLUMNS = "SELECT {columns} FROM {table} LIMIT 0"
+ENDING = "This process is about to end."
+
+_lock = threading.Lock()
+_under_way: Future[str] | None = None
+_is_ending = threading.Event()
+
+
+def end() -> None:
+    """Answer no from now on: this process takes no more requests."""
+    _is_ending.set()
+
+
+def obstacle() -> str:
+    """Return what keeps this process from serving requests; an empty text if nothing does.
+
+    However many ask at the same time, the database is asked once.
+    """
+    if _is_ending.is_set():
+        return ENDING
+    try:
+        return _look().result(LONGEST)
+    except TimeoutError:
+        return TOO_SLOW
+
+
+def _look() -> Future[str]:
+    """The look that is under way, or another one, in a thread that may hang."""
+    global _under_way
+    with _lock:
+        if _under_way is None or _under_way.done():
+            _under_way = Future()
+            threading.Thread(
+                target=_answer, args=[_under_way], name="ojs-readiness", daemon=True
+            ).start()
+        return _under_way
+
+
+def _answer(asked: Future[str]) -> None:
+    answer = UNUSABLE
+    try:
+        answer = _use_the_table()
+    except Error as problem:
+        answer = str(explain(problem))
+    finally:
+        try:
+            connections.close_all()
+        finally:
+            asked.set_result(answer)
+
+
+def _use_the_table() -> str:
+    database = connection()
+    quote = database.ops.quote_name
+    table = quote(Job._meta.db_table)
+    # With the table's name: SQLite takes any other word in double quotes for a text.
+    columns = (f"{table}.{quote(field.column)}" for field in Job._meta.concrete_fields)
+    names = {"table": table, "columns": ", ".join(columns)}
+    if database.vendor != "postgresql":
+        # SQLite has no locks on tables, and a writer never blocks its readers.
+        with database.cursor() as cursor:
+            cursor.execute(COLUMNS.format(**names))
+        return ""
+    with atomic(), database.cursor() as cursor:
+        cursor.execute(LOOK.format(**names))
+        cursor.execute(READ_ONLY)
+        if cursor.fetchone() == ("on",):
+            return RESTARTING
+        cursor.execute(COLUMNS.format(**names))
+    return ""

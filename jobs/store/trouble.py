@@ -1,0 +1,125 @@
+"""Database errors, classified: what may succeed on another try, and what never will.
+
+PostgreSQL's answer is its SQLSTATE. An error without one comes from the connection itself. SQLite
+has error codes of its own. Every binding asks `explain()` and puts the answer into its own words.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from django.db import DatabaseError, Error, InterfaceError, OperationalError
+
+from ..errors import DatabaseRefused, DatabaseUnavailable, OJSError
+
+UNREACHABLE = "The database is unreachable."
+RESTARTING = "The database is restarting, or another server is taking over."
+NO_CONNECTION = "The database has no connection free."
+EXHAUSTED = "The database has run out of disk space, memory or another resource."
+TOO_SLOW = "The database did not answer in time."
+COLLISION = "The request collided with another one in the database."
+NOT_MIGRATED = "The database lacks tables or columns of this version: run 'manage.py migrate'."
+UNUSABLE = "The database cannot be used at present."
+REFUSED = "The database refused the request."
+
+# The longest prefix of the SQLSTATE decides (PostgreSQL, appendix A).
+SQLSTATES = {
+    "08": UNREACHABLE,  # connection exceptions; a pooler's own errors are 08P01
+    "25006": RESTARTING,  # read-only: a primary that was demoted, or a standby
+    "25P03": UNREACHABLE,  # idle_in_transaction_session_timeout ended the connection
+    "25P04": TOO_SLOW,  # transaction_timeout
+    "40": COLLISION,  # serialization failures and deadlocks
+    "42703": NOT_MIGRATED,  # undefined column
+    "42883": NOT_MIGRATED,  # undefined function
+    "42P01": NOT_MIGRATED,  # undefined table
+    "53": EXHAUSTED,
+    "53300": NO_CONNECTION,  # too many connections
+    "55P03": TOO_SLOW,  # lock_timeout
+    "57014": TOO_SLOW,  # statement_timeout, or an operator's pg_cancel_backend
+    "57P": RESTARTING,  # shutdown, crash, starting up
+    "57P05": UNREACHABLE,  # idle_session_timeout ended the connection
+    "58": EXHAUSTED,  # I/O errors
+}
+# While a connection is being made, libpq hands over the server's text alone, in the server's
+# language. What is not recognized is called unreachable.
+NO_CONNECTION_TEXT = re.compile(
+    r"too many (clients|connections)|connection slots|no more connections allowed"
+)
+RESTARTING_TEXT = re.compile(
+    r"the database system is|recovery mode|session is (not )?read-only|server is (not )?in hot"
+)
+SQLITE_CODES = {
+    5: TOO_SLOW,  # SQLITE_BUSY: somebody else has been writing all the time
+    6: TOO_SLOW,  # SQLITE_LOCKED
+    10: EXHAUSTED,  # SQLITE_IOERR
+    13: EXHAUSTED,  # SQLITE_FULL
+    14: UNREACHABLE,  # SQLITE_CANTOPEN
+}
+MISSING_IN_SQLITE = re.compile(r"no such (table|column)")
+LONGEST_PREFIX = 5
+
+
+def explain(problem: BaseException) -> OJSError | None:
+    """Return what an error of the database means to a client; None if it is another error.
+
+    The message gives nothing away about the site. `DatabaseUnavailable` is worth another try;
+    `DatabaseRefused` would fail the same way again.
+    """
+    if not isinstance(problem, Error):
+        return None
+    sentence = _sentence(problem)
+    return DatabaseRefused(REFUSED) if sentence is None else DatabaseUnavailable(sentence)
+
+
+def is_transient(problem: BaseException) -> bool:
+    """Whether this is an error of the database that may be gone at the next try."""
+    return isinstance(explain(problem), DatabaseUnavailable)
+
+
+def _sentence(problem: Any) -> str | None:
+    """Return what is wrong with the database; None if the statement itself is."""
+    # Django's errors wrap those of the driver.
+    cause: Any = problem.__cause__ if isinstance(problem.__cause__, Exception) else problem
+    sqlstate = getattr(cause, "sqlstate", None)
+    if sqlstate:
+        prefixes = (sqlstate[:length] for length in range(LONGEST_PREFIX, 1, -1))
+        return next((SQLSTATES[prefix] for prefix in prefixes if prefix in SQLSTATES), None)
+    code = getattr(cause, "sqlite_errorcode", None)
+    if code is not None:
+        return _sqlite_sentence(cause, code & 0xFF) if _is_operational(problem) else None
+    if _is_operational(problem) or _lost_its_answer(problem, cause):
+        return _connection_sentence(cause)
+    return None
+
+
+def _is_operational(problem: Any) -> bool:
+    return isinstance(problem, OperationalError | InterfaceError)
+
+
+def _lost_its_answer(problem: Any, cause: Any) -> bool:
+    """Whether the connection went while an answer was awaited.
+
+    libpq's own errors have no SQLSTATE, and psycopg raises the most general class for them. A
+    `DatabaseError` that Django raises by itself wraps nothing.
+    """
+    return cause is not problem and type(problem) is DatabaseError
+
+
+def _connection_sentence(cause: Any) -> str:
+    text = str(cause)
+    # Not imported: neither psycopg nor its pool need be installed.
+    kinds = {kind.__name__ for kind in type(cause).__mro__}
+    if kinds & {"PoolTimeout", "TooManyRequests"} or NO_CONNECTION_TEXT.search(text):
+        return NO_CONNECTION
+    if RESTARTING_TEXT.search(text):
+        return RESTARTING
+    if "ConnectionTimeout" in kinds:
+        return TOO_SLOW
+    return UNREACHABLE
+
+
+def _sqlite_sentence(cause: Any, code: int) -> str:
+    if MISSING_IN_SQLITE.search(str(cause)):
+        return NOT_MIGRATED
+    return SQLITE_CODES.get(code, UNUSABLE)

@@ -1,0 +1,148 @@
+"""Work that must not wait for the database for ever, and the thread that sees to it.
+
+Keepalives find a machine that is gone (`keepalive`). They do not find a server that is frozen
+while its kernel goes on, or a lock that is never given back. A statement that has been under way
+for too long is cancelled; if that does not help, its connection is cut, and whoever waits for it
+gets an `OperationalError` as if the server had gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from .database import connection
+
+logger = logging.getLogger("jobs.watchdog")
+
+LIMIT = 60.0
+"""Seconds that a statement of a command or a request may take."""
+
+TICK = 1.0
+PATIENCE = 3.0
+"""Seconds for a cancelled statement to end."""
+ACTIVE = 1
+"""`PQTRANS_ACTIVE` of libpq: a command is in progress."""
+
+
+class Work:
+    """Something under way in one thread."""
+
+    def __init__(self, what: str, limit: float, stuck: Callable[[], object] | None) -> None:
+        self.what = what
+        self.limit = limit
+        self.database = connection()
+        self.thread = threading.get_ident()
+        self.began = time.monotonic()
+        self.stuck = stuck
+        self.waiting_since: float | None = None
+        """Since when each look has found a statement under way."""
+        self.cancelled_at: float | None = None
+        self.is_cut = False
+
+    def look(self, now: float) -> None:
+        line = self._line()
+        if line is None:
+            self.waiting_since = None
+        elif self.waiting_since is None:
+            self.waiting_since = now
+        elif self.cancelled_at is None:
+            if now - self.waiting_since >= self.limit:
+                self._cancel(now)
+        elif now - self.cancelled_at >= PATIENCE and not self.is_cut:
+            self._cut(line)
+        if self.stuck is not None and now - self.began >= 2 * self.limit + PATIENCE:
+            stack = "".join(traceback.format_stack(sys._current_frames()[self.thread]))
+            logger.critical("%s: no end after %.0f s.\n%s", self.what, now - self.began, stack)
+            self.stuck()
+
+    def _line(self) -> int | None:
+        """The socket on which a statement's answer is awaited."""
+        try:
+            libpq = self.database.connection.pgconn
+            return int(libpq.socket) if libpq.transaction_status == ACTIVE else None
+        except Exception:  # no connection, or one that ends just now
+            return None
+
+    def _cancel(self, now: float) -> None:
+        self.cancelled_at = now
+        logger.error(
+            "%s has been waiting for the database for %.0f s: its statement is cancelled.",
+            self.what,
+            self.limit,
+        )
+        # Beside this thread: a server that does not answer does not answer this either.
+        threading.Thread(
+            target=_cancel, args=[self.database.connection], name="ojs-cancel", daemon=True
+        ).start()
+
+    def _cut(self, line: int) -> None:
+        self.is_cut = True
+        logger.error("%s: the database does not answer; its connection is cut.", self.what)
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(line)) as other_end:
+            other_end.shutdown(socket.SHUT_RDWR)
+
+
+def _cancel(connection: Any) -> None:
+    with contextlib.suppress(Exception):  # it is cut then
+        connection.cancel_safe(timeout=PATIENCE)
+
+
+_under_way: dict[int, Work] = {}
+_thread: threading.Thread | None = None
+_starting = threading.Lock()
+_some = threading.Event()
+
+
+class bounded:  # noqa: N801 (reads as a function, and costs every request half as much)
+    """Let no statement in this block wait for much longer than `limit` seconds.
+
+    Args:
+        what: for the log: whose statement it is.
+        stuck: called in another thread if the block has not ended after more than twice that.
+    """
+
+    __slots__ = ("_work",)
+
+    def __init__(
+        self, what: str, limit: float = LIMIT, stuck: Callable[[], object] | None = None
+    ) -> None:
+        self._work = Work(what, limit, stuck)
+
+    def __enter__(self) -> None:
+        _under_way[id(self)] = self._work
+        if _thread is None or not _thread.is_alive():
+            _start()
+        if not _some.is_set():
+            _some.set()
+
+    def __exit__(self, *problem: object) -> None:
+        del _under_way[id(self)]
+
+
+def _start() -> None:
+    global _thread
+    with _starting:
+        if _thread is None or not _thread.is_alive():
+            _thread = threading.Thread(target=_watch, name="ojs-watchdog", daemon=True)
+            _thread.start()
+
+
+def _watch() -> None:
+    pause = threading.Event()
+    while True:
+        _some.wait()
+        _some.clear()
+        while _under_way:
+            pause.wait(TICK)
+            now = time.monotonic()
+            for work in list(_under_way.values()):
+                work.look(now)

@@ -1,0 +1,337 @@
+"""For the tests of a site that enqueues jobs (OJS testing).
+
+* `fake()`: jobs are kept in memory and not run; no database is touched.
+* `inline()`: each job runs at once where it is enqueued, and its errors come out there.
+* neither: jobs go to the database, inside the test's transaction, and `run_jobs()` runs them.
+
+The assertions look at the jobs of the innermost `fake()` or `inline()`, else at the database.
+Modes are never guessed (§4.3), and belong to the process: what a test's threads enqueue is seen.
+
+    with testing.fake():
+        sign_up("user@example.com")
+        testing.assert_enqueued("email.send", args=["user@example.com"], queue="mail")
+
+What differs from real life: `inline()` ignores delays, retries and expiry; `fake()` runs nothing by
+itself, and neither knows workflows, queue limits or pauses (§8).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+from django.db.models import F
+
+from .. import engine, producer
+from ..engine import Completion
+from ..models import Job, Workflow
+from ..spec.envelope import envelope
+from ..spec.lifecycle import State
+from ..spec.timestamps import parse_timestamp
+from ..store import clock
+from .fakes import RUNNABLE, WAITING, WORKER, Session, TestJob, run_document
+from .injection import fail_all, fail_next, forget_failures
+
+FAILED = (State.RETRYABLE, State.DISCARDED)
+
+
+_sessions: list[Session] = []
+
+
+@contextlib.contextmanager
+def fake() -> Iterator[Session]:
+    """Keep the jobs enqueued inside in memory, unrun (§5.1)."""
+    with _session(Session()) as session:
+        yield session
+
+
+@contextlib.contextmanager
+def inline() -> Iterator[Session]:
+    """Run each job enqueued inside at once; what its handler raises comes out (§5.2)."""
+    with _session(Session(runs_inline=True)) as session:
+        yield session
+
+
+@contextlib.contextmanager
+def _session(session: Session) -> Iterator[Session]:
+    before = producer.deliver, producer.withdraw, producer.clock
+    producer.deliver, producer.withdraw = session.deliver, session.cancel
+    producer.clock = session.now
+    _sessions.append(session)
+    try:
+        yield session
+    finally:
+        _sessions.remove(session)
+        producer.deliver, producer.withdraw, producer.clock = before
+        forget_failures()
+
+
+# What was enqueued and what became of it (§6)
+
+
+def all_enqueued(
+    type: str | None = None,
+    *,
+    args: Sequence[Any] | None = None,
+    queue: str | None = None,
+    meta: Mapping[str, Any] | None = None,
+) -> list[Any]:
+    """The jobs enqueued so far, oldest first; `meta` need only be a part of theirs."""
+    wanted = None if args is None else _listed(args)
+    return [
+        job
+        for job in _all()
+        if (type is None or job.type == type)
+        and (args is None or job.args == wanted)
+        and (queue is None or job.queue == queue)
+        and (meta is None or meta.items() <= job.meta.items())
+    ]
+
+
+def _listed(value: Any) -> Any:
+    """As it is once it has been JSON: tuples are lists."""
+    if isinstance(value, list | tuple):
+        return [_listed(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _listed(item) for name, item in value.items()}
+    return value
+
+
+def assert_enqueued(type: str, *, count: int | None = None, **criteria: Any) -> None:
+    """At least one such job was enqueued, or exactly `count` (§6.1)."""
+    _check("enqueued", type, count, criteria, lambda job: True)
+
+
+def refute_enqueued(type: str, **criteria: Any) -> None:
+    _check("enqueued", type, 0, criteria, lambda job: True)
+
+
+def assert_performed(type: str, *, count: int | None = None, **criteria: Any) -> None:
+    """Such a job was run, whatever became of it (§6.2)."""
+    _check("performed", type, count, criteria, lambda job: job.attempt > 0)
+
+
+def refute_performed(type: str, **criteria: Any) -> None:
+    _check("performed", type, 0, criteria, lambda job: job.attempt > 0)
+
+
+def assert_completed(type: str, *, count: int | None = None, **criteria: Any) -> None:
+    _check("completed", type, count, criteria, lambda job: job.state == State.COMPLETED)
+
+
+def assert_failed(type: str, *, count: int | None = None, **criteria: Any) -> None:
+    """Such a job failed: it is retryable or discarded."""
+    _check("failed", type, count, criteria, lambda job: job.attempt > 0 and job.state in FAILED)
+
+
+def assert_job_state(job_id: UUID | str, expected: str) -> None:
+    """The job with this id is in that state (§6.3)."""
+    for job in _all():
+        if str(job.id) == str(job_id):
+            assert job.state == expected, f"Job {job_id} is {job.state}, not {expected}."
+            return
+    raise AssertionError(f"There is no job {job_id}.")
+
+
+def get_job(job_id: UUID | str) -> Any:
+    """The job with this id, or None."""
+    return next((job for job in _all() if str(job.id) == str(job_id)), None)
+
+
+def assert_workflow_created(
+    type: str,
+    *,
+    name: str | None = None,
+    step_count: int | None = None,
+    step_types: Sequence[str] | None = None,
+    count: int | None = None,
+) -> None:
+    """At least one such workflow was created, or exactly `count` (§6.4).
+
+    Workflows are made by the server, in the database, whatever the mode.
+    """
+    made = list(Workflow.objects.filter(parent__isnull=True).order_by("id"))
+    found = [
+        workflow
+        for workflow in made
+        if workflow.type == type
+        and (name is None or workflow.name == name)
+        and (step_count is None or workflow.size == step_count)
+        and (step_types is None or _step_types(workflow) == list(step_types))
+    ]
+    if len(found) == count or (count is None and found):
+        return
+    there = "\n".join(f"  {flow.type} {flow.name!r} of {_step_types(flow)}" for flow in made)
+    number = "at least one" if count is None else count
+    raise AssertionError(
+        f"Expected {number} such workflow(s) of type {type!r}; found {len(found)}. All workflows:\n"
+        f"{there or '  none'}"
+    )
+
+
+def _step_types(workflow: Workflow) -> list[str]:
+    """The job types of its steps; a workflow inside stands there with its own type."""
+    if workflow.steps:
+        return [step["type"] for step in workflow.steps]
+    jobs = workflow.jobs.filter(workflow_index__isnull=False)
+    nodes = [*jobs.values_list("workflow_index", "type")]
+    nodes += workflow.children.filter(index__isnull=False).values_list("index", "type")
+    return [type for _, type in sorted(nodes)]
+
+
+def clear_all() -> None:
+    """Forget all jobs, in the database too if no mode is active."""
+    if _sessions:
+        _sessions[-1].jobs.clear()
+    else:
+        Job.objects.all().delete()
+
+
+def _all() -> list[Any]:
+    return list(_sessions[-1].jobs) if _sessions else list(Job.objects.order_by("id"))
+
+
+def _check(
+    what: str,
+    type: str,
+    count: int | None,
+    criteria: dict[str, Any],
+    holds: Callable[[Any], bool],
+) -> None:
+    found = sum(holds(job) for job in all_enqueued(type, **criteria))
+    if found == count or (count is None and found):
+        return
+    wanted = ", ".join([repr(type), *(f"{name}={value!r}" for name, value in criteria.items())])
+    number = "at least one" if count is None else count
+    there = "\n".join(
+        f"  {job.type} args={job.args!r} queue={job.queue!r} meta={job.meta!r} {job.state}"
+        for job in _all()
+    )
+    raise AssertionError(
+        f"Expected {number} {what} job(s) of {wanted}; found {found}. All jobs:\n"
+        f"{there or '  none'}"
+    )
+
+
+# Running them (§7.1)
+
+
+def run_jobs(
+    queue: str | None = None, *, max_jobs: int | None = None, with_scheduled: bool = False
+) -> int:
+    """Run what is available, and what that enqueues in turn; return how many were run.
+
+    Errors of handlers become failed jobs, as in a worker.
+
+    Args:
+        with_scheduled: also what is scheduled or waits for a retry, as if its time had come.
+    """
+    take = _take_from_memory if _sessions else _take_from_database
+    count = 0
+    while max_jobs is None or count < max_jobs:
+        run = take(queue, with_scheduled)
+        if run is None:
+            break
+        run()
+        count += 1
+    return count
+
+
+drain = run_jobs
+
+
+def advance_time(by: timedelta | None = None, **parts: float) -> None:
+    """Let time pass for the jobs: `advance_time(hours=24)`. Delays and deadlines come nearer, and
+    recurring schedules enqueue what falls due (outside `fake()`).
+
+    Nothing else notices: Django and the database keep their clocks.
+    """
+    by = by if by is not None else timedelta(**parts)
+    if not isinstance(by, timedelta):
+        raise TypeError(f"advance_time() takes a timedelta, or parts such as hours=24; not {by!r}.")
+    if _sessions:
+        _sessions[-1].advance(by)
+        return
+    for name in ("scheduled_at", "expires_at"):
+        jobs = Job.objects.filter(**{f"{name}__isnull": False})
+        jobs.update(**{name: F(name) - by})
+    engine.let_time_pass(by)
+
+
+def freeze_time(moment: datetime | str) -> None:
+    """Stop the clock of `fake()` or `inline()` at a moment: `freeze_time("2026-02-13T10:00:00Z")`.
+
+    Delays, expiry and backoff are counted from it; `advance_time()` moves it on. It goes on when
+    the mode ends. Django keeps its own clock.
+
+    Raises:
+        RuntimeError: neither is active. The clock of jobs in the database is the database's; let
+            time pass for them with `advance_time()`.
+    """
+    if not _sessions:
+        raise RuntimeError("freeze_time() is for fake() and inline(): use advance_time() here.")
+    _sessions[-1].freeze(parse_timestamp(moment) if isinstance(moment, str) else moment)
+
+
+async def arun_jobs(queue: str | None = None, **how: Any) -> int:
+    """`run_jobs()` for async tests."""
+    return await sync_to_async(run_jobs)(queue, **how)
+
+
+def _take_from_memory(queue: str | None, with_scheduled: bool) -> Callable[[], None] | None:
+    session = _sessions[-1]
+    session.settle()
+    states = RUNNABLE + WAITING if with_scheduled else RUNNABLE
+    for job in session.jobs:
+        if job.state in states and queue in (None, job.queue):
+            return lambda: session.perform(job, raising=False)
+    return None
+
+
+def _take_from_database(queue: str | None, with_scheduled: bool) -> Callable[[], None] | None:
+    if with_scheduled:
+        Job.objects.filter(state__in=WAITING).update(scheduled_at=clock.now())
+    queues = [queue] if queue else sorted(set(Job.objects.values_list("queue", flat=True)))
+    claimed = engine.claim(queues, worker_id=WORKER) if queues else []
+    if not claimed:
+        return None
+    (job,) = claimed
+
+    def run() -> None:
+        outcome = run_document(envelope(job, job.errors), raising=False)
+        if isinstance(outcome, Completion):
+            engine.complete([outcome])
+        else:
+            engine.fail([outcome])
+
+    return run
+
+
+__all__ = [
+    "TestJob",
+    "advance_time",
+    "all_enqueued",
+    "arun_jobs",
+    "assert_completed",
+    "assert_enqueued",
+    "assert_failed",
+    "assert_job_state",
+    "assert_performed",
+    "assert_workflow_created",
+    "clear_all",
+    "drain",
+    "fail_all",
+    "fail_next",
+    "fake",
+    "forget_failures",
+    "freeze_time",
+    "get_job",
+    "inline",
+    "refute_enqueued",
+    "refute_performed",
+    "run_jobs",
+]

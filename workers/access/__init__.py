@@ -1,0 +1,1 @@
+"""Which workers and which jobs a caller may speak for."""

@@ -1,0 +1,45 @@
+"""The slow chores as django-q2 schedules: no celery beat, and no cluster needed either.
+
+`manage.py qcluster` runs them; where no cluster runs, `manage.py runreaper` does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import reaper
+
+PREFIX = "Open Job Spec: "
+
+
+def install_schedules(**kwargs: Any) -> None:
+    """Make the schedules exist, after `migrate`; an operator's changes to them are kept."""
+    from django.db import connections, router
+    from django_q.models import Schedule
+
+    using = kwargs.get("using", "default")
+    table = Schedule._meta.db_table
+    if not router.allow_migrate_model(using, Schedule):
+        return
+    if table not in connections[using].introspection.table_names():
+        return
+    for chore in reaper.SLOW:
+        assert chore.every is not None
+        Schedule.objects.using(using).get_or_create(
+            name=PREFIX + chore.name,
+            defaults={
+                "func": "workers.chores.housekeeping.do",
+                "args": repr((chore.name,)),
+                "schedule_type": Schedule.MINUTES,
+                "minutes": max(1, int(chore.every.total_seconds() // 60)),
+                "repeats": -1,
+            },
+        )
+
+
+def do(name: str) -> int:
+    """Do one slow chore if it is due; return how many rows it touched."""
+    chore = next(chore for chore in reaper.SLOW if chore.name == name)
+    # The scheduler is never quite on time. Were a whole period asked for, every run that comes a
+    # moment early would be left out, and a reaper would step in.
+    return reaper.run(chore) if reaper.take_turn(chore, patience=0.5) else 0

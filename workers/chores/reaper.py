@@ -1,0 +1,308 @@
+"""What must happen although nobody asked. The list below is the documentation.
+
+Sweeps converge: each takes a small batch under SKIP LOCKED and repairs whatever it finds. Any
+number of reapers may run; none is elected; a crash between two sweeps is finished by the next.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import InterfaceError, OperationalError
+from django.db.models import Case, Exists, F, Max, OuterRef, Q, Value, When
+from django.db.models.functions import Now
+
+from jobs import engine
+from jobs.access import refusals
+from jobs.conf import ojs_settings
+from jobs.models import Job
+from jobs.record import rollup
+from jobs.record.events import record, worker_event
+from jobs.signals import send_on_commit
+from jobs.store import clock
+from jobs.store.database import atomic, connection
+from jobs.store.watchdog import bounded
+
+from ..fleet import orders as fleet
+from ..fleet import rolling
+from ..fleet import samples as fleet_sample
+from ..lifecycle import WorkerState
+from ..models import Reaper, Sweep, Worker
+from ..signals import worker_left, workers_died
+from . import tallies
+
+logger = logging.getLogger("workers.reaper")
+
+BATCH_SIZE = 500
+
+
+def declare_dead_workers() -> int:
+    """Declare dead one batch of workers that missed their heartbeat timeout (§10.1)."""
+    skip = connection().features.has_select_for_update_skip_locked
+    with atomic():
+        # A worker whose row is locked is having a heartbeat recorded right now: not silent.
+        silent = Worker.objects.silent().order_by("pk").select_for_update(skip_locked=skip)
+        ids = list(silent.values_list("pk", flat=True)[:BATCH_SIZE])
+        if not ids:
+            return 0
+        # Asked again in the UPDATE: without SKIP LOCKED, a heartbeat may have come in between.
+        dead = Worker.objects.silent().filter(pk__in=ids)
+        drained = Q(state__in=(WorkerState.QUIET, WorkerState.TERMINATE)) & ~Exists(
+            Job.objects.held_by(OuterRef("pk"))  # type: ignore[arg-type]
+        )
+        # An order stands for a worker that may come back, and ends with one that has obeyed it:
+        # who comes after one that heard `terminate` and fell silent is another process.
+        unheard = Q(directive=WorkerState.TERMINATE, directed_at__gt=F("last_heartbeat_at"))
+        stands = ~drained & (Q(directive=WorkerState.QUIET) | unheard)
+        dead.update(
+            state=WorkerState.TERMINATED,
+            directive=Case(When(stands, then=F("directive")), default=Value("")),
+            # One that took no more work and had none left has gone, not died.
+            left_at=Case(When(drained, then=Now()), default=None),
+            died_at=Case(When(drained, then=F("died_at")), default=Now()),
+            active_job_ids=[],
+        )
+        gone = Worker.objects.filter(pk__in=ids, left_at__isnull=False)
+        left = set(gone.values_list("pk", flat=True))
+        record(
+            worker_event("worker.stopped", name, reason="shutdown" if name in left else "error")
+            for name in ids
+        )
+    for name in sorted(left):
+        send_on_commit(worker_left, Worker, worker_id=name)
+    died = [name for name in ids if name not in left]
+    if died:
+        send_on_commit(workers_died, Worker, worker_ids=died)
+    return len(ids)
+
+
+def reclaim_orphans() -> int:
+    """Take back one batch of jobs whose worker is terminated (§10.2).
+
+    §10.2 asks for the jobs of the last heartbeat; a job fetched after it is held all the same.
+    The reservation covers both, and never a job that has moved on (§5.6).
+    """
+    held = Job.objects.active().filter(reserved_for__isnull=False)
+    skip = connection().features.has_select_for_update_skip_locked
+    with atomic():
+        # The worker is locked first, as a heartbeat locks it: one that returns just now either
+        # keeps its jobs or hears that it has lost them (§10.3).
+        gone = (
+            Worker.objects.filter(state=WorkerState.TERMINATED, pk__in=held.values("reserved_by"))
+            .order_by("pk")
+            .select_for_update(skip_locked=skip)
+        )
+        dead: list[Any] = list(gone.annotate(now=Now())[:BATCH_SIZE])
+        if not dead:
+            return 0
+        silent = {worker.pk: worker.silence_at(worker.now) for worker in dead}
+        return engine.reclaim(held.filter(reserved_by__in=silent), engine.WORKER_DEATH, silent)
+
+
+def expire_reservations() -> int:
+    """Take back one batch of reservations whose time has passed (§5.5).
+
+    The live workers that held them may be hanging: they are flagged for somebody to look at
+    (AGQ §5.2). Before, not after: a crash in between flags them again and loses nothing.
+    """
+    overdue = Job.objects.overdue()
+    hanging = Worker.objects.live().filter(pk__in=overdue.values("reserved_by"))
+    with atomic():
+        # Locked in the order of ids, as every batch does, and asked again then: a heartbeat may
+        # have extended the job while its worker's row was waited for.
+        ids = list(hanging.order_by("pk").select_for_update().values_list("pk", flat=True))
+        if ids:
+            hanging.filter(pk__in=ids).update(flagged_at=Now())
+    return engine.expire()
+
+
+def prune_workers() -> int:
+    """Delete one batch of workers that left or died long enough ago."""
+    long_ago = Now() - ojs_settings.WORKER_RETENTION
+    gone = Worker.objects.filter(state=WorkerState.TERMINATED, last_heartbeat_at__lte=long_ago)
+    # One that still holds jobs is needed to recover them.
+    holding = Job.objects.active().filter(reserved_for__isnull=False).values("reserved_by")
+    ids = list(gone.exclude(pk__in=holding).values_list("pk", flat=True)[:BATCH_SIZE])
+    Reaper.objects.filter(seen_at__lte=Now() - timedelta(hours=1)).delete()
+    return Worker.objects.filter(pk__in=ids, state=WorkerState.TERMINATED).delete()[0]
+
+
+@dataclass(frozen=True)
+class Chore:
+    """One chore: `run` does a batch and returns how many it touched."""
+
+    name: str
+    run: Callable[[], int]
+    did: str
+    """For the log: "3 reservations expired"."""
+    every: timedelta | None = None
+    """None: in each round. Otherwise at most so often, by whichever process comes first."""
+
+
+SWEEPS = (
+    Chore("dead-workers", declare_dead_workers, "workers declared dead"),
+    Chore("fleet-operations", rolling.drive, "workers moved by rolling drains"),
+    Chore("directives", fleet.note_answers, "directives answered"),
+    Chore("orphaned-jobs", reclaim_orphans, "jobs of dead workers recovered"),
+    Chore("expired-reservations", expire_reservations, "reservations expired"),
+    Chore("timeouts", engine.time_out, "jobs ran too long"),
+    Chore("total-timeouts", engine.discard_overdrawn, "jobs did not end in time"),
+    Chore("schedules", engine.enqueue_due_schedules, "schedules became due"),
+    Chore("due-jobs", engine.promote_due, "jobs became due"),
+    Chore("expired-jobs", engine.discard_expired, "jobs expired before they ran"),
+    # Half their period: the reaper waits two of them, to leave the first to django-q2's cluster.
+    Chore("statistics", rollup.roll_up, "minutes rolled up", timedelta(seconds=30)),
+    Chore("queue-samples", rollup.sample, "queues sampled", timedelta(seconds=30)),
+    Chore("fleet-samples", fleet_sample.sample, "workers sampled", timedelta(seconds=30)),
+    Chore("workflows", engine.repair, "workflows set going again", timedelta(minutes=1)),
+    Chore("pressure", engine.relieve, "queues have room again", timedelta(seconds=5)),
+    Chore("finished-jobs", engine.prune_jobs, "finished jobs deleted", timedelta(minutes=1)),
+    Chore("old-results", engine.prune_results, "results deleted", timedelta(minutes=1)),
+    Chore("old-workflows", engine.prune_workflows, "workflows deleted", timedelta(minutes=1)),
+    Chore("old-events", engine.prune_events, "events deleted", timedelta(minutes=1)),
+    Chore("old-refusals", refusals.prune, "refusals forgotten", timedelta(minutes=1)),
+    Chore("tallies", tallies.count, "outcomes counted", timedelta(seconds=5)),
+    Chore("old-directives", fleet.prune_directives, "directives forgotten", timedelta(minutes=1)),
+    Chore("old-workers", prune_workers, "workers forgotten", timedelta(minutes=1)),
+)
+SLOW = tuple(chore for chore in SWEEPS if chore.every)
+STUCK, STUCK_SLOW = 60.0, 300.0
+"""Seconds that one statement of a chore may take, of a slow one more; twice that ends a reaper."""
+BATCHES = 50
+"""Most batches of one chore in a row, so that the others get their turn."""
+
+
+_complaints: dict[str, set[str]] = {}
+"""Chore → how it has failed since it last worked."""
+NUMBER = re.compile(r"[0-9a-f-]*\d[0-9a-f-]*")
+
+
+def complain(chore: Chore, problem: Exception) -> None:
+    """Log why a chore failed, unless it has failed in the same way since it last worked.
+
+    A chore that fails does so in each round, several times a second; two failures that differ in
+    their numbers alone are one.
+    """
+    text = f"{type(problem).__name__}: {NUMBER.sub('#', str(problem))}"
+    known = _complaints.setdefault(chore.name, set())
+    if text not in known:
+        known.add(text)
+        logger.error("The chore %s failed.", chore.name, exc_info=problem)
+
+
+def sweep(
+    only: Collection[str] = (),
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    give_up: Callable[[], object] | None = None,
+    failed: Callable[[Chore, Exception], object] = complain,
+) -> dict[str, int]:
+    """Do every chore once, batch after batch until nothing is left; return what was done.
+
+    A chore that fails does not keep the others from their turn; only a lost connection ends the
+    round.
+
+    Args:
+        only: names of the chores to do; empty means all.
+        stop: asked between batches; True ends the round.
+        give_up: called in another thread if a chore hangs for good.
+        failed: called with each chore that failed, and why.
+    """
+    done: dict[str, int] = {}
+    for chore in SWEEPS:
+        if stop() or (only and chore.name not in only):
+            continue
+        try:
+            if chore.every and not only and not _is_our_turn(chore, give_up):
+                continue
+            count = run(chore, stop=stop, give_up=give_up)
+        except Exception as problem:
+            if _database_is_away(problem):
+                raise  # the caller waits until it is back
+            failed(chore, problem)
+            continue
+        if _complaints.pop(chore.name, None):
+            logger.info("The chore %s works again.", chore.name)
+        if count:
+            done[chore.name] = count
+    return done
+
+
+def _is_our_turn(chore: Chore, give_up: Callable[[], object] | None) -> bool:
+    """`take_turn()`, which asks the database as well and must not wait for it for ever."""
+    with bounded(f"The turn of the chore {chore.name}", STUCK, give_up):
+        return take_turn(chore)
+
+
+def _database_is_away(problem: Exception) -> bool:
+    """Whether the next chore would fail as well: a deadlock or a bug concerns this one alone."""
+    lost = isinstance(problem, OperationalError | InterfaceError)
+    return lost and (connection().connection is None or not connection().is_usable())
+
+
+def run(
+    chore: Chore,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    give_up: Callable[[], object] | None = None,
+) -> int:
+    """Do one chore until it finds nothing more; return how many it touched.
+
+    Args:
+        give_up: called in another thread if a batch hangs although its connection was cut.
+    """
+    total = 0
+    for _ in range(BATCHES):
+        with bounded(f"The chore {chore.name}", STUCK_SLOW if chore.every else STUCK, give_up):
+            count = chore.run()
+        total += count
+        if not count or stop():
+            break
+    return total
+
+
+def take_turn(chore: Chore, patience: float = 2) -> bool:
+    """Whether it is time for a slow chore, and ours to do it: a guarded update decides.
+
+    Args:
+        patience: periods to wait. django-q2's cluster takes the first, a reaper the second, so
+            that the reaper only steps in where no cluster runs.
+    """
+    assert chore.every is not None
+    due = Sweep.objects.filter(pk=chore.name, ran_at__lte=Now() - chore.every * patience)
+    if due.update(ran_at=Now()):
+        return True
+    _, created = Sweep.objects.get_or_create(pk=chore.name, defaults={"ran_at": Now()})
+    return created
+
+
+def report(done: dict[str, int]) -> Iterable[str]:
+    """Say what a round did, in words."""
+    words = {chore.name: chore.did for chore in SWEEPS}
+    return (f"{count} {words[name]}" for name, count in done.items())
+
+
+def own_name() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def sign_of_life(name: str) -> None:
+    """Tell health and admin that a reaper runs."""
+    Reaper.objects.update_or_create(pk=name, defaults={"seen_at": Now()})
+
+
+def last_seen() -> datetime | None:
+    """When any reaper was last seen."""
+    seen: Any = Reaper.objects.aggregate(seen=Max("seen_at"))["seen"]
+    return seen
+
+
+def is_silent(seen: datetime | None) -> bool:
+    return seen is None or clock.now() - seen > ojs_settings.REAPER_SILENT

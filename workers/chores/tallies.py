@@ -1,0 +1,98 @@
+"""What is counted from the record of events by and by: each worker's outcomes, and the metrics.
+
+No ack pays for it: each event is read once, in order, whoever reads it; it is added to its
+worker's row and to the counters of its queue and type. Where `RECORD_EVENTS` is off there is
+nothing to count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from django.db.models import QuerySet
+
+from jobs.conf import ojs_settings
+from jobs.models import Event
+from jobs.record import counters, events
+from jobs.store.database import atomic, connection
+
+from ..models import EventCursor, Worker
+
+NAME = "events"
+FORMER = "outcomes"
+"""The place of servers that counted in the order of transactions."""
+TAKEN_OVER = 2**62
+"""A transaction after all others: those servers find nothing more to count."""
+BATCH = 10_000
+BATCHES = 50
+COLUMN_OF = {"job.completed": "jobs_done", "job.failed": "jobs_failed"}
+COLUMNS = tuple(COLUMN_OF.values())
+
+
+def count(batches: int = BATCHES) -> int:
+    """Count what has happened since; nothing that the reaper would have to report."""
+    for _ in range(batches):
+        if not _count_batch():
+            break
+    return 0
+
+
+def _count_batch() -> bool:
+    """Count one batch of events; return whether there may be more."""
+    EventCursor.objects.get_or_create(pk=NAME)
+    # Asked for before the transaction, which may keep the snapshot that it begins with.
+    horizon = events.horizon()
+    skip = connection().features.has_select_for_update_skip_locked
+    columns = ["id", "type", "worker_id"]
+    if ojs_settings.METRICS:
+        columns += counters.READ
+    with atomic():
+        # Its row is both place and lock: an event is counted once, by one process.
+        tally = EventCursor.objects.filter(pk=NAME).select_for_update(skip_locked=skip).first()
+        if tally is None:
+            return False
+        former = None if tally.event_id else _former()
+        if former is None:
+            fresh = Event.objects.filter(id__gt=tally.event_id, id__lte=horizon)
+            rows = list(_read(fresh, columns)[:BATCH])
+            if not rows:
+                return False
+            last = rows[-1].id
+        elif former.id <= horizon:
+            rows = list(_read(Event.objects.filter(events.overtaken(former)), columns))
+            last = former.id
+            EventCursor.objects.filter(pk=FORMER).update(txid=TAKEN_OVER)
+        else:
+            return False
+        counters.add(rows)
+        # Last, because heartbeats wait for the workers' rows.
+        _count_outcomes(rows)
+        EventCursor.objects.filter(pk=NAME).update(event_id=last)
+    return former is not None or len(rows) == BATCH
+
+
+def _read(fresh: QuerySet[Event], columns: Sequence[str]) -> Any:
+    return fresh.order_by("id").values_list(*columns, named=True)
+
+
+def _former() -> events.Cursor | None:
+    """Return how far servers of the release before have counted, unless that is taken over."""
+    row = EventCursor.objects.filter(pk=FORMER, txid__lt=TAKEN_OVER).select_for_update().first()
+    return events.Cursor(row.txid, row.event_id) if row and row.event_id else None
+
+
+def _count_outcomes(rows: Sequence[Any]) -> None:
+    outcomes = Counter(
+        (event.worker_id, COLUMN_OF[event.type])
+        for event in rows
+        if event.worker_id and event.type in COLUMN_OF
+    )
+    # Locked in the order of ids, as every batch does; the database's own, not Python's.
+    counted = Worker.objects.filter(pk__in={worker_id for worker_id, _ in outcomes}).order_by("pk")
+    workers = list(counted.select_for_update().only("pk", *COLUMNS))
+    for worker in workers:
+        for column in COLUMNS:
+            setattr(worker, column, getattr(worker, column) + outcomes[worker.pk, column])
+    Worker.objects.bulk_update(workers, COLUMNS, batch_size=200)

@@ -1,0 +1,1 @@
+"""What a worker may be given, and waiting for it."""

@@ -1,0 +1,25 @@
+"""What a job may ask of a worker: the words in its `meta.capabilities`, and its version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from jobs.spec.versions import Versions
+
+ITSELF = "worker:"
+"""`worker:<id>` in what a job needs keeps it for one worker."""
+
+
+def able(worker_id: str, labels: Sequence[str], capabilities: Sequence[str]) -> list[str]:
+    """Return all a worker can do: its capabilities, its labels, and to be itself."""
+    if not worker_id:
+        return []
+    said = [*labels, *capabilities]
+    return [*(word for word in said if not word.startswith(ITSELF)), f"{ITSELF}{worker_id}"]
+
+
+def takes_version(
+    declared: Mapping[str, Sequence[int | None]] | None, type: str, number: int | None
+) -> bool:
+    """Whether a worker takes jobs of this type and version: any, if it declared nothing of it."""
+    return number in Versions(*(declared or {}).get(type, ()))

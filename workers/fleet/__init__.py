@@ -1,0 +1,1 @@
+"""Orders to workers, drains, and what is known about the fleet."""

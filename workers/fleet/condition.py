@@ -1,0 +1,61 @@
+"""What an operator calls a worker: its state read together with its silence and its load.
+
+The protocol knows four states. Whether a terminated worker crashed or had finished its work is
+what somebody at the console needs to know.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from django.db.models import Case, Count, F, IntegerField, OuterRef, Q, Subquery, Value, When
+from django.db.models.functions import Coalesce
+from django.utils.translation import gettext_lazy as _
+
+from jobs.models import Job
+
+from ..lifecycle import WorkerState
+from ..models.querysets import SILENT
+
+
+class Condition(models.TextChoices):
+    RUNNING = "running", _("running")
+    QUIET = "quiet", _("quiet")
+    """Takes no more jobs, and finishes those it has."""
+    TERMINATE = "terminate", _("terminating")
+    SILENT = "silent", _("silent")
+    """Past its heartbeat timeout, with work that may be lost."""
+    DRAINED = "drained", _("drained")
+    """Gone, or going, with nothing in its hands: nothing was lost."""
+    LEFT = "left", _("left")
+    """Deregistered although it still held jobs."""
+    DEAD = "dead", _("dead")
+    """Declared dead: its jobs were taken back."""
+
+
+def in_hand() -> Any:
+    """How many jobs a worker holds."""
+    held = (
+        Job.objects.held_by(OuterRef("pk"))  # type: ignore[arg-type]
+        .order_by()
+        .values("reserved_by")
+        .annotate(jobs=Count("pk"))
+        .values("jobs")
+    )
+    return Coalesce(Subquery(held, output_field=IntegerField()), 0)
+
+
+def condition() -> Any:
+    """A worker's condition; needs the annotation `in_hand`."""
+    gone = Q(state=WorkerState.TERMINATED)
+    stopped = Q(state__in=(WorkerState.QUIET, WorkerState.TERMINATE))
+    idle = Q(in_hand=0)
+    return Case(
+        When(gone & Q(left_at__isnull=True), then=Value(Condition.DEAD)),
+        When(gone & ~idle, then=Value(Condition.LEFT)),
+        When(gone | (SILENT & stopped & idle), then=Value(Condition.DRAINED)),
+        When(SILENT, then=Value(Condition.SILENT)),
+        default=F("state"),
+        output_field=models.CharField(),
+    )

@@ -1,0 +1,146 @@
+"""What can be asked about workers and the jobs they hold: reading only, no wire words.
+
+Where a `caller` is given, only what its key may see is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django.db.models import Exists, OuterRef
+from django.db.models.functions import Now
+
+from jobs import engine
+from jobs.access.projects import own
+from jobs.models import Job, Queue
+from jobs.spec.lifecycle import State
+from jobs.store.expressions import JSONArrayHas, JSONMerged
+
+from ..access.admission import own_reservations, own_workers
+from ..lifecycle import WorkerState
+from ..models import Worker
+
+if TYPE_CHECKING:
+    from jobs.http.authentication import Caller
+
+MOST = 10_000
+"""Ids in one answer."""
+
+
+def active(capability: str = "", caller: Caller | None = None) -> list[str]:
+    """Ids of the workers that are there, those with `capability` only if one is given."""
+    workers = own_workers(Worker.objects.heard(), caller)
+    if capability:
+        workers = workers.filter(JSONArrayHas("capabilities", capability))
+    return list(workers.order_by("pk").values_list("pk", flat=True)[:MOST])
+
+
+def registered(protocol: str, caller: Caller | None = None) -> list[str]:
+    """Ids of the workers that registered over `protocol` and did not leave, the dead ones too."""
+    workers = Worker.objects.filter(protocol=protocol, left_at=None, details__isnull=False)
+    return _ids(own_workers(workers, caller))
+
+
+def measured(protocol: str, within: timedelta, caller: Caller | None = None) -> list[str]:
+    """Ids of the workers of `protocol` whose statistics are no older than `within`."""
+    workers = Worker.objects.filter(protocol=protocol, left_at=None, stats__isnull=False)
+    return _ids(own_workers(workers.filter(stats_at__gt=Now() - within), caller))
+
+
+def _ids(workers: Any) -> list[str]:
+    return list(workers.order_by("pk").values_list("pk", flat=True)[:MOST])
+
+
+def capabilities(caller: Caller | None = None) -> list[str]:
+    """Everything that some active worker can do."""
+    workers = Worker.objects.live().exclude(pk__in=Worker.objects.silent().values("pk"))
+    workers = own_workers(workers.exclude(capabilities=[]), caller)
+    found = workers.values_list("capabilities", flat=True)
+    return sorted({word for words in found[:MOST] for word in words})[:MOST]
+
+
+def queues_with_work(project: str = "") -> list[str]:
+    """Names of the queues in which jobs are available."""
+    waiting = own(Job.objects.filter(state=State.AVAILABLE).filter(queue=OuterRef("pk")), project)
+    queues = Queue.objects.filter(Exists(waiting)).order_by("pk")
+    return list(queues.values_list("pk", flat=True)[:MOST])
+
+
+def available_in(queue: str, project: str = "", *, most: int | None = None) -> int:
+    """How many jobs are available in a queue; no more than `most` are counted."""
+    waiting: Any = own(Job.objects.filter(state=State.AVAILABLE).filter(queue=queue), project)
+    return int(waiting[:most].count())
+
+
+def claimed(caller: Caller | None = None) -> list[UUID]:
+    """Ids of the jobs in the hands of workers that have a name."""
+    held = Job.objects.active().filter(reserved_for__isnull=False).exclude(reserved_by="")
+    return list(own_reservations(held, caller).order_by("pk").values_list("pk", flat=True)[:MOST])
+
+
+def find(worker_id: str, caller: Caller | None = None) -> Any | None:
+    """The worker's row, to read from; None if nobody knows it."""
+    return own_workers(Worker.objects.filter(pk=worker_id), caller).first()
+
+
+def is_active(worker: Any) -> bool:
+    """Whether it is live and has been heard within its heartbeat timeout."""
+    gone: bool = worker.state == WorkerState.TERMINATED
+    return not gone and not worker.is_silent
+
+
+def standing(worker_id: str, *, registered: bool = False) -> tuple[bool, frozenset[str]] | None:
+    """Whether the worker shall be given jobs, and what it can do; None if it is not there.
+
+    Args:
+        registered: one that never registered is not there (AGQ §6).
+    """
+    columns = ("state", "directive", "labels", "capabilities", "registered_at")
+    worker = Worker.objects.live().filter(pk=worker_id).only(*columns).first()
+    if worker is None or (registered and worker.registered_at is None):
+        return None
+    return worker.may_fetch, frozenset(worker.labels) | frozenset(worker.capabilities)
+
+
+def keep_stats(worker_id: str, stats: dict[str, Any], *, partial: bool = False) -> None:
+    """Remember what a worker measured of itself (AGQ §3.3; Rota, Status).
+
+    Args:
+        partial: what it does not mention is as it was.
+    """
+    measured: Any = JSONMerged("stats", stats) if partial else stats
+    Worker.objects.live().filter(pk=worker_id).update(stats=measured, stats_at=Now())
+
+
+def keep_queues(worker_id: str, queues: Collection[str]) -> None:
+    """Remember which queues a worker pulls from, where it does not say so at registration."""
+    Worker.objects.live().filter(pk=worker_id).update(queues=list(queues))
+
+
+def job(job_id: UUID, caller: Caller | None = None) -> Any | None:
+    """A job's state, holder and how long it is reserved; None if there is no such job."""
+    columns = ("state", "reserved_by", "reserved_until", "result")
+    return own_reservations(Job.objects.only(*columns).filter(pk=job_id), caller).first()
+
+
+def held_by(worker_id: str) -> dict[UUID, int]:
+    """The jobs in a worker's hands, and the attempt that each is at."""
+    return dict(Job.objects.held_by(worker_id).values_list("pk", "attempt"))
+
+
+def extend(job_id: UUID, worker_id: str) -> bool:
+    """Start the job's reservation again; False if the worker does not hold it (§5.4)."""
+    return bool(engine.extend([job_id], worker_id=worker_id))
+
+
+def report_progress(job_id: UUID, worker_id: str, share: float | None, task: Any) -> bool:
+    """Note how far the job is, 0 to 1, and at which task; False if the worker does not hold it.
+
+    A report is a sign of life of the job: its reservation starts again.
+    """
+    data = None if task is None else {"current_task": task}
+    engine.report_progress(job_id, value=share, data=data, worker_id=worker_id)
+    return Job.objects.held_by(worker_id).filter(pk=job_id).exists()

@@ -1,0 +1,298 @@
+"""Orders to a fleet: whom they concern, what they leave running, and what became of them.
+
+Whoever gives an order (admin, shell, a rolling drain) comes through `order()`: it directs the
+workers, writes the history of each and the audit, or none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils.translation import gettext
+
+from jobs.access.audit import Actor, record_action
+from jobs.access.projects import own
+from jobs.conf import ojs_settings
+from jobs.errors import NotFound
+from jobs.store import clock
+from jobs.store.database import atomic
+from jobs.store.expressions import JSONArrayHas
+
+from ..lifecycle import WorkerState
+from ..models import Answer, Directive, Worker
+from ..models.querysets import WorkerQuerySet
+
+BATCH = 2000
+VERBS = {
+    WorkerState.QUIET: "quiet_worker",
+    WorkerState.TERMINATE: "terminate_worker",
+    WorkerState.RUNNING: "resume_worker",
+}
+"""What is asked of a worker → the permission it takes."""
+
+
+@dataclass(frozen=True)
+class Selector:
+    """Which live workers are meant: those that carry all the labels and match the rest."""
+
+    labels: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    worker_ids: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it says nothing: all workers."""
+        return not self.document()
+
+    def document(self) -> dict[str, list[str]]:
+        return {name: list(texts) for name, texts in vars(self).items() if texts}
+
+    def workers(self) -> WorkerQuerySet:
+        found: Any = Worker.objects.live()
+        for label in self.labels:
+            found = found.filter(JSONArrayHas("labels", label))
+        if self.queues:
+            found = found.filter(any_of("queues", self.queues))
+        for column, texts in (
+            ("hostname", self.hosts),
+            ("version", self.versions),
+            ("worker_id", self.worker_ids),
+        ):
+            if texts:
+                found = found.filter(**{f"{column}__in": texts})
+        return found.order_by("pk")
+
+
+def any_of(column: str, texts: Iterable[str]) -> Q:
+    """Workers whose list holds at least one of these."""
+    found = Q()
+    for text in texts:
+        found |= Q(JSONArrayHas(column, text))
+    return found
+
+
+def find(worker_id: str, *, project: str = "") -> Worker:
+    """
+    Raises:
+        NotFound: nobody knows this worker, or it is not of this project.
+    """
+    worker: Worker | None = own(Worker.objects.filter(pk=worker_id), project).first()
+    if worker is None:
+        raise NotFound(
+            f"Worker '{worker_id}' not found.",
+            hint="Workers that left are forgotten when their retention has passed.",
+            resource_type="worker",
+            resource_id=worker_id,
+        )
+    return worker
+
+
+@dataclass(frozen=True)
+class Order:
+    """An order as given."""
+
+    heard: list[str]
+    """Ids of the workers that will hear something new."""
+    action_id: int | None = None
+    """The operator's action in the audit."""
+
+
+def order(
+    workers: Any,
+    directive: WorkerState,
+    *,
+    actor: Actor,
+    reason: str = "",
+    selection: dict[str, Any] | None = None,
+    part_of: int | None = None,
+) -> Order:
+    """Ask matched workers to move to `directive` (`running` withdraws a quiet); see `direct()`.
+
+    Args:
+        selection: how they were chosen, for the audit.
+        part_of: the action in the audit that this order carries out, if there is one already.
+    """
+    with atomic():
+        wanted = Worker.objects.filter(pk__in=workers.order_by().values("pk")).order_by("pk")
+        ids = list(wanted.select_for_update().values_list("pk", flat=True))
+        # Asked again now that they stand still: a subquery is not, after the wait for a lock.
+        chosen = list(workers.filter(pk__in=ids).order_by("pk"))
+        named = Worker.objects.filter(pk__in=[worker.pk for worker in chosen])
+        hearing = named.quieted() if directive == WorkerState.RUNNING else named.behind(directive)
+        heard = list(hearing.order_by("pk").values_list("pk", flat=True))
+        hearers = Worker.objects.filter(pk__in=heard)
+        if directive == WorkerState.RUNNING:
+            hearers.resume()
+        else:
+            hearers.direct(directive)
+        if part_of is None and chosen:
+            part_of = record_action(
+                actor,
+                VERBS[directive],
+                chosen,
+                count=len(heard),
+                selection=selection,
+                reason=reason,
+                message=_told(directive),
+            ).pk
+        _remember(heard, directive, actor, reason, part_of)
+    return Order(heard, part_of)
+
+
+def _told(directive: WorkerState) -> str:
+    if directive == WorkerState.RUNNING:
+        return gettext("Resumed.")
+    return gettext("Directed to “%(state)s”.") % {"state": directive}
+
+
+def _remember(
+    heard: list[str], directive: WorkerState, actor: Actor, reason: str, action_id: int | None
+) -> None:
+    now = clock.now()
+    Directive.objects.filter(worker_id__in=heard, answer=Answer.WAITING).update(
+        answer=Answer.SUPERSEDED, answered_at=now
+    )
+    Directive.objects.bulk_create(
+        Directive(
+            worker_id=worker_id,
+            state=directive,
+            action_id=action_id,
+            asked_by=actor.name,
+            source=actor.source,
+            reason=reason,
+            asked_at=now,
+        )
+        for worker_id in heard
+    )
+
+
+# What becomes of orders
+
+
+def answer_of(directive: Directive, worker: Worker | None) -> tuple[str, datetime | None]:
+    """What has become of an order, seen from what its worker says now."""
+    if directive.answer != Answer.WAITING:
+        return directive.answer, directive.answered_at
+    if worker is None:
+        return Answer.GONE, directive.asked_at
+    if worker.state == WorkerState.TERMINATED:
+        stopped = directive.state == WorkerState.TERMINATE and worker.left_at is not None
+        answer = Answer.REPORTED if stopped else Answer.GONE
+        return answer, worker.left_at or worker.died_at or worker.last_heartbeat_at
+    if worker.last_heartbeat_at >= directive.asked_at and _obeys(worker, directive.state):
+        return Answer.REPORTED, worker.last_heartbeat_at
+    return Answer.WAITING, None
+
+
+def _obeys(worker: Worker, state: str) -> bool:
+    if worker.protocol != "ojs":
+        return True  # it has no words for its state; what it is not given it cannot run
+    if state == WorkerState.RUNNING:
+        return worker.state == WorkerState.RUNNING
+    return WorkerState(worker.state).rank >= WorkerState(state).rank
+
+
+def note_answers() -> int:
+    """Write down which orders were reported: the reaper does it, so that no heartbeat has to."""
+    waiting = list(Directive.objects.filter(answer=Answer.WAITING).order_by("-id")[:BATCH])
+    workers = Worker.objects.in_bulk({directive.worker_id for directive in waiting})
+    count = 0
+    for directive in waiting:
+        answer, when = answer_of(directive, workers.get(directive.worker_id))
+        if answer != Answer.WAITING:
+            row = Directive.objects.filter(pk=directive.pk, answer=Answer.WAITING)
+            count += row.update(answer=answer, answered_at=when)
+    return count
+
+
+def prune_directives() -> int:
+    """Delete one batch of answered orders past the keep of events."""
+    old = Directive.objects.filter(asked_at__lte=Now() - ojs_settings.EVENT_RETENTION)
+    ids = list(old.exclude(answer=Answer.WAITING).order_by("pk").values_list("pk", flat=True)[:500])
+    return Directive.objects.filter(pk__in=ids).delete()[0]
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """How far an order has come."""
+
+    rows: list[tuple[Directive, Worker | None, str, datetime | None]]
+    """Order, worker, answer, when."""
+
+    def count(self, answer: str) -> int:
+        return sum(row[2] == answer for row in self.rows)
+
+    @property
+    def is_over(self) -> bool:
+        return not self.count(Answer.WAITING)
+
+    @property
+    def unheard(self) -> list[Worker]:
+        """Workers that were not heard since they were asked, the most silent first."""
+        found = [
+            worker
+            for directive, worker, answer, _ in self.rows
+            if answer == Answer.WAITING and worker and worker.last_heartbeat_at < directive.asked_at
+        ]
+        return sorted(found, key=lambda worker: worker.last_heartbeat_at)
+
+
+def convergence(action_id: int) -> Convergence:
+    """How far the orders of an operator's action have come."""
+    directives = list(Directive.objects.filter(action_id=action_id).order_by("worker_id", "id"))
+    workers = Worker.objects.in_bulk({directive.worker_id for directive in directives})
+    rows = []
+    for directive in directives:
+        worker = workers.get(directive.worker_id)
+        rows.append((directive, worker, *answer_of(directive, worker)))
+    return Convergence(rows)
+
+
+# What is left running
+
+
+def serving(without: Collection[str] = ()) -> list[Worker]:
+    """Workers that are heard, run and shall go on running."""
+    running: Any = Worker.objects.heard().filter(
+        state=WorkerState.RUNNING, directive__in=("", WorkerState.RUNNING)
+    )
+    rows = running.only("pk", "queues", "concurrency", "labels", "registered_at")
+    return [worker for worker in rows if worker.pk not in without]
+
+
+def places(worker: Worker) -> int:
+    return ojs_settings.CONCURRENCY if worker.concurrency is None else worker.concurrency
+
+
+def capacity(workers: Iterable[Worker]) -> dict[str, int]:
+    """Queue → how many jobs these workers run of it at once, at most."""
+    found: dict[str, int] = {}
+    for worker in workers:
+        for queue in set(worker.queues):
+            found[queue] = found.get(queue, 0) + places(worker)
+    return found
+
+
+def unflag(worker_ids: Collection[Any]) -> list[str]:
+    """Take back that these workers are to be looked at; return those that were flagged."""
+    flagged = Worker.objects.filter(pk__in=worker_ids, flagged_at__isnull=False)
+    with atomic():
+        found = list(flagged.select_for_update().order_by("pk").values_list("pk", flat=True))
+        Worker.objects.filter(pk__in=found).update(flagged_at=None)
+    return found
+
+
+def unserved_without(worker_ids: Collection[str]) -> list[str]:
+    """Queues that would be left without a running worker if these took no more jobs."""
+    now = serving()
+    gone = set(worker_ids)
+    served = {queue for worker in now for queue in worker.queues}
+    left = {queue for worker in now if worker.pk not in gone for queue in worker.queues}
+    return sorted(served - left)

@@ -1,0 +1,1 @@
+"""Heartbeats, and which process a worker id stands for."""

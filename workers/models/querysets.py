@@ -1,0 +1,87 @@
+"""Names for the WHEREs about workers, and the one guarded UPDATE of a directive."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django.db import models
+from django.db.models import Case, F, Q, Value, When
+from django.db.models.functions import Now
+
+from jobs.conf import ojs_settings
+
+from ..lifecycle import WorkerState
+
+if TYPE_CHECKING:
+    from . import Worker  # noqa: F401
+
+
+SILENT = Q(last_heartbeat_at__lte=Now() - F("heartbeat_timeout"))
+"""Not heard for its heartbeat timeout, by the database's clock (OJS worker protocol §10.1).
+
+For a worker in hand: `Worker.is_silent`. That it is live is asked beside it: one that left is
+silent as well.
+"""
+
+
+def is_late() -> Q:
+    """Not heard for two of the intervals that workers are asked to keep."""
+    return Q(last_heartbeat_at__lte=Now() - 2 * ojs_settings.HEARTBEAT_INTERVAL)
+
+
+class WorkerQuerySet(models.QuerySet["Worker"]):
+    def live(self) -> WorkerQuerySet:
+        """Workers that have neither left nor been declared dead."""
+        return self.exclude(state=WorkerState.TERMINATED)
+
+    def dead(self) -> WorkerQuerySet:
+        """Workers that were declared dead and have not been heard since; none that has left."""
+        return self.filter(state=WorkerState.TERMINATED, left_at__isnull=True)
+
+    def silent(self) -> WorkerQuerySet:
+        """Live workers that missed their heartbeat timeout (OJS worker protocol §10.1)."""
+        return self.live().filter(SILENT)
+
+    def heard(self) -> WorkerQuerySet:
+        """Live workers that are not silent."""
+        return self.live().exclude(SILENT)
+
+    def late(self) -> WorkerQuerySet:
+        """Live workers that missed two heartbeats or more."""
+        return self.live().filter(is_late())
+
+    def behind(self, directive: WorkerState) -> WorkerQuerySet:
+        """Live workers to which `directive` would be something new."""
+        milder = [state for state in WorkerState if state.rank < directive.rank]
+        behind = Q(state__in=milder, directive__in=["", *milder])
+        # Told to run again, and not yet doing it: what it says it is will not stay.
+        resuming = Q(state=directive, directive=WorkerState.RUNNING)
+        return self.live().filter(behind | resuming)
+
+    def quieted(self) -> WorkerQuerySet:
+        """Live workers that an operator quieted, and that may run again."""
+        return self.live().filter(
+            state__in=(WorkerState.RUNNING, WorkerState.QUIET), directive=WorkerState.QUIET
+        )
+
+    def direct(self, directive: WorkerState) -> int:
+        """Ask every matched worker to move to `directive`; return how many will hear something new.
+
+        The request is relayed in each worker's next heartbeat response (§4.4). Workers already
+        at or past `directive` are left alone: there is no way back from `terminate` (§2.3).
+        """
+        return self.behind(directive).update(directive=directive, directed_at=Now())
+
+    def resume(self) -> int:
+        """Withdraw `quiet` from matched workers; return how many of them shall run again.
+
+        Only those an operator quieted: a worker that quieted itself has its own reasons, and
+        only its own SIGCONT ends them (docs/architecture.md). One that has not heard of the `quiet`
+        yet will hear nothing of its end either: were it to quiet itself now, `running` would be
+        an order to ignore its own reasons.
+        """
+        heard = Q(state=WorkerState.QUIET) | Q(last_heartbeat_at__gte=F("directed_at"))
+        return self.quieted().update(
+            directive=Case(When(heard, then=Value(WorkerState.RUNNING)), default=Value("")),
+            directed_at=Now(),
+        )
