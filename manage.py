@@ -10,11 +10,11 @@ def main() -> None:
     if sys.argv[1:2] == ["quickstart"]:
         # A first look needs no decisions. Everything else asks for DJANGO_SECRET_KEY, unless it
         # runs beside one.
-        from ojs_project import first_look
+        from ojs_project import quickstart_environment
 
         try:
-            first_look.prepare(sys.argv[2:], os.environ)
-        except first_look.Unusable as problem:
+            quickstart_environment.prepare(sys.argv[2:], os.environ)
+        except quickstart_environment.Unusable as problem:
             sys.exit(str(problem))
     else:
         from ojs_project import beside

@@ -22,7 +22,7 @@ from . import engine
 from .errors import InvalidRequest, JobNotFound, Unsupported
 from .middleware import enqueue_chain
 from .spec import fields
-from .spec.batches import STRICTLY, Arguments, Memory, alike, checked_once
+from .spec.batches import STRICTLY, Arguments, Memory, checked_once, uniform
 from .spec.durations import format_duration
 from .spec.envelope import milliseconds
 from .spec.fields import refuse, wrong_type
@@ -131,7 +131,7 @@ def enqueue_many(items: Iterable[Mapping[str, Any]]) -> Sequence[NewJob | None]:
     batch = items if isinstance(items, Sequence) else list(items)
     check = partial(_read, now=now)
     has_middleware = bool(enqueue_chain)
-    together = None if has_middleware else alike(batch, check, _all_plain_args)
+    together = None if has_middleware else uniform(batch, check, _all_plain_args)
     if together is not None:
         return deliver(together)
     made: list[NewJob | None] = []

@@ -14,7 +14,7 @@ from jobs.conf import ojs_settings
 from jobs.store.database import connection
 
 from .access import Operator
-from .first_look import Address
+from .quickstart_environment import Address
 from .services import rota_is_installed
 
 MANAGE = Path(settings.BASE_DIR) / "manage.py"

@@ -11,7 +11,7 @@ from typing import Any
 
 from jobs.conf import ojs_settings
 
-from .first_look import Address, Unusable
+from .quickstart_environment import Address, Unusable
 from .supervisor import Service
 
 ROOT = Path(__file__).resolve().parent.parent

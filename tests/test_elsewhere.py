@@ -63,7 +63,7 @@ def links(reply: Any) -> list[str]:
 
 
 def test_pages_stay_in_the_admin_site_they_were_opened_in(admin_client, settings, rows):
-    settings.ROOT_URLCONF = "tests.elsewhere"
+    settings.ROOT_URLCONF = "tests.other_process"
 
     found = pages(admin_client, "control")
 

@@ -24,7 +24,7 @@ from jobs.store import clock
 from jobs.store.database import atomic, is_postgresql
 
 from .access.admission import own_jobs, settle_own
-from .fetching import standing
+from .fetching import gate
 from .lifecycle import WorkerState
 from .liveness import heartbeats
 from .liveness.claims import SessionClaim, WorkerExists, claimed, require_own
@@ -330,7 +330,7 @@ def _asked(
         "visibility_timeout": visibility_timeout,
         "project": project,
         "count": count,
-        "gate": standing.REGISTERED if registered else standing.GATE,
+        "gate": gate.REGISTERED if registered else gate.GATE,
     }
     return asked
 

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from ..errors import JobNotFound
 from ..models import Job
-from ..spec.batches import told_of_all
+from ..spec.batches import shared_targets
 from ..spec.validation import NewJob
 
 
@@ -25,7 +25,7 @@ def give(new: Sequence[NewJob], project: str) -> Sequence[NewJob]:
 
     They are unique among its own jobs: else one project could find, or cancel, those of another.
     """
-    for job in told_of_all(new) if project else ():
+    for job in shared_targets(new) if project else ():
         job.project = project
         if job.unique is not None:
             key = sha256(f"{project}\x00{job.unique.key}".encode()).hexdigest()

@@ -70,33 +70,33 @@ def redact_prose(text: str) -> str:
     return "".join([*kept, text[position:]])
 
 
-TOLD = frozenset({"message", "backtrace"})
+QUOTING = frozenset({"message", "backtrace"})
 
 
-def redact_told(value: Any) -> Any:
+def redact_quotes(value: Any) -> Any:
     """`redact()` for what quotes: envelopes with their errors, events, whole workflows.
 
     The messages and backtraces of errors, written for people, lose what they quote as well.
     """
     if isinstance(value, dict):
         return {
-            k: HIDDEN if is_sensitive(k) else _quoted(v) if k in TOLD else redact_told(v)
+            k: HIDDEN if is_sensitive(k) else _quoted(v) if k in QUOTING else redact_quotes(v)
             for k, v in value.items()
         }
     if isinstance(value, list):
-        return [redact_told(element) for element in value]
+        return [redact_quotes(element) for element in value]
     return value
 
 
 def redact_job(envelope: dict[str, Any]) -> dict[str, Any]:
     """A job's envelope without what is sensitive, saying that it is not whole."""
-    return redact_told(envelope) | {"redacted": True}
+    return redact_quotes(envelope) | {"redacted": True}
 
 
 def _quoted(value: Any) -> Any:
     if isinstance(value, str):
         return redact_prose(value)
-    return [_quoted(line) for line in value] if isinstance(value, list) else redact_told(value)
+    return [_quoted(line) for line in value] if isinstance(value, list) else redact_quotes(value)
 
 
 def _unescaped(text: str) -> str:

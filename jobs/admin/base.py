@@ -10,7 +10,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from django.utils.text import capfirst
 
-from ..access.redaction import may_see, redact_told
+from ..access.redaction import may_see, redact_quotes
 from .display import NOTHING
 from .paging import CappedPaginator, FiguresChangeList
 
@@ -60,7 +60,7 @@ class OJSModelAdmin(admin.ModelAdmin):
         if obj is not None:
             obj.is_redacted = not may_see(request.user)
             for name in self.sensitive if obj.is_redacted else ():
-                setattr(obj, name, redact_told(getattr(obj, name)))
+                setattr(obj, name, redact_quotes(getattr(obj, name)))
         return obj
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:

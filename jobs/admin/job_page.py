@@ -16,7 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..access.redaction import may_see, redact_told
+from ..access.redaction import may_see, redact_quotes
 from ..engine import progress_of
 from ..models import Job
 from ..spec.envelope import ERROR_FIELDS, envelope
@@ -159,7 +159,7 @@ class JobPages(ReadOnlyModelAdmin):
         job = kwargs["obj"]
         errors = list(job.errors.order_by("-pk"))
         for error in errors if job.is_redacted else ():
-            for name, shown in redact_told(_quoting(error)).items():
+            for name, shown in redact_quotes(_quoting(error)).items():
                 setattr(error, name, shown)
         context["errors_of_job"] = [
             (error, display.worker_link(self.admin_site.name, error.worker_id)) for error in errors
@@ -238,7 +238,7 @@ class JobPages(ReadOnlyModelAdmin):
     def shown_progress(self, job: Any) -> str | SafeString:
         standing = progress_of(job.pk)
         if job.is_redacted:
-            said = redact_told({"message": standing.message, "data": standing.data})
+            said = redact_quotes({"message": standing.message, "data": standing.data})
             standing = replace(standing, **said)
         return display.progress(standing)
 
@@ -315,7 +315,7 @@ class JobPages(ReadOnlyModelAdmin):
     @admin.display(description=_("envelope"))
     def raw(self, job: Any) -> str | SafeString:
         document = envelope(job, job.errors.values(*ERROR_FIELDS))
-        return display.json_block(redact_told(document) if job.is_redacted else document)
+        return display.json_block(redact_quotes(document) if job.is_redacted else document)
 
 
 def _quoting(error: Any) -> dict[str, Any]:

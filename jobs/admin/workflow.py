@@ -14,7 +14,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import engine
-from ..access.redaction import redact_told
+from ..access.redaction import redact_quotes
 from ..errors import Conflict, NotFound
 from ..http.workflow_document import summaries, workflow_document
 from ..models import Workflow
@@ -140,7 +140,7 @@ class WorkflowAdmin(ReadOnlyModelAdmin):
         if workflow.job_count > MANY:
             return gettext("Too large to be shown here; ask the API for it.")
         document = workflow_document(workflow)
-        return display.json_block(redact_told(document) if workflow.is_redacted else document)
+        return display.json_block(redact_quotes(document) if workflow.is_redacted else document)
 
     @admin.action(description=_("Cancel selected workflows"), permissions=["cancel"])
     def cancel(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> Any:

@@ -30,13 +30,13 @@ from .cron import (
     upsert_cron,
 )
 from .dependencies import enqueue_after, freed_by
+from .dependents import follow, repair
 from .enqueue import enqueue, forget_queues
 from .exchange import exchange
 from .failure import fail, is_final
-from .following import follow, repair
 from .inheritance import results_of_workflow
 from .outcomes import Completion, Failure, Outcome
-from .progress import Standing, progress_of, report_progress, standing
+from .progress import ProgressState, progress_of, report_progress, standing
 from .reclaim import VISIBILITY_TIMEOUT, WORKER_DEATH, Cause, expire, reclaim
 from .reservations import EXTENDED_UNTIL, extend, keep_alive, last_reservation, reserve
 from .retention import prune_events, prune_jobs, prune_results, prune_workflows
@@ -59,8 +59,8 @@ __all__ = [
     "Line",
     "NewCronJob",
     "Outcome",
+    "ProgressState",
     "Saved",
-    "Standing",
     "activate",
     "bounds",
     "bulk",

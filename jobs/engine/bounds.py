@@ -180,7 +180,7 @@ def _drop(queue: str, count: int, *, patient: bool) -> int:
         patient: wait for jobs that somebody holds, rather than pass them over.
     """
     # Late, because following a job may enqueue others, which leads here.
-    from .following import follow
+    from .dependents import follow
 
     now = clock.now()
     skip = connection().features.has_select_for_update_skip_locked and not patient

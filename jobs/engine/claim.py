@@ -106,7 +106,7 @@ CLAIM = """
           FROM next
          WHERE job.id = next.id
      RETURNING job.*, next.was_due, next.attempts_made
-    ){told}
+    ){recorded}
     SELECT id, type, queue, args::text, meta::text, tags::text, priority, attempt, max_attempts,
            {created_at}, CASE WHEN enqueued_at <> created_at THEN {enqueued_at} END, {started_at},
            retry::text, retry_delay, timeout, visibility_timeout, scheduled_at, expires_at,
@@ -145,7 +145,7 @@ VERSIONS = """
 TYPES = "\n               AND type = ANY(%(types)s::text[])"
 # The second condition is what the partial index says: a parameter could be empty.
 PROJECT = "\n               AND project = %(project)s AND project <> ''"
-TOLD = """, told AS (
+EVENTS = """, recorded AS (
         INSERT INTO ojs_jobs_event (type, subject, queue, job_type, worker_id, attempt, time)
         SELECT 'job.enqueued', id::text, queue, type, '', attempts_made, started_at
           FROM claimed
@@ -166,7 +166,7 @@ def _statement(
     queues: int,
     limited: bool,
     typed: bool,
-    told: bool,
+    recorded: bool,
     owned: bool,
     versioned: bool,
 ) -> str:
@@ -180,7 +180,7 @@ def _statement(
         types=TYPES if typed else "",
         project=PROJECT if owned else "",
         versions=VERSIONS if versioned else "",
-        told=TOLD if told else "",
+        recorded=EVENTS if recorded else "",
         started_at=STARTED,
         **times,
     )

@@ -20,7 +20,7 @@ from ..store import clock, wakeup
 from ..store.database import atomic
 from . import queue_policy
 from .dependencies import is_waiting
-from .following import follow
+from .dependents import follow
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def enqueue_after(
             batch_size=BATCH,
         )
         if ended:
-            from .following import follow  # it goes on with what these jobs set free
+            from .dependents import follow  # it goes on with what these jobs set free
 
             follow(ended)
     return new

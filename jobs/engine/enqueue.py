@@ -8,7 +8,7 @@ from ..conf import ojs_settings
 from ..errors import DuplicateJob
 from ..models import Job
 from ..signals import jobs_enqueued, send_on_commit
-from ..spec.batches import in_parts, kinds
+from ..spec.batches import in_parts, representatives
 from ..spec.validation import NewJob
 from ..store import clock
 from ..store.database import atomic, on_commit
@@ -31,7 +31,7 @@ def enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
     """
     if not new:
         return new
-    if any(job.unique is not None for job in kinds(new)):
+    if any(job.unique is not None for job in representatives(new)):
         return _enqueue_unique(new)
     return _enqueue(new)
 
@@ -54,7 +54,7 @@ def _enqueue_unique(new: Sequence[NewJob]) -> Sequence[NewJob]:
 def _enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
     if not new:
         return new
-    unknown = _unknown_queues({job.queue for job in kinds(new)})
+    unknown = _unknown_queues({job.queue for job in representatives(new)})
     policy = queue_policy.default_policy() if unknown else {}
     if policy:
         # First: it has something to say about these jobs already.
@@ -77,7 +77,7 @@ def _enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
 
 
 def _store_all(new: Sequence[NewJob], *, admitted: bool = False) -> None:
-    if len(new) > BATCH or any(job.client_id or job.rate_limit for job in kinds(new)):
+    if len(new) > BATCH or any(job.client_id or job.rate_limit for job in representatives(new)):
         # Ids that somebody else chose may be taken, and a second statement may fail when the
         # first has succeeded; then all is undone.
         _refuse_repeated_ids(new)
@@ -100,18 +100,20 @@ def _store(new: Sequence[NewJob], *, admitted: bool = False) -> None:
         while (stored := insert(batch, admitted=admitted)) < len(batch):
             if not admitted:
                 maintenance.refuse_jobs()
-            if not (admitted or stored) and bounds.guarded({job.queue for job in kinds(batch)}):
+            if not (admitted or stored) and bounds.guarded(
+                {job.queue for job in representatives(batch)}
+            ):
                 raise bounds.Guarded
             taken = _taken(batch)
             if stored or taken:
                 raise _duplicate_of(taken or batch[0])
             # What refused them is over again, and they are tried once more.
-    limits.know([job for job in kinds(new) if job.rate_limit])
+    limits.know([job for job in representatives(new) if job.rate_limit])
 
 
 def _refuse_repeated_ids(new: Sequence[NewJob]) -> None:
     seen = set()
-    for job in kinds(new):
+    for job in representatives(new):
         if job.id in seen:
             raise _duplicate_of(job)
         seen.add(job.id)

@@ -22,7 +22,7 @@ from ..spec.time_limits import enqueue_ttl, expires_at_once_started
 from ..store import wakeup
 from ..store.database import atomic
 from . import limits
-from .following import follow
+from .dependents import follow
 from .outcomes import Failure, Outcome, explain
 
 BACKTRACE_FRAMES = 50

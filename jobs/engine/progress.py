@@ -26,7 +26,7 @@ EVENTS_EVERY = timedelta(seconds=1)
 
 
 @dataclass(frozen=True)
-class Standing:
+class ProgressState:
     """How far a job is, as far as anybody said."""
 
     job_id: UUID
@@ -45,7 +45,7 @@ def report_progress(
     message: str = "",
     worker_id: str | None = None,
     attempt: int | None = None,
-) -> Standing:
+) -> ProgressState:
     """Note how far a job is, and restart its visibility timeout; return what holds now (§6).
 
     The number is clamped to 0…1 and never goes down within an attempt. A report about a job that
@@ -118,7 +118,7 @@ def _tell(job: Job, now: datetime, **said: Any) -> None:
     )
 
 
-def progress_of(job_id: UUID) -> Standing:
+def progress_of(job_id: UUID) -> ProgressState:
     """
     Raises:
         JobNotFound: there is no such job.
@@ -130,9 +130,9 @@ def progress_of(job_id: UUID) -> Standing:
     return standing(job, report)
 
 
-def standing(job: Job, report: ProgressReport | None) -> Standing:
+def standing(job: Job, report: ProgressReport | None) -> ProgressState:
     """What a report says of the job now: its end made it whole, another attempt void (§5.3, §8)."""
     if report is None or report.attempt != job.attempt:
-        return Standing(job.pk, job.state)
+        return ProgressState(job.pk, job.state)
     value = 1.0 if job.state == State.COMPLETED else report.value
-    return Standing(job.pk, job.state, value, report.data, report.message, report.updated_at)
+    return ProgressState(job.pk, job.state, value, report.data, report.message, report.updated_at)

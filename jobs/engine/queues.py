@@ -15,8 +15,8 @@ from ..spec.lifecycle import WAITING, State
 from ..store import clock, wakeup
 from ..store.database import atomic
 from . import bulk, queue_policy
+from .dependents import follow
 from .discarding import discard_waiting
-from .following import follow
 from .limits import QUEUE_KEY
 
 

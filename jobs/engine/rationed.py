@@ -115,7 +115,7 @@ def _oldest(queue: str, key: str) -> list[Job]:
 def drop(queue: str, key: str, now: datetime) -> list[Any]:
     """Discard a batch of jobs that may not start; return what is to be told (§6.2 `drop`)."""
     # Late, because following a job may enqueue others, which leads here.
-    from .following import follow
+    from .dependents import follow
 
     jobs = _oldest(queue, key)
     message = f"Dropped: the rate limit '{key}' was reached."

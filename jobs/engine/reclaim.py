@@ -25,8 +25,8 @@ from ..spec.envelope import timeout_details
 from ..spec.lifecycle import Event, State
 from ..store import clock, wakeup
 from ..store.database import atomic, compiled, connection, is_postgresql
+from .dependents import follow
 from .failure import by_dead_letter, forget_enqueue_ttl
-from .following import follow
 
 BATCH_SIZE = 1000
 Details = Mapping[str, dict[str, Any] | None]
@@ -103,14 +103,14 @@ RECLAIM = """
         SELECT count(pg_notify('ojs_jobs', queue))
           FROM (SELECT DISTINCT queue FROM judged WHERE again) AS queues
          WHERE EXISTS (SELECT 1 FROM ojs_jobs_listener)
-    ){told}
+    ){recorded}
     SELECT (SELECT count(*) FROM lost),
            (SELECT array_agg(id) FROM judged WHERE followed AND NOT again),
            (SELECT array_agg(id) FROM judged WHERE NOT again),
            (SELECT array_agg(id) FROM returned WHERE had_to_start)
       FROM rung
 """
-TOLD = """, told AS (
+EVENTS = """, recorded AS (
         INSERT INTO ojs_jobs_event
                (type, subject, queue, job_type, worker_id, attempt, time, data)
         SELECT event.type, judged.id::text, queue, judged.type, reserved_by, attempt,
@@ -151,8 +151,8 @@ def reclaim(jobs: JobQuerySet, cause: Cause, details: Details | None = None) -> 
     with atomic():
         count, discarded = take_back(lost, cause, details or {})
     if count:
-        told = {"count": count, "error_type": cause.type, "discarded": discarded}
-        send_on_commit(jobs_reclaimed, Job, **told)
+        recorded = {"count": count, "error_type": cause.type, "discarded": discarded}
+        send_on_commit(jobs_reclaimed, Job, **recorded)
     return count
 
 
@@ -163,12 +163,12 @@ def _take_back_postgresql(
     known = orjson.dumps(details).decode()
     stalled = cause == VISIBILITY_TIMEOUT
     parameters = (*parameters, stalled, known, cause.type, cause.type, cause.message)
-    told = ""
+    recorded = ""
     if ojs_settings.RECORD_EVENTS:
-        told = TOLD
+        recorded = EVENTS
         parameters = (*parameters, cause.type, cause.message, stalled)
     with connection().cursor() as cursor:
-        cursor.execute(RECLAIM.format(lost=select, told=told), parameters)
+        cursor.execute(RECLAIM.format(lost=select, recorded=recorded), parameters)
         count, ended, discarded, begun = cursor.fetchone()
     if begun:
         # Their own `expires_at` is text, as their client spelled it: for Python to read.
@@ -234,16 +234,18 @@ def _details(job: Job, cause: Cause, details: Details, now: datetime) -> dict[st
 
 def _events(job: Job, cause: Cause, details: dict[str, Any] | None, now: datetime) -> list[Any]:
     error = {"code": cause.type, "message": cause.message}
-    told: dict[str, Any] = {"time": now, "worker_id": job.reserved_by}
+    recorded: dict[str, Any] = {"time": now, "worker_id": job.reserved_by}
     again = job.has_attempts_left
     failed = {"error": error | {"retryable": again}, "state": "available" if again else "discarded"}
-    events = [job_event("job.failed", job, data=failed, **told)]
+    events = [job_event("job.failed", job, data=failed, **recorded)]
     if cause == VISIBILITY_TIMEOUT:
-        events.insert(0, job_event("job.stalled", job, data=details, **told))
+        events.insert(0, job_event("job.stalled", job, data=details, **recorded))
     if again:
         retry = {"max_attempts": job.max_attempts, "next_retry_at": now.isoformat(), "error": error}
-        events.append(job_event("job.retrying", job, data=retry | {"state": "available"}, **told))
+        events.append(
+            job_event("job.retrying", job, data=retry | {"state": "available"}, **recorded)
+        )
     else:
         last = {"total_attempts": job.attempt, "last_error": error}
-        events.append(job_event("job.discarded", job, data=last, **told))
+        events.append(job_event("job.discarded", job, data=last, **recorded))
     return events

@@ -21,7 +21,7 @@ from ..record.events import job_event, record
 from ..signals import jobs_completed, send_on_commit
 from ..spec.lifecycle import Event, State
 from ..store.database import atomic, is_postgresql, run
-from .following import follow
+from .dependents import follow
 from .outcomes import Completion, Outcome, explain
 
 # Rows are locked in the order of their ids: two batches that share jobs cannot deadlock. The
@@ -62,7 +62,7 @@ COMPLETE = """
          WHERE job.id = held.id{alone}
      RETURNING held.place, job.id, job.type, job.queue, job.attempt, job.max_attempts,
                job.finished_at, job.finished_by, job.started_at
-    ){told}
+    ){recorded}
     SELECT place, attempt, max_attempts, finished_at FROM completed{left}
 """
 # A job that others wait for is left for a second statement, in one transaction with what its end
@@ -71,7 +71,7 @@ ALONE = "\n           AND NOT held.followed"
 LEFT = """
  UNION ALL
     SELECT place, NULL, NULL, NULL FROM held WHERE followed"""
-TOLD = """, told AS (
+EVENTS = """, recorded AS (
         INSERT INTO ojs_jobs_event
                (type, subject, queue, job_type, worker_id, attempt, time, data)
         SELECT 'job.completed', id::text, queue, type, finished_by, attempt, finished_at,
@@ -84,11 +84,11 @@ Rows = list[tuple[Any, ...]]
 
 
 @cache
-def _statement(size: int, told: bool, followed: bool) -> str:
+def _statement(size: int, recorded: bool, followed: bool) -> str:
     limit = next(limit for limit in SIZES if limit >= size)
     return COMPLETE.format(
         limit=limit,
-        told=TOLD if told else "",
+        recorded=EVENTS if recorded else "",
         alone="" if followed else ALONE,
         left="" if followed else LEFT,
     )

@@ -19,8 +19,8 @@ from ..spec.lifecycle import WAITING, Event, State
 from ..spec.time_limits import enqueue_ttl, is_about_its_start
 from ..store import clock, wakeup
 from ..store.database import atomic, connection, is_postgresql, run
+from .dependents import follow
 from .failure import by_dead_letter, fail_locked
-from .following import follow
 from .outcomes import Failure
 
 BATCH_SIZE = 1000
@@ -51,10 +51,10 @@ PROMOTE = """
         SELECT count(pg_notify('ojs_jobs', queue))
           FROM (SELECT DISTINCT queue FROM promoted) AS queues
          WHERE EXISTS (SELECT 1 FROM ojs_jobs_listener)
-    ){told}
+    ){recorded}
     SELECT (SELECT count(*) FROM promoted) FROM rung
 """
-TOLD = """, told AS (
+EVENTS = """, recorded AS (
         INSERT INTO ojs_jobs_event (type, subject, queue, job_type, worker_id, attempt, time)
         SELECT 'job.enqueued', id::text, queue, type, '', attempt, statement_timestamp()
           FROM promoted
@@ -79,7 +79,9 @@ def promote_due() -> int:
 
 
 def _promote_postgresql() -> int:
-    statement = PROMOTE.format(limit=BATCH_SIZE, told=TOLD if ojs_settings.RECORD_EVENTS else "")
+    statement = PROMOTE.format(
+        limit=BATCH_SIZE, recorded=EVENTS if ojs_settings.RECORD_EVENTS else ""
+    )
     ((count,),) = run(statement, {"head_start": HEAD_START})
     return int(count)
 
@@ -253,11 +255,11 @@ def _overdraft(job: Job, now: datetime) -> JobError:
 
 
 def _overdraft_events(job: Job, error: JobError) -> Iterable[Any]:
-    told: dict[str, Any] = {"time": error.occurred_at, "worker_id": job.reserved_by}
+    recorded: dict[str, Any] = {"time": error.occurred_at, "worker_id": job.reserved_by}
     said = {"code": error.code, "message": error.message}
-    yield job_event("job.total_timeout", job, data=error.details, **told)
+    yield job_event("job.total_timeout", job, data=error.details, **recorded)
     if job.state == State.ACTIVE:
         failed = {"error": said | {"retryable": False}, "state": "discarded"}
-        yield job_event("job.failed", job, data=failed, **told)
+        yield job_event("job.failed", job, data=failed, **recorded)
     last = {"total_attempts": job.attempt, "last_error": said}
-    yield job_event("job.discarded", job, data=last, **told)
+    yield job_event("job.discarded", job, data=last, **recorded)

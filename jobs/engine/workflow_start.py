@@ -19,7 +19,7 @@ from .enqueue import enqueue
 BATCH = 1000
 
 
-class Nursery:
+class WorkflowBuilder:
     """Workflows and jobs about to be stored, all or none."""
 
     def __init__(self, now: datetime) -> None:
@@ -28,7 +28,7 @@ class Nursery:
         self.jobs: list[NewJob] = []
         self.depends_on: dict[UUID, list[UUID]] = {}
 
-    def plant(self, plan: Plan, project: str = "") -> Workflow:
+    def add_member(self, plan: Plan, project: str = "") -> Workflow:
         """Begin a workflow of its own."""
         identifier = plan.id or uuid7()
         if plan.id and Workflow.objects.filter(pk=plan.id).exists():

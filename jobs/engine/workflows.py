@@ -30,7 +30,7 @@ from .bounds import accepted
 from .dependencies import cancel_waiting, release
 from .enqueue import enqueue
 from .inheritance import ERRORS, errors_of, results_of_workflow, subtree
-from .workflow_start import Nursery
+from .workflow_start import WorkflowBuilder
 
 CANCELLED = "Its workflow was cancelled."
 
@@ -44,8 +44,8 @@ def create_workflow(plan: Plan, *, project: str = "") -> Workflow:
     now = clock.now()
     try:
         with atomic():
-            nursery = Nursery(now)
-            workflow = nursery.plant(plan, project)
+            nursery = WorkflowBuilder(now)
+            workflow = nursery.add_member(plan, project)
             nursery.store()
             record([workflow_event("workflow.created", workflow, time=now, jobs=plan.job_count)])
     except IntegrityError:
@@ -195,7 +195,7 @@ def _begin_step(workflow: Workflow, index: int) -> None:
     now = clock.now()
     node = node_of(workflow.steps[index], now)
     copies = len(node.nodes) if isinstance(node, Plan) else 1
-    nursery = Nursery(now)
+    nursery = WorkflowBuilder(now)
     nursery.add(workflow, index, node, results_of_workflow(workflow, copies=copies))
     nursery.store()
 

@@ -55,7 +55,7 @@ from .authentication import ApiKeyAuthentication, Caller
 from .body import read_object
 from .dialects import EVENTS
 from .hosts import check_host
-from .received import Received
+from .request import Request
 from .response import Response, dumps, for_django
 
 logger = logging.getLogger("jobs.api")
@@ -132,16 +132,16 @@ class OJSViewSet(ViewSet):
         return transaction.non_atomic_requests(super().as_view(actions, **initkwargs))
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        return for_django(self.answer(Received.of(request), *args, **kwargs))
+        return for_django(self.answer(Request.of(request), *args, **kwargs))
 
     @classmethod
-    def enter(cls, actions: dict[str, str], request: Received, **kwargs: Any) -> Any:
+    def enter(cls, actions: dict[str, str], request: Request, **kwargs: Any) -> Any:
         """Answer a request that does not come through Django's handler."""
         self = cls()
         self.action_map = actions
         return self.answer(request, **kwargs)
 
-    def answer(self, request: Received, *args: Any, **kwargs: Any) -> Any:
+    def answer(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         """Carry out one request: what REST framework's `dispatch` does, without its policies."""
         self.request: Any = request
         self.args, self.kwargs = args, kwargs

@@ -25,7 +25,7 @@ Check = Callable[[Any], NewJob]
 def new_jobs(documents: Sequence[Any], now: datetime) -> Sequence[NewJob]:
     """Check a batch; the first refusal names the job by its index (OJS HTTP §9.2)."""
     check = partial(new_job, now=now)
-    return alike(documents, check, _lists) or _one_by_one(documents, check)
+    return uniform(documents, check, _lists) or _one_by_one(documents, check)
 
 
 def _one_by_one(documents: Sequence[Any], check: Check) -> list[NewJob]:
@@ -145,7 +145,7 @@ def like(model: NewJob, args: list[Any], id: UUID) -> NewJob:
     return another
 
 
-class Alike(Sequence[NewJob]):
+class UniformBatch(Sequence[NewJob]):
     """New jobs that differ in nothing but ids and arguments.
 
     They can be stored without being made one by one; that happens once, when somebody asks for one
@@ -159,7 +159,7 @@ class Alike(Sequence[NewJob]):
         self.args = args
         self.ids = draw(len(args))
         """16 bytes each."""
-        self.parts: list[Alike] = []
+        self.parts: list[UniformBatch] = []
 
     @cached_property
     def jobs(self) -> list[NewJob]:
@@ -183,7 +183,7 @@ class Alike(Sequence[NewJob]):
             return in_parts(self.made, size)
         # Each with a model of its own: they are not stored in the same moment.
         self.parts = [
-            Alike(like(self.model, [], self.model.id), list(args))
+            UniformBatch(like(self.model, [], self.model.id), list(args))
             for args in in_parts(self.args, size)
         ]
         return self.parts
@@ -192,7 +192,7 @@ class Alike(Sequence[NewJob]):
         return len(self.args)
 
     def __eq__(self, other: object) -> bool:
-        return self.jobs == (other.jobs if isinstance(other, Alike) else other)
+        return self.jobs == (other.jobs if isinstance(other, UniformBatch) else other)
 
     def __repr__(self) -> str:
         return repr(self.jobs)
@@ -208,28 +208,28 @@ class Alike(Sequence[NewJob]):
         return self.jobs[index]
 
 
-def kinds(new: Sequence[NewJob]) -> Sequence[NewJob]:
+def representatives(new: Sequence[NewJob]) -> Sequence[NewJob]:
     """Jobs that stand for all of them, for questions that arguments have no say in."""
-    return [new.model] if type(new) is Alike else new
+    return [new.model] if type(new) is UniformBatch else new
 
 
-def told_of_all(new: Sequence[NewJob]) -> Sequence[NewJob]:
+def shared_targets(new: Sequence[NewJob]) -> Sequence[NewJob]:
     """Where to write what is so for all of them."""
-    return [new.model, *new.made] if type(new) is Alike else new
+    return [new.model, *new.made] if type(new) is UniformBatch else new
 
 
 def in_parts(new: Sequence[Any], size: int) -> Sequence[Sequence[Any]]:
     """Return the jobs, `size` of them at a time."""
-    if isinstance(new, Alike):
+    if isinstance(new, UniformBatch):
         return new.in_parts(size)
     return [new[start : start + size] for start in range(0, len(new), size)]
 
 
-def alike(
+def uniform(
     documents: Sequence[Any],
     check: Check,
     arguments: Callable[[Sequence[Any]], Arguments | None],
-) -> Alike | None:
+) -> UniformBatch | None:
     """Check a batch of requests all of which differ in their arguments only.
 
     None if they are not like that, or one is refused: then each has to be looked at by itself.
@@ -247,7 +247,7 @@ def alike(
     if args is None:
         return None
     try:
-        return Alike(model_of(check(first)), args)
+        return UniformBatch(model_of(check(first)), args)
     except OJSError:
         return None
 

@@ -12,7 +12,7 @@ from websockets.exceptions import InvalidStatus
 
 from jobs import engine
 from jobs.access import Binding, Command, commands
-from workers.bindings.rota.desk import PARTS, rule
+from workers.bindings.rota.actions import PARTS, rule
 from workers.bindings.rota.messages import Message
 
 from .kinds import KINDS, LABEL, Kind, Promise

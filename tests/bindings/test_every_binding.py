@@ -23,7 +23,7 @@ from django.utils import timezone
 from jobs import engine
 from jobs.models import Job, RefusedFinish
 from jobs.spec.lifecycle import State
-from tests import operators, processes, speakers
+from tests import operators, processes, protocol_clients
 from tests.conftest import url_of_test_database
 from tests.factories import ago
 from tests.ojs_client import OJSClient
@@ -33,7 +33,7 @@ from workers.models import Worker
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 WORKER = "ojs_workers_worker"
-PROTOCOLS = speakers.PROTOCOLS
+PROTOCOLS = protocol_clients.PROTOCOLS
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 
@@ -78,16 +78,16 @@ def loop():
 def hire(ports, loop, transactional_db, settings):
     """Returns how to get a registered worker: `hire("agq", "worker-2")`."""
     settings.OJS = {"ALLOW_ANONYMOUS": True, "FLARE": {"ENABLED": True}}
-    engine.register_specs(speakers.SPECS)
+    engine.register_specs(protocol_clients.SPECS)
     with contextlib.ExitStack() as stack:
 
         def begin(protocol, name="worker"):
             worker_id = f"{name}-{protocol}"
             worker = {
-                "ojs": lambda: speakers.OJSWorker(worker_id),
-                "flare": lambda: speakers.FlareWorker(worker_id),
-                "agq": lambda: speakers.AGQWorker(worker_id, ports["agq"]),
-                "rota": lambda: speakers.RotaWorker(worker_id, ports["rota"], loop),
+                "ojs": lambda: protocol_clients.OJSWorker(worker_id),
+                "flare": lambda: protocol_clients.FlareWorker(worker_id),
+                "agq": lambda: protocol_clients.AGQWorker(worker_id, ports["agq"]),
+                "rota": lambda: protocol_clients.RotaWorker(worker_id, ports["rota"], loop),
             }[protocol]()
             stack.callback(worker.close)
             worker.register()
@@ -97,7 +97,11 @@ def hire(ports, loop, transactional_db, settings):
 
 
 def enqueue(**options):
-    return str(speakers.jobs.enqueue(speakers.TYPE, [1], queue=speakers.QUEUE, **options).id)
+    return str(
+        protocol_clients.jobs.enqueue(
+            protocol_clients.TYPE, [1], queue=protocol_clients.QUEUE, **options
+        ).id
+    )
 
 
 def row(job_id):
@@ -248,11 +252,11 @@ def test_all_stand_in_one_list_and_one_button_quiets_them(hire):
 
 
 @pytest.mark.parametrize("runner", PROTOCOLS)
-@pytest.mark.parametrize("producer", speakers.PRODUCERS)
+@pytest.mark.parametrize("producer", protocol_clients.PRODUCERS)
 def test_what_one_enqueues_another_runs(hire, ports, producer, runner):
     worker = hire(runner)
 
-    job = speakers.PRODUCERS[producer](ports["agq"])
+    job = protocol_clients.PRODUCERS[producer](ports["agq"])
     given = worker.claim()
     assert worker.complete(job.id)
 

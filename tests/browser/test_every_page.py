@@ -111,7 +111,7 @@ def test_a_site_that_is_not_ours_shows_every_page_from_hashed_files_in_german(
     log_in, settings, tmp_path
 ):
     """Another AdminSite under another prefix; German is longer, and fits a phone as well."""
-    settings.ROOT_URLCONF = "tests.elsewhere"
+    settings.ROOT_URLCONF = "tests.other_process"
     settings.STATIC_ROOT = str(tmp_path)
     settings.STORAGES = {**settings.STORAGES, "staticfiles": {"BACKEND": STORAGE}}
     call_command("collectstatic", interactive=False, verbosity=0)

@@ -16,7 +16,7 @@ from tests.database import atomic, connection
 from tests.processes import eventually, free_port
 from tests.workers.site import Shop, becomes, ends_with, tell
 from workers.models import Worker
-from workers.runtime import pulse, supervisor
+from workers.runtime import health_signal, supervisor
 
 pytestmark = pytest.mark.slow
 
@@ -127,21 +127,21 @@ def test_systemd_hears_that_it_is_ready_alive_and_ending(shop, systemd, monkeypa
 
 
 def test_a_supervisor_gives_no_sign_of_life_for_a_child_that_is_stuck():
-    pulses = pulse.Pulses(2)
+    pulses = health_signal.HealthSignals(2)
     first, second = pulses.of(0), pulses.of(1)
     for child in (first, second):
         child.begin()
     first.ready()
     assert (first.is_ready, second.is_ready) == (True, False)
     assert first.is_alive and second.is_alive
-    pulse.SLOT.pack_into(pulses._slots, 0, -pulse.STALE, True, True)
+    health_signal.SLOT.pack_into(pulses._slots, 0, -health_signal.STALE, True, True)
     assert not first.is_alive
     first.beat()
     assert first.is_alive and first.is_ready
 
     told: list[str] = []
 
-    class Outside(pulse.Pulse):
+    class Outside(health_signal.HealthSignal):
         def beat(self) -> None:
             told.append("alive")
 
@@ -155,7 +155,9 @@ def test_a_supervisor_gives_no_sign_of_life_for_a_child_that_is_stuck():
     crew._beat()
     assert told == ["alive", "ready"], "ready when all are; alive at most once a second"
     crew._beaten_at = 0.0
-    pulse.SLOT.pack_into(pulses._slots, pulse.SLOT.size, -pulse.STALE, True, True)
+    health_signal.SLOT.pack_into(
+        pulses._slots, health_signal.SLOT.size, -health_signal.STALE, True, True
+    )
     crew._beat()
     assert told == ["alive", "ready"]
 

@@ -37,10 +37,10 @@ GivingBack = Callable[[Look], Awaitable[None]]
 
 
 class Waiter:
-    def __init__(self, worker_id: str, look: Looking, give_back: GivingBack) -> None:
+    def __init__(self, worker_id: str, look: Looking, release: GivingBack) -> None:
         self.worker_id = worker_id
         self.look = look
-        self.give_back = give_back
+        self.release = release
         self.found: asyncio.Future[Look] = asyncio.get_running_loop().create_future()
 
 
@@ -86,7 +86,7 @@ class Group:
             return None
         if found.jobs and waiter.found.done():
             # Its time was over, or its client went, while this look was under way.
-            await waiter.give_back(found)
+            await waiter.release(found)
             return None
         if found.jobs:
             waiter.found.set_result(found)
@@ -163,7 +163,7 @@ class Hub:
             return waiter.found.result() if waiter.found.done() else None
         except asyncio.CancelledError:
             if waiter.found.done() and not waiter.found.exception():
-                await asyncio.shield(waiter.give_back(waiter.found.result()))
+                await asyncio.shield(waiter.release(waiter.found.result()))
             raise
         finally:
             waiter.found.cancel()

@@ -26,7 +26,7 @@ from jobs.store.database import atomic, is_postgresql, run
 from ..lifecycle import WorkerState, desired
 from ..models import Worker
 from ..signals import worker_beat, worker_quieted
-from . import together
+from . import batched_heartbeats
 
 QUIET = WorkerState.QUIET
 
@@ -158,10 +158,10 @@ BEAT = """
           FROM held, beat
          WHERE job.id = held.id
      RETURNING job.id, job.type, job.queue, job.attempt, job.reserved_by, job.reserved_until
-    ){told}
+    ){recorded}
     SELECT state, directive, ARRAY(SELECT id FROM extended), state_before FROM beat
 """
-TOLD = """, told AS (
+EVENTS = """, recorded AS (
         INSERT INTO ojs_jobs_event
                (type, subject, queue, job_type, worker_id, attempt, time, data)
         SELECT 'worker.quiet', worker_id, '', '', worker_id, NULL::integer, statement_timestamp(),
@@ -183,12 +183,12 @@ SIZES = (1, 10, 100, 1_000, 10_000, 100_000)
 
 
 @lru_cache(maxsize=64)
-def _statement(limit: int, told: bool, beats: bool) -> str:
-    telling = TOLD.format(beats=TOLD_OF_BEATS if beats else "") if told else ""
+def _statement(limit: int, recorded: bool, beats: bool) -> str:
+    telling = EVENTS.format(beats=TOLD_OF_BEATS if beats else "") if recorded else ""
     until = engine.EXTENDED_UNTIL.format(
         requested="%(requested)s::interval", terminating="beat.terminating"
     )
-    return BEAT.format(limit=limit, told=telling, until=until)
+    return BEAT.format(limit=limit, recorded=telling, until=until)
 
 
 def write(heartbeat: Heartbeat) -> Written | None:
@@ -205,7 +205,7 @@ def write(heartbeat: Heartbeat) -> Written | None:
 
 
 def _write_together(heartbeat: Heartbeat) -> Written | None:
-    standing = together.write(heartbeat)
+    standing = batched_heartbeats.write(heartbeat)
     return None if standing is None else Written(desired(*standing), None)
 
 
@@ -286,8 +286,8 @@ def _write_portable(heartbeat: Heartbeat) -> Written | None:
             at_least=ojs_settings.GRACE_PERIOD if terminating else None,
         )
         if ojs_settings.RECORD_HEARTBEATS:
-            told = {"active_jobs": len(jobs), "queues": worker.queues}
-            record([worker_event("worker.heartbeat", worker.worker_id, **told)])
+            recorded = {"active_jobs": len(jobs), "queues": worker.queues}
+            record([worker_event("worker.heartbeat", worker.worker_id, **recorded)])
     return Written(worker.desired_state, extended, fell_quiet)
 
 

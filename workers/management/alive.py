@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from workers.runtime import pulse
+from workers.runtime import health_signal
 
 
 def add_argument(parser: Any) -> None:
@@ -28,13 +28,13 @@ def check(given: dict[str, Any]) -> None:
             raise CommandError(f"--alive-file: {problem}") from problem
 
 
-def outside(given: dict[str, Any]) -> pulse.OutsidePulse:
+def outside(given: dict[str, Any]) -> health_signal.ExternalHealthSignal:
     """Return the signs of life that the options and systemd ask for, the first one given.
 
     Raises:
         CommandError: no file can be left there.
     """
     check(given)
-    found = pulse.outside(given["alive_file"])
+    found = health_signal.outside(given["alive_file"])
     found.beat()
     return found

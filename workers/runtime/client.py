@@ -28,8 +28,8 @@ from workers import protocol
 from workers.lifecycle import WorkerState
 from workers.protocol import Description
 
-from .bell import Bell
 from .context import JobContext, Progress
+from .wake_event import WakeEvent
 
 CONFLICT = 409
 """The job is not, or no longer, this worker's."""
@@ -106,7 +106,9 @@ class Client(Protocol):
     def exchange(self, reports: Sequence[Report], request: Request | None) -> Exchange:
         """Settle jobs and fetch others, in one go where that is possible."""
 
-    def wait(self, request: Request | None, bell: Bell, timeout: float) -> list[JobContext]:
+    def wait(
+        self, request: Request | None, wake_event: WakeEvent, timeout: float
+    ) -> list[JobContext]:
         """Fetch as soon as there is something; also return when the bell rings or time is up.
 
         Args:
@@ -246,13 +248,15 @@ class LocalClient:
             document=lambda: orjson.loads(orjson.dumps(claimed_envelope(job), default=str)),
         )
 
-    def wait(self, request: Request | None, bell: Bell, timeout: float) -> list[JobContext]:
+    def wait(
+        self, request: Request | None, wake_event: WakeEvent, timeout: float
+    ) -> list[JobContext]:
         assert request is not None
         with database_trouble(), wakeup.subscription(request.queues) as waiter:
             # Looked for once more: what came before the subscription is not announced to it.
             jobs = protocol.fetch(**self._asked(request))
             if not jobs:
-                with bell.relayed_to(waiter.ring):
+                with wake_event.relayed_to(waiter.ring):
                     waiter.wait(timeout)
         return [self._context(job) for job in jobs]
 

@@ -30,7 +30,7 @@ class Progress:
     data: dict[str, Any] | None
 
 
-class Line:
+class WorkerLink:
     """How a context reaches the worker that runs it; this one reaches nobody."""
 
     def keep(self, context: JobContext, state: Any) -> None:
@@ -43,7 +43,7 @@ class Line:
         """Send a heartbeat of the worker."""
 
 
-NOBODY = Line()
+NO_LINK = WorkerLink()
 NO_TIME = timedelta()
 
 
@@ -88,7 +88,7 @@ class JobContext:
         """Whether an earlier attempt, or this one, has saved its state."""
         self.last_checkpoint: Any = checkpoint.get("state") if checkpoint else None
         """What `checkpoint()` saved last; None if nothing was."""
-        self.line = NOBODY
+        self.line = NO_LINK
         self._is_cancelled = False
         self.cancelled_because = ""
         """`lost`, `timeout` or `shutdown`, once `cancelled`."""

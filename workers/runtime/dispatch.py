@@ -14,13 +14,13 @@ from jobs.engine import Failure
 from . import handlers
 from .active import ActiveJob, ActiveJobs
 from .client import CONFLICT, Refused
-from .context import JobContext, Line, Progress
+from .context import JobContext, Progress, WorkerLink
 from .execution import failed
 from .outcomes import JobTimeout, needs_database, not_found, not_this_version
 from .pool import EventLoop, Threads
 
 
-class Dispatcher(Line):
+class Dispatcher(WorkerLink):
     """Starts jobs and interrupts them."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Dispatcher(Line):
             self._refuse(context, not_this_version(context))
             return None
         if handler.concurrency is not None and self._active.is_full(handler):
-            self.give_back(context)
+            self.release(context)
             return None
         context.line = self
         job = ActiveJob(context, handler, now)
@@ -93,7 +93,7 @@ class Dispatcher(Line):
                 context.cancel("lost")
             raise
 
-    def give_back(self, context: JobContext) -> None:
+    def release(self, context: JobContext) -> None:
         """Release a job that cannot be run here now; the attempt does not count."""
         release = Failure(context.id, context.worker_id, context.attempt, release=True)
         self._report(context, release)

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable
 
 from .active import ActiveJobs
-from .bell import Bell
 from .client import Client, Refused, Terms, Unavailable
 from .options import Options
 from .state import ProcessState
+from .wake_event import WakeEvent
 
 logger = logging.getLogger("workers.runtime")
 
@@ -26,7 +26,7 @@ PATIENCE = 5.0
 """Seconds a handler waits for the heartbeat it asked for."""
 
 
-class Heart:
+class HeartbeatThread:
     """Beats until it is stopped; at once when the state changes."""
 
     def __init__(
@@ -43,7 +43,7 @@ class Heart:
         self._options = options
         self._after = after
         self._terms = Terms()
-        self._bell = Bell()
+        self._wake_event = WakeEvent()
         self._stopping = False
         self._sequence = itertools.count(1)
         self._failures = 0
@@ -59,11 +59,11 @@ class Heart:
 
     def hurry(self) -> None:
         """Beat now, not at the next interval."""
-        self._bell.ring()
+        self._wake_event.ring()
 
     def stop(self, timeout: float) -> None:
         self._stopping = True
-        self._bell.ring()
+        self._wake_event.ring()
         if self._thread is not None:
             self._thread.join(timeout)
 
@@ -118,14 +118,14 @@ class Heart:
     def _beat_on(self) -> None:
         try:
             while not self._stopping:
-                self._bell.clear()
+                self._wake_event.clear()
                 self._try()
                 with self._answered:
                     self._rounds += 1
                     self._answered.notify_all()
                 self._after()
                 if not self._stopping:
-                    self._bell.wait(self._pause())
+                    self._wake_event.wait(self._pause())
         finally:
             self._client.release()
 

@@ -23,9 +23,9 @@ from workers.lifecycle import WorkerState
 from workers.protocol import Description
 
 from . import wire
-from .bell import Bell
 from .client import Answer, Exchange, Refused, Report, Request, Terms, Unavailable
 from .context import JobContext, Progress
+from .wake_event import WakeEvent
 
 MEDIA_TYPE = "application/openjobspec+json"
 TIMEOUT = 15.0
@@ -142,14 +142,16 @@ class HttpClient:
     def is_waiting(self) -> bool:
         return self._poll is not None
 
-    def wait(self, request: Request | None, bell: Bell, timeout: float) -> list[JobContext]:
+    def wait(
+        self, request: Request | None, wake_event: WakeEvent, timeout: float
+    ) -> list[JobContext]:
         if self._poll is None and request is not None and time.monotonic() >= self._not_before:
-            self._poll = _Poll(self, request, bell)
+            self._poll = _Poll(self, request, wake_event)
         if self._poll is None:
-            bell.wait(min(timeout, max(0.0, self._not_before - time.monotonic())))
+            wake_event.wait(min(timeout, max(0.0, self._not_before - time.monotonic())))
             return []
         if not self._poll.is_done:
-            bell.wait(timeout)
+            wake_event.wait(timeout)
         return self._take() if self._poll.is_done else []
 
     def stop_waiting(self) -> list[JobContext]:
@@ -280,11 +282,11 @@ class NotThere(Refused):
 class _Poll(threading.Thread):
     """A fetch that waits on the server, on a connection of its own, while the loop goes on."""
 
-    def __init__(self, client: HttpClient, request: Request, bell: Bell) -> None:
+    def __init__(self, client: HttpClient, request: Request, wake_event: WakeEvent) -> None:
         super().__init__(name="ojs-poll", daemon=True)
         self._client = client
         self._body = client.fetch_body(request, wait_ms=int(WAIT * 1000))
-        self._bell = bell
+        self._wake_event = wake_event
         self._connection = client.connect(WAIT + TIMEOUT)
         self._jobs: list[dict[str, Any]] = []
         self._problem: Exception | None = None
@@ -305,7 +307,7 @@ class _Poll(threading.Thread):
             self.took = time.monotonic() - self.began
             self.is_done = True
             self._connection.close()
-            self._bell.ring()
+            self._wake_event.ring()
 
     def result(self) -> list[dict[str, Any]]:
         if self._problem is not None:

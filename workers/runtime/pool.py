@@ -15,8 +15,8 @@ from asgiref.sync import sync_to_async
 from django.db import close_old_connections
 
 from .active import ActiveJob
+from .connection_cleanup import ConnectionCleanup
 from .execution import Settled, execute, execute_async, failed, interrupted
-from .leftovers import Leftovers
 from .outcomes import JobTimeout
 
 Done = Callable[[ActiveJob, Any], None]
@@ -51,7 +51,7 @@ class Threads:
         self._jobs.extend(jobs)
         self._wake()
 
-    def hasten(self) -> None:
+    def wake_all(self) -> None:
         """Wake a thread for each job that waits: there is one, for there are as many as places."""
         for _ in range(len(self._jobs)):
             self._wake()
@@ -86,15 +86,15 @@ class Threads:
             thread.join(timeout)
 
     def _work(self) -> None:
-        leftovers = Leftovers()
+        cleanup = ConnectionCleanup()
         try:
             while True:
                 while (job := self._next()) is not None:
-                    self._run(job, leftovers)
+                    self._run(job, cleanup)
                 if not self._calls.get():
                     return
         finally:
-            leftovers.close()
+            cleanup.close()
 
     def _next(self) -> ActiveJob | None:
         """The job that has waited longest; without one, this thread counts as idle."""
@@ -104,10 +104,10 @@ class Threads:
             self._idle += 1
             return None
 
-    def _run(self, job: ActiveJob, leftovers: Leftovers) -> None:
+    def _run(self, job: ActiveJob, cleanup: ConnectionCleanup) -> None:
         report: Any = None
         try:
-            report = self._guarded(job, leftovers)
+            report = self._guarded(job, cleanup)
         except JobTimeout as problem:  # came when the handler had just ended
             report = failed(job.context, problem)
         finally:
@@ -116,8 +116,8 @@ class Threads:
                 with contextlib.suppress(JobTimeout):
                     self._done(job, None if isinstance(report, Settled) else report)
 
-    def _guarded(self, job: ActiveJob, leftovers: Leftovers) -> Any:
-        leftovers.before()
+    def _guarded(self, job: ActiveJob, cleanup: ConnectionCleanup) -> Any:
+        cleanup.before()
         try:
             with job.lock:
                 job.thread = threading.get_ident()
@@ -128,7 +128,7 @@ class Threads:
                 with job.lock:
                     job.thread = None
         finally:
-            leftovers.after(interrupted=job.is_decided)
+            cleanup.after(interrupted=job.is_decided)
 
 
 class EventLoop:

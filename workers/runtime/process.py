@@ -18,17 +18,17 @@ from typing import Any
 from . import handlers, memory
 from .active import ActiveJob, ActiveJobs
 from .backoff import Backoff
-from .bell import Bell
 from .client import Client, Refused, Request, Unavailable
 from .context import JobContext
 from .dispatch import Dispatcher
-from .gathering import Gathering
-from .heartbeat import Heart
+from .health_signal import STALE, HealthSignal
+from .heartbeat import HeartbeatThread
 from .options import Options
 from .outcomes import invalid_result, shutdown
 from .progress import Reporter
-from .pulse import STALE, Pulse
+from .report_batcher import ReportBatcher
 from .state import ProcessState
+from .wake_event import WakeEvent
 
 logger = logging.getLogger("workers.runtime")
 
@@ -50,14 +50,16 @@ class WorkerProcess:
     To embed one, call `run()` in a thread, and `state.terminate("…")` to end it.
     """
 
-    def __init__(self, client: Client, options: Options, pulse: Pulse | None = None) -> None:
+    def __init__(
+        self, client: Client, options: Options, health_signal: HealthSignal | None = None
+    ) -> None:
         self.client = client
         self.options = options
-        self.pulse = pulse or Pulse()
-        self.bell = Bell()
+        self.health_signal = health_signal or HealthSignal()
+        self.wake_event = WakeEvent()
         self.state = ProcessState(self._state_changed)
         self.active = ActiveJobs(options.concurrency)
-        self.heart = Heart(client, self.state, self.active, options, self._look_around)
+        self.heart = HeartbeatThread(client, self.state, self.active, options, self._look_around)
         self.reporter = Reporter(client, self.heart.lose)
         self.dispatcher = Dispatcher(
             self.active,
@@ -67,7 +69,7 @@ class WorkerProcess:
             self.reporter.report,
             is_local=client.is_local,
         )
-        self._gathering = Gathering(self.active, self.dispatcher.threads, self.bell)
+        self._gathering = ReportBatcher(self.active, self.dispatcher.threads, self.wake_event)
         self._reports: deque[ActiveJob] = deque()
         self._backoff = Backoff()
         self._changed = threading.Event()
@@ -99,7 +101,7 @@ class WorkerProcess:
             try:
                 terms = self.client.register(self.options.description())
             except Unavailable as problem:
-                self.pulse.beat()
+                self.health_signal.beat()
                 self._wait_out(problem)
                 continue
             self._backoff.reset()
@@ -111,7 +113,7 @@ class WorkerProcess:
                 self.options.concurrency,
                 ", ".join(self.options.queues),
             )
-            self.pulse.ready()
+            self.health_signal.ready()
             return True
         return False
 
@@ -120,7 +122,7 @@ class WorkerProcess:
     def _work(self) -> None:
         """Fetch, and report what has ended, until asked to terminate."""
         while not self.state.is_terminating:
-            self.bell.clear()
+            self.wake_event.clear()
             try:
                 if self._turn():
                     self.state.terminate("an empty queue")
@@ -137,16 +139,16 @@ class WorkerProcess:
             self._start(self._send(reports, request))
         elif request is None and not self.client.is_waiting:
             # Full, or quiet: there is nothing to do until something changes.
-            self.bell.wait(self._patience())
+            self.wake_event.wait(self._patience())
         elif request is not None and self.options.burst:
             jobs = self.client.exchange((), request).jobs
             self._start(jobs)
             if not jobs and not len(self.active):
                 return True
             if not jobs:
-                self.bell.wait(self._patience())
+                self.wake_event.wait(self._patience())
         else:
-            self._start(self.client.wait(request, self.bell, self._patience()))
+            self._start(self.client.wait(request, self.wake_event, self._patience()))
         self._backoff.reset()
         return False
 
@@ -170,7 +172,7 @@ class WorkerProcess:
             self.dispatcher.start(jobs)
             return
         for context in jobs:
-            self.dispatcher.give_back(context)
+            self.dispatcher.release(context)
 
     def _ended(self, job: ActiveJob, report: Any) -> None:
         """A handler has returned, in its own thread."""
@@ -258,10 +260,10 @@ class WorkerProcess:
     def _drain(self) -> None:
         """Wait for active jobs up to the grace period, then fail what remains (§7.2)."""
         deadline = time.monotonic() + self.options.grace_period
-        self.pulse.ending()
-        self.dispatcher.threads.hasten()
+        self.health_signal.ending()
+        self.dispatcher.threads.wake_all()
         for context in self.client.stop_waiting():
-            self.dispatcher.give_back(context)
+            self.dispatcher.release(context)
         news = time.monotonic() + NEWS
         while self.active.unsettled() and not self.state.is_forced:
             left = deadline - time.monotonic()
@@ -270,9 +272,9 @@ class WorkerProcess:
             if time.monotonic() >= news:
                 logger.info("%d job(s) still active.", len(self.active.unsettled()))
                 news += NEWS
-            self.bell.clear()
+            self.wake_event.clear()
             if not self._flush():
-                self.bell.wait(min(left, self._patience()))
+                self.wake_event.wait(min(left, self._patience()))
             self._time_out()
         self._give_up()
 
@@ -300,7 +302,7 @@ class WorkerProcess:
         # What they have to tidy up, they may.
         until = time.monotonic() + PARTING
         while self.active.running and time.monotonic() < until:
-            self.bell.wait(until - time.monotonic())
+            self.wake_event.wait(until - time.monotonic())
         if self._reports:
             logger.error("%d report(s) could not be delivered.", len(self._reports))
 
@@ -318,13 +320,13 @@ class WorkerProcess:
     def _state_changed(self) -> None:
         self._changed.set()
         self.heart.hurry()
-        self.bell.ring()
+        self.wake_event.ring()
 
     def _look_around(self) -> None:
         """After each heartbeat: a sign of life; is the supervisor there, is there enough memory?"""
-        self.pulse.takes(self.state.is_running)
+        self.health_signal.takes(self.state.is_running)
         if time.monotonic() - self._turned_at < STALE:
-            self.pulse.beat()
+            self.health_signal.beat()
         if self.options.supervised and os.getppid() != self._parent:
             self.state.terminate("the end of the supervisor")
         limit = self.options.max_memory

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 
 from django.db import connections
 
-from .pulse import ChildPulse, Pulse, Pulses
+from .health_signal import ChildHealthSignal, HealthSignal, HealthSignals
 from .signals import WANTED
 
 logger = logging.getLogger("workers.runtime")
@@ -32,11 +32,13 @@ GLANCE = 0.2
 class Supervisor:
     """Keeps `count` children running until told to end."""
 
-    def __init__(self, count: int, child: Callable[[Pulse], int], pulse: Pulse) -> None:
+    def __init__(
+        self, count: int, child: Callable[[HealthSignal], int], health_signal: HealthSignal
+    ) -> None:
         self._count = count
         self._child = child
-        self._pulse = pulse
-        self._pulses = Pulses(count)
+        self._health_signal = health_signal
+        self._pulses = HealthSignals(count)
         self._places: dict[int, int] = {}
         """Process → which of the children it is."""
         self._is_ready = False
@@ -64,23 +66,23 @@ class Supervisor:
         # An open connection belongs to one process only.
         connections.close_all()
         place = min(set(range(self._count)) - set(self._places.values()))
-        pulse = self._pulses.of(place)
-        pulse.begin()
+        health_signal = self._pulses.of(place)
+        health_signal.begin()
         pid = os.fork()
         if pid == 0:
-            self._be_child(pulse)
+            self._be_child(health_signal)
         self._running[pid] = time.monotonic()
         self._places[pid] = place
         logger.info("Started worker process %d.", pid)
 
-    def _be_child(self, pulse: ChildPulse) -> None:
+    def _be_child(self, health_signal: ChildHealthSignal) -> None:
         code = 1
         try:
             # Out of the terminal's foreground group: its Ctrl-C comes from the supervisor, once.
             os.setpgid(0, 0)
             for number in WANTED:
                 signal.signal(number, signal.SIG_DFL)
-            code = self._child(pulse)
+            code = self._child(health_signal)
         except BaseException:
             logger.exception("The worker process crashed.")
         finally:
@@ -94,7 +96,7 @@ class Supervisor:
             return
         if number in (signal.SIGTERM, signal.SIGINT):
             if not self._ending:
-                self._pulse.ending()
+                self._health_signal.ending()
             self._ending = True
             self._due.clear()
         for pid in self._running:
@@ -122,12 +124,12 @@ class Supervisor:
         if not self._is_ready and len(children) == self._count:
             self._is_ready = all(child.is_ready for child in children)
             if self._is_ready:
-                self._pulse.ready()
+                self._health_signal.ready()
         full = len(children) == self._count
-        self._pulse.takes(full and all(child.is_taking for child in children))
+        self._health_signal.takes(full and all(child.is_taking for child in children))
         if time.monotonic() - self._beaten_at >= BEAT and all(child.is_alive for child in children):
             self._beaten_at = time.monotonic()
-            self._pulse.beat()
+            self._health_signal.beat()
 
     def _restart(self) -> None:
         now = time.monotonic()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from ...access.redaction import redact_job, redact_told
+from ...access.redaction import redact_job, redact_quotes
 from ...models import Job
 from ...spec.durations import format_duration
 from ...spec.envelope import error_entry
@@ -82,7 +82,7 @@ def line(
     if errors:
         shown = error_entry(errors[-1])
         error = {name: shown[name] for name in shown if name not in LONG}
-        document["error"] = redact_told(error) if is_redacted else error
+        document["error"] = redact_quotes(error) if is_redacted else error
     return document
 
 

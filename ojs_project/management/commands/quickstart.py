@@ -15,12 +15,12 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, InterfaceError, connections
 
 from jobs.conf import ojs_settings
-from ojs_project import access, beside, demo_jobs, first_look
+from ojs_project import access, beside, demo_jobs, quickstart_environment
 from ojs_project.announcement import Announcement
 from ojs_project.console import Console
 from ojs_project.demo_client import Client, NoAnswer, Refused
 from ojs_project.environment import data_folder
-from ojs_project.first_look import Address, Unusable
+from ojs_project.quickstart_environment import Address, Unusable
 from ojs_project.services import AGQ, ROTA, services
 from ojs_project.status import Reporter
 from ojs_project.stopping import Stopping
@@ -35,10 +35,10 @@ class Command(BaseCommand):
     help = __doc__ or ""
 
     def add_arguments(self, parser: Any) -> None:
-        first_look.add_arguments(parser)
+        quickstart_environment.add_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if not first_look.prepared:
+        if not quickstart_environment.prepared:
             raise CommandError("Start it as `python manage.py quickstart`.")
         self.console = Console(sys.stdout)
         self.stopping = Stopping()

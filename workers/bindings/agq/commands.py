@@ -21,7 +21,7 @@ from workers.fleet import directory
 from workers.lifecycle import WorkerState
 from workers.protocol import Failure, SessionClaim
 
-from . import documents, keys, small_talk, verify
+from . import connection_commands, documents, keys, verify
 from .resp import Failed, Status
 from .session import Session, valid_worker_id
 from .transaction import AT_ONCE
@@ -144,7 +144,7 @@ def pop(session: Session, queues: Sequence[str]) -> Look:
     return Look([], *standing)
 
 
-def give_back(session: Session, jobs: Sequence[ClaimedJob]) -> None:
+def release(session: Session, jobs: Sequence[ClaimedJob]) -> None:
     """Nobody is there any more to hand them to: the attempt does not count."""
     worker_id = session.worker_id
     back = [Failure(job.id, worker_id=worker_id, release=True) for job in jobs]
@@ -312,7 +312,13 @@ GREETINGS = ("HELLO", "QUIT")
 
 def known() -> list[str]:
     """All words there are."""
-    return [*COMMANDS, *small_talk.WORDS, *WAITING, *GREETINGS, *sorted(AT_ONCE - {"QUIT"})]
+    return [
+        *COMMANDS,
+        *connection_commands.WORDS,
+        *WAITING,
+        *GREETINGS,
+        *sorted(AT_ONCE - {"QUIT"}),
+    ]
 
 
 @cache

@@ -22,7 +22,7 @@ from jobs.store import wakeup
 from jobs.store.trouble import explain
 from workers.fetching.waiting import Look, Waiter
 
-from . import commands, documents, small_talk, verify
+from . import commands, connection_commands, documents, verify
 from .commands import COMMANDS, OK
 from .resp import (
     NO_ITEMS,
@@ -339,10 +339,10 @@ class Connection(asyncio.Protocol):
             await self.server.in_thread(self.session.look_again)
         if name in AT_ONCE or self._puts_off:
             return await self._of_transaction(name, arguments)
-        if name in small_talk.WORDS:
+        if name in connection_commands.WORDS:
             if self.session.key and not (declared and declared.is_open):
                 await self.server.in_thread(self.session.look_again)
-            return small_talk.WORDS[name](self.session, arguments)
+            return connection_commands.WORDS[name](self.session, arguments)
         if name == "HELLO":
             return await self._hello(arguments)
         if name == "BRPOP":
@@ -450,15 +450,15 @@ class Connection(asyncio.Protocol):
 
     async def _hello(self, arguments: list[bytes]) -> Any:
         """HELLO [2|3 [AUTH <user> <key>] [SETNAME <name>]]"""
-        version, login, name = small_talk.hello(arguments)
+        version, login, name = connection_commands.hello(arguments)
         if login is not None:
             await self.server.in_thread(commands.carry_out, self.session, "AUTH", *login)
         if not self.session.is_known:
             raise Failed(NO_AUTH)
         if name is not None:
-            small_talk.name_it(self.session, name)
+            connection_commands.name_it(self.session, name)
         self.session.resp = version or self.session.resp
-        return small_talk.greeting(self.session)
+        return connection_commands.greeting(self.session)
 
     async def _verify(self, arguments: list[bytes]) -> Any:
         question = await self.server.in_thread(commands.verify_begin, self.session, *arguments)
@@ -474,7 +474,7 @@ class Connection(asyncio.Protocol):
 
     async def _pop(self, arguments: list[bytes]) -> Any:
         """BRPOP queue:<name> [queue:<name> …] <timeout>; 0 waits for ever."""
-        seconds = small_talk.seconds(arguments[-1])
+        seconds = connection_commands.seconds(arguments[-1])
         queues = list(dict.fromkeys(commands.queue_name(key) for key in arguments[:-1]))
         self.is_blocked = True
         try:
@@ -519,7 +519,7 @@ class Connection(asyncio.Protocol):
 
     async def _give_back(self, found: Look) -> None:
         if found.jobs:
-            await self.server.in_thread(commands.give_back, self.session, found.jobs)
+            await self.server.in_thread(commands.release, self.session, found.jobs)
 
     async def _give_back_when_done(self, looking: asyncio.Future[Look]) -> None:
         try:

@@ -100,7 +100,7 @@ def _events(job_id: UUID) -> Iterator[bytes]:
             yield _event("progress", _said(standing, "progress", "data", "message", "updated_at"))
 
 
-def _standing(job_id: UUID) -> engine.Standing | None:
+def _standing(job_id: UUID) -> engine.ProgressState | None:
     try:
         return engine.progress_of(job_id)
     except JobNotFound:
@@ -111,7 +111,7 @@ def _event(name: str, data: dict[str, Any]) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), dumps(data))
 
 
-def _said(standing: engine.Standing, *names: str) -> dict[str, Any]:
+def _said(standing: engine.ProgressState, *names: str) -> dict[str, Any]:
     document = _document(standing)
     return {name: document[name] for name in names if document[name] is not None}
 
@@ -130,7 +130,7 @@ def _value(body: Document) -> float | None:
     return float(value) / scale
 
 
-def _document(standing: engine.Standing) -> dict[str, Any]:
+def _document(standing: engine.ProgressState) -> dict[str, Any]:
     return {
         "job_id": str(standing.job_id),
         "state": standing.state,
@@ -141,7 +141,7 @@ def _document(standing: engine.Standing) -> dict[str, Any]:
     }
 
 
-def _answer(standing: engine.Standing) -> Response:
+def _answer(standing: engine.ProgressState) -> Response:
     response = Response(_document(standing))
     response["Cache-Control"] = "no-cache"
     if standing.value is not None:

@@ -25,9 +25,9 @@ from workers.bindings.shared import keys as keyed
 from workers.bindings.shared import tls
 from workers.fetching.waiting import Hub
 from workers.liveness.presence import announced
-from workers.runtime.pulse import Pulse, beating
+from workers.runtime.health_signal import HealthSignal, beating
 
-from . import desk
+from . import actions
 from .session import Session
 
 logger = logging.getLogger("workers.rota")
@@ -47,10 +47,10 @@ class RotaServer:
     hub: Hub
 
     def __init__(
-        self, certificate: tls.Certificate | None = None, pulse: Pulse | None = None
+        self, certificate: tls.Certificate | None = None, pulse: HealthSignal | None = None
     ) -> None:
         self._certificate = certificate
-        self._pulse = pulse or Pulse()
+        self._pulse = pulse or HealthSignal()
         self._threads = ThreadPoolExecutor(ojs_settings.ROTA.THREADS, thread_name_prefix="rota")
         self._connections = 0
         self.sessions: dict[str, Session] = {}
@@ -115,7 +115,7 @@ class RotaServer:
             if not _login(request):
                 check_socket(request.headers.get("Origin", ""))
             connection.visitor = await self.in_thread(  # type: ignore[attr-defined]
-                desk.admit, _login(request), _address(connection)
+                actions.admit, _login(request), _address(connection)
             )
         except NotAuthenticated as unknown:
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, f"{unknown.message}\n")

@@ -23,7 +23,7 @@ from jobs.http.authentication import Caller
 from jobs.store.trouble import explain
 from workers.fetching.waiting import Look, Waiter
 
-from . import desk, messages
+from . import actions, messages
 
 if TYPE_CHECKING:
     from .server import RotaServer
@@ -43,7 +43,7 @@ class Session:
     def __init__(self, server: RotaServer, connection: ServerConnection) -> None:
         self._server = server
         self._connection = connection
-        self._visitor: desk.Visitor = connection.visitor  # type: ignore[attr-defined]
+        self._visitor: actions.Visitor = connection.visitor  # type: ignore[attr-defined]
         self._registration: messages.Registration | None = None
         self._pusher: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -84,7 +84,7 @@ class Session:
 
     async def _note(self, refusal: OJSError) -> None:
         visitor = self._visitor
-        await self._server.in_thread(desk.note, refusal, "message", visitor.address, visitor)
+        await self._server.in_thread(actions.note, refusal, "message", visitor.address, visitor)
 
     @property
     def key(self) -> str:
@@ -129,7 +129,7 @@ class Session:
                 "The first message must register the worker.", field="registration"
             )
         told = await self._server.in_thread(
-            desk.hear, self._visitor, self._registration, message, frozenset(self._in_hand)
+            actions.hear, self._visitor, self._registration, message, frozenset(self._in_hand)
         )
         settled = {str(outcome.job_id) for outcome in told.outcomes}
         self._in_hand |= set(told.reply.jobs_extended)
@@ -154,7 +154,7 @@ class Session:
                 f"This connection is that of worker '{self.worker_id}'.",
                 field="registration.worker_id",
             )
-        await self._server.in_thread(desk.register, self._visitor, registration, named)
+        await self._server.in_thread(actions.register, self._visitor, registration, named)
         self._registration = registration
         before = self._server.sessions.get(registration.worker_id)
         self._server.sessions[registration.worker_id] = self
@@ -167,7 +167,7 @@ class Session:
         return {
             "registered": registration.worker_id,
             "heartbeat_timeout_ms": round(timeout * 1000),
-            "specs": await self._server.in_thread(desk.specs_of, registration),
+            "specs": await self._server.in_thread(actions.specs_of, registration),
         }
 
     def replace(self) -> None:
@@ -251,7 +251,7 @@ class Session:
         if count <= 0:
             return Look([])
         looking = asyncio.ensure_future(
-            self._server.in_thread(desk.look, self._visitor, registration, count)
+            self._server.in_thread(actions.look, self._visitor, registration, count)
         )
         self._looks += 1
         try:
@@ -284,7 +284,7 @@ class Session:
     async def _give_back(self, found: Look) -> None:
         if found.jobs:
             self._in_hand -= {str(job.id) for job in found.jobs}
-            await self._server.in_thread(desk.give_back, self.worker_id, found.jobs)
+            await self._server.in_thread(actions.release, self.worker_id, found.jobs)
 
     async def end(self) -> None:
         """The connection is gone; whether the worker has left, its last words tell.
@@ -300,4 +300,4 @@ class Session:
             return
         del self._server.sessions[self.worker_id]
         if self._connection.close_code in PROPERLY and not self._in_hand:
-            await self._server.in_thread(desk.leave, self.worker_id)
+            await self._server.in_thread(actions.leave, self.worker_id)

@@ -12,7 +12,7 @@ from jobs.conf import ojs_settings
 from jobs.store import keepalive
 from workers.bindings.shared import tls
 from workers.management import alive
-from workers.runtime.pulse import Pulse, beating
+from workers.runtime.health_signal import HealthSignal, beating
 
 
 class Command(BaseCommand):
@@ -43,7 +43,7 @@ class Command(BaseCommand):
             pass
 
     async def _serve(
-        self, certificate: tls.Certificate | None, host: str, port: int, pulse: Pulse
+        self, certificate: tls.Certificate | None, host: str, port: int, pulse: HealthSignal
     ) -> None:
         from workers.bindings.agq.server import Server
 

@@ -17,10 +17,10 @@ from jobs.store import keepalive
 from workers.management import alive
 from workers.runtime import handlers, signals
 from workers.runtime.client import Client, LocalClient, Refused
+from workers.runtime.health_signal import HealthSignal
 from workers.runtime.http import HttpClient
 from workers.runtime.options import Options, new_worker_id
 from workers.runtime.process import WorkerProcess
-from workers.runtime.pulse import Pulse
 from workers.runtime.supervisor import Supervisor
 
 LINE = "{asctime} {levelname:<7} {name}: {message}"
@@ -135,12 +135,12 @@ class Command(BaseCommand):
             supervised=given["processes"] > 1,
         )
 
-    def _run(self, options: Options, given: dict[str, Any], pulse: Pulse) -> int:
+    def _run(self, options: Options, given: dict[str, Any], health_signal: HealthSignal) -> int:
         worker_id = given["worker_id"] or new_worker_id()
         client: Client = LocalClient(worker_id)
         if given["url"]:
             client = HttpClient(worker_id, given["url"], given["api_key"], options.poll_interval)
-        process = WorkerProcess(client, options, pulse)
+        process = WorkerProcess(client, options, health_signal)
         with signals.handled(process.state):
             try:
                 code = process.run()

@@ -27,7 +27,7 @@ def _note(connection: Any, **kwargs: Any) -> None:
 connection_created.connect(_note, dispatch_uid="ojs_worker_leftovers")
 
 
-class Leftovers:
+class ConnectionCleanup:
     """The connections of the thread that makes one of these."""
 
     def __init__(self) -> None:

@@ -255,7 +255,7 @@ def look(visitor: Visitor, registration: Registration, count: int) -> Look:
     return Look([], may_fetch, able | {f"type:{name}" for name in types})
 
 
-def give_back(worker_id: str, jobs: Sequence[ClaimedJob]) -> None:
+def release(worker_id: str, jobs: Sequence[ClaimedJob]) -> None:
     """Return jobs that never reached the worker; the attempt does not count."""
     back = [Failure(job.id, worker_id, job.attempt, release=True) for job in jobs]
     protocol.fail(back, discover=False)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 
-class Bell:
+class WakeEvent:
     """An event for one that waits; its ring can be relayed to somebody who sleeps elsewhere."""
 
     def __init__(self) -> None:

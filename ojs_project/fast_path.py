@@ -27,7 +27,7 @@ from django.utils.log import log_response
 
 from jobs.http.base import OJSViewSet
 from jobs.http.hosts import is_served
-from jobs.http.received import Received
+from jobs.http.request import Request
 from jobs.http.response import Response, for_django
 
 from .middleware import MOST, OUR_POLICY, POLICY, PROTOCOLS, call, resolve, with_policy
@@ -47,7 +47,7 @@ STATUS = {status.value: f"{status.value} {status.phrase}" for status in HTTPStat
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
-class ShortWay:
+class FastPath:
     """A WSGI application around the project's own."""
 
     def __init__(self, project: Application) -> None:
@@ -79,7 +79,7 @@ class ShortWay:
         ):
             return self._project(environ, start_response)
         used = self._begin(environ)
-        request = Received(environ)
+        request = Request(environ)
         try:
             response = self._answer(request)
         except Exception as problem:
@@ -94,7 +94,7 @@ class ShortWay:
         # other.
         return [content]
 
-    def _answer(self, request: Received) -> Any:
+    def _answer(self, request: Request) -> Any:
         known = self._known.get(request.path)
         if known is not None:
             return known(request)
@@ -108,7 +108,7 @@ class ShortWay:
             self._known[request.path] = enter
         return enter(request, **match.kwargs)
 
-    def _hand_over(self, request: Received, response: Any, start_response: Any) -> Iterable[bytes]:
+    def _hand_over(self, request: Request, response: Any, start_response: Any) -> Iterable[bytes]:
         """Send a response of Django's, as its handler does."""
         self._security.process_response(request._request, response)
         with_policy(response)

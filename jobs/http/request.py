@@ -8,7 +8,7 @@ from django.core.handlers.wsgi import WSGIRequest
 from django.http import HttpRequest
 
 
-class Received:
+class Request:
     """What came in, with the names that views written for REST framework use.
 
     That framework's own request parses bodies, logs in and negotiates, each on first use and behind
@@ -27,7 +27,7 @@ class Received:
         self._django: HttpRequest | None = None
 
     @classmethod
-    def of(cls, request: HttpRequest) -> Received:
+    def of(cls, request: HttpRequest) -> Request:
         self = cls.__new__(cls)
         self.META = request.META
         self.method = request.method or ""

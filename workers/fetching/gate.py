@@ -16,7 +16,7 @@ from ..models import Worker
 from .abilities import ITSELF, able
 
 
-def look(worker_id: str, *, registered: bool = False) -> Admission:
+def evaluate(worker_id: str, *, registered: bool = False) -> Admission:
     """Say it of a worker; `GATE` and `REGISTERED` do in one statement."""
     worker = Worker.objects.filter(pk=worker_id).first() if worker_id else None
     if registered and (worker is None or worker.registered_at is None):
@@ -53,9 +53,9 @@ SQL = """
                nullif(worker.job_versions, '{{}}') AS versions
           FROM (SELECT %(worker_id)s::varchar(255) AS id) AS me
      LEFT JOIN ojs_workers_worker AS worker ON worker.worker_id = me.id"""
-GATE = Gate(SQL.format(unknown="worker.worker_id IS NULL THEN NULL", itself=ITSELF), look)
+GATE = Gate(SQL.format(unknown="worker.worker_id IS NULL THEN NULL", itself=ITSELF), evaluate)
 REGISTERED = Gate(
     SQL.format(unknown="worker.registered_at IS NULL THEN 0", itself=ITSELF),
-    partial(look, registered=True),
+    partial(evaluate, registered=True),
 )
 """Where a worker must register before it is given anything (AGQ §6)."""

@@ -29,7 +29,7 @@ SLOT = struct.Struct("=d??")
 RUNNING = "running"
 
 
-class Pulse:
+class HealthSignal:
     """Tells nobody; what an embedded worker has."""
 
     def beat(self) -> None:
@@ -45,7 +45,7 @@ class Pulse:
         """It drains."""
 
 
-class OutsidePulse(Pulse):
+class ExternalHealthSignal(HealthSignal):
     """Tells Kubernetes (through a probe that looks at the age of `file`) and systemd."""
 
     def __init__(self, file: str = "", notify_socket: str = "") -> None:
@@ -89,17 +89,17 @@ class OutsidePulse(Pulse):
             logger.warning("Cannot tell systemd %s: %s", message, problem)
 
 
-class Pulses:
+class HealthSignals:
     """Those of a supervisor's children, in memory that they share."""
 
     def __init__(self, count: int) -> None:
         self._slots = mmap.mmap(-1, SLOT.size * count)
 
-    def of(self, number: int) -> ChildPulse:
-        return ChildPulse(self._slots, number)
+    def of(self, number: int) -> ChildHealthSignal:
+        return ChildHealthSignal(self._slots, number)
 
 
-class ChildPulse(Pulse):
+class ChildHealthSignal(HealthSignal):
     """Tells the supervisor."""
 
     def __init__(self, slots: mmap.mmap, number: int) -> None:
@@ -137,7 +137,9 @@ class ChildPulse(Pulse):
 
 
 @contextlib.asynccontextmanager
-async def beating(pulse: Pulse, in_thread: Callable[..., Awaitable[Any]]) -> AsyncIterator[None]:
+async def beating(
+    pulse: HealthSignal, in_thread: Callable[..., Awaitable[Any]]
+) -> AsyncIterator[None]:
     """Give signs of life for a server on asyncio: its loop turns, and its threads become free.
 
     Args:
@@ -154,11 +156,11 @@ async def beating(pulse: Pulse, in_thread: Callable[..., Awaitable[Any]]) -> Asy
         pulse.ending()
 
 
-async def _beat(pulse: Pulse, in_thread: Callable[..., Awaitable[Any]]) -> None:
+async def _beat(pulse: HealthSignal, in_thread: Callable[..., Awaitable[Any]]) -> None:
     while True:
         await asyncio.sleep(BEAT)
         await in_thread(pulse.beat)
 
 
-def outside(file: str) -> OutsidePulse:
-    return OutsidePulse(file, os.environ.get("NOTIFY_SOCKET", ""))
+def outside(file: str) -> ExternalHealthSignal:
+    return ExternalHealthSignal(file, os.environ.get("NOTIFY_SOCKET", ""))

@@ -23,7 +23,7 @@ from tests.factories import JobFactory, WorkerFactory, ago
 from tests.processes import eventually
 from workers import protocol
 from workers.lifecycle import WorkerState
-from workers.liveness import heartbeats, together
+from workers.liveness import batched_heartbeats, heartbeats
 from workers.models import Worker
 from workers.protocol import Description, Reply
 
@@ -35,17 +35,17 @@ LOCKED = "LOCK TABLE ojs_workers_worker IN ACCESS EXCLUSIVE MODE"
 
 @pytest.fixture(autouse=True)
 def a_new_meeting_place() -> Iterator[None]:
-    together._combiners.clear()
+    batched_heartbeats._combiners.clear()
     yield
-    together._combiners.clear()
+    batched_heartbeats._combiners.clear()
 
 
 def waiting() -> int:
-    return sum(len(combiner._waiting) for combiner in together._combiners.values())
+    return sum(len(combiner._waiting) for combiner in batched_heartbeats._combiners.values())
 
 
 def under_way() -> int:
-    return sum(len(combiner._leaders) for combiner in together._combiners.values())
+    return sum(len(combiner._leaders) for combiner in batched_heartbeats._combiners.values())
 
 
 def beat_together(*beats: Callable[[], Reply], then: Callable[[], Any] = lambda: None) -> list[Any]:
@@ -54,7 +54,7 @@ def beat_together(*beats: Callable[[], Reply], then: Callable[[], Any] = lambda:
     Args:
         then: what happens when all of them wait.
     """
-    others = [WorkerFactory().pk for _ in range(together.ABREAST)]
+    others = [WorkerFactory().pk for _ in range(batched_heartbeats.ABREAST)]
 
     def sent(beat: Callable[[], Reply]) -> Any:
         try:
@@ -152,9 +152,12 @@ def test_a_row_that_somebody_locks_holds_up_nobody_but_its_worker(model):
 
 def left_alone(*beats: partial[Reply]) -> list[bool]:
     """Write the heartbeats with one statement; return which of them it left alone."""
-    said = [together._said(heartbeats.Heartbeat(*beat.args, **beat.keywords)) for beat in beats]
+    said = [
+        batched_heartbeats._said(heartbeats.Heartbeat(*beat.args, **beat.keywords))
+        for beat in beats
+    ]
     try:
-        return [standing is None for standing in together._write_all(said)]
+        return [standing is None for standing in batched_heartbeats._write_all(said)]
     finally:
         connections.close_all()
 
@@ -238,22 +241,22 @@ def test_a_caller_in_a_transaction_keeps_it():
         transaction.set_rollback(True, using=alias())
 
     assert not heard(one)
-    assert not together._combiners
+    assert not batched_heartbeats._combiners
 
 
 def test_a_forked_process_waits_for_no_thread_that_it_does_not_have():
     protocol.beat(WorkerFactory().pk)
-    assert together._combiners
+    assert batched_heartbeats._combiners
 
     child = os.fork()
     if not child:
-        os._exit(len(together._combiners))
+        os._exit(len(batched_heartbeats._combiners))
 
     assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_member_of_the_description_is_written_together_or_goes_its_own_way():
-    known = {*together.REPEATED, *together.OWN_WAY, *heartbeats.SETTLED}
+    known = {*batched_heartbeats.REPEATED, *batched_heartbeats.OWN_WAY, *heartbeats.SETTLED}
 
     assert known == set(Description.__slots__)
 

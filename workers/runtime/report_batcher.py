@@ -12,8 +12,8 @@ import time
 from collections.abc import Sized
 
 from .active import ActiveJobs
-from .bell import Bell
 from .pool import Threads
+from .wake_event import WakeEvent
 
 LINGER = 0.001
 """Seconds reports wait for those of other jobs that are about to end: one exchange for all."""
@@ -24,20 +24,20 @@ SETTLED = 0.01
 ANY = sys.maxsize
 
 
-class Gathering:
+class ReportBatcher:
     """When the loop waits for jobs, and which of them wakes it when they end."""
 
-    def __init__(self, active: ActiveJobs, threads: Threads, bell: Bell) -> None:
+    def __init__(self, active: ActiveJobs, threads: Threads, wake_event: WakeEvent) -> None:
         self._active = active
         self._threads = threads
-        self._bell = bell
+        self._wake_event = wake_event
         self._awaited = ANY
         """The bell rings where no more than these still run."""
 
     def ended(self, running: int) -> None:
         """A handler has returned, in its own thread; `running` others have not."""
         if running <= self._awaited:
-            self._bell.ring()
+            self._wake_event.ring()
 
     def gather(self, reports: Sized) -> None:
         """Return when all jobs have been begun, and those that end quickly have ended."""
@@ -48,11 +48,11 @@ class Gathering:
         until = now + LINGER
         self._awaited = self._active.running_since(now - SETTLED)
         while (waiting or reports) and self._active.running > self._awaited and now < until:
-            self._bell.wait(GLANCE if waiting else until - now)
+            self._wake_event.wait(GLANCE if waiting else until - now)
             now = time.monotonic()
             if waiting:
                 waiting, before = self._threads.waiting, waiting
                 if waiting == before:
                     break
         self._awaited = ANY
-        self._threads.hasten()
+        self._threads.wake_all()

@@ -8,8 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from jobs.store import combining
-from jobs.store.combining import Combiner
+from jobs.store import group_commit
+from jobs.store.group_commit import Combiner
 from tests.processes import eventually
 
 
@@ -109,7 +109,7 @@ def test_what_ends_the_one_that_does_it_ends_nobody_else(problem):
 
 
 def test_who_waits_too_long_for_one_that_is_under_way_goes_as_well(monkeypatch):
-    monkeypatch.setattr(combining, "PATIENCE", 0.001)
+    monkeypatch.setattr(group_commit, "PATIENCE", 0.001)
     desk = Desk()
 
     with ThreadPoolExecutor(1) as pool:

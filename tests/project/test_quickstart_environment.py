@@ -9,7 +9,7 @@ import stat
 import pytest
 
 from ojs_project import beside
-from ojs_project.first_look import Address, Unusable, prepare
+from ojs_project.quickstart_environment import Address, Unusable, prepare
 
 
 @pytest.fixture

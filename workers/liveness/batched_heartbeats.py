@@ -18,8 +18,8 @@ from django.db import Error, connections
 from jobs import engine
 from jobs.conf import ojs_settings
 from jobs.spec.identifiers import UUID_PATTERN
-from jobs.store.combining import Combiner
 from jobs.store.database import alias, is_postgresql, run
+from jobs.store.group_commit import Combiner
 
 if TYPE_CHECKING:
     from .heartbeats import Heartbeat
