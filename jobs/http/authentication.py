@@ -28,7 +28,7 @@ USED_EVERY = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sends a request: a key, or nobody in particular."""
+    """Who sends a request: an API key, or an anonymous client."""
 
     name: str = "anonymous"
     scopes: frozenset[str] = frozenset()
