@@ -11,14 +11,18 @@ import getpass
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
+from django.http import HttpRequest
 from django.utils.encoding import force_str
 from django.utils.translation import gettext
 
 from ..models import OperatorAction, Source
 from ..store import clock
+
+if TYPE_CHECKING:
+    from ..http.authentication import Caller
 
 SHOWN = 100
 """Keys of targets that an action lists; the others are counted."""
@@ -37,13 +41,13 @@ class Actor:
     """Key of the site's user, if it is one: Django's history needs it."""
 
 
-def of_request(request: Any) -> Actor:
+def of_request(request: HttpRequest) -> Actor:
     """The user of the admin who sent this request."""
     user = request.user
     return Actor(user.get_username(), Source.ADMIN, request.META.get("REMOTE_ADDR", ""), user.pk)
 
 
-def of_caller(caller: Any, request: Any) -> Actor:
+def of_caller(caller: Caller, request: HttpRequest) -> Actor:
     """The API key that sent this request."""
     return Actor(caller.name, Source.API, request.META.get("REMOTE_ADDR", ""))
 

@@ -6,15 +6,17 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import Q
+from rest_framework.response import Response
 
 from .. import engine
 from ..access.audit import of_caller, record_action
 from ..access.projects import own
 from ..access.redaction import redact_job
 from ..errors import Unsupported
-from ..http.base import OJSViewSet, Response
+from ..http.base import OJSViewSet
 from ..http.dialects import job_reply
 from ..http.paging import bad_cursor, number, page
+from ..http.request import Request
 from ..models import DeadJob, Job, JobError, Queue
 from ..record import events
 from ..spec import fields, queue_config
@@ -38,7 +40,7 @@ class QueueViewSet(OJSViewSet):
 
     resource = "queues"
 
-    def create(self, request: Any) -> Response:
+    def create(self, request: Request) -> Response:
         """Make a queue before its first job (queue configuration §9.2)."""
         body = self.read(required=True)
         name = fields.required_text(body, "name", pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH)
@@ -54,7 +56,7 @@ class QueueViewSet(OJSViewSet):
             )
         return Response(full_document(queue), status=201)
 
-    def list(self, request: Any) -> Response:
+    def list(self, request: Request) -> Response:
         """Every queue that has been used (OJS HTTP §11.1)."""
         queues, pagination = page(
             request.query_params,
@@ -96,13 +98,13 @@ class DeadLetterViewSet(OJSViewSet):
 
     resource = "dead-letter"
 
-    def retrieve(self, request: Any, job_id: str) -> Response:
+    def retrieve(self, request: Request, job_id: str) -> Response:
         job = DeadJob.objects.filter(pk=parse_id(job_id)).first()
         if job is None:
             raise engine.not_dead(job_id)
         return Response(job_reply(request.META, self._shown(full_envelope(job))))
 
-    def retry(self, request: Any, job_id: str) -> Response:
+    def retry(self, request: Request, job_id: str) -> Response:
         """Enqueue it again with fresh attempts (OJS HTTP §12.2)."""
         if fields.mapping(self.read(), "override"):
             # Else it would run as it was, and whoever asked for another queue would not know.
@@ -116,7 +118,7 @@ class DeadLetterViewSet(OJSViewSet):
         document |= {"re_enqueued_at": format_timestamp(job.enqueued_at)}
         return Response(job_reply(request.META, document))
 
-    def destroy(self, request: Any, job_id: str) -> Response:
+    def destroy(self, request: Request, job_id: str) -> Response:
         """Delete it for good (OJS HTTP §12.3)."""
         wanted = parse_id(job_id)
         with atomic():
@@ -177,7 +179,7 @@ class EventViewSet(OJSViewSet):
 
     resource = "events"
 
-    def list(self, request: Any) -> Response:
+    def list(self, request: Request) -> Response:
         parameters = request.query_params
         limit = number(parameters, "limit", EVENTS_LIMIT, least=1, most=MAX_EVENTS)
         rows = _filtered(events.settled(), parameters).order_by("id")

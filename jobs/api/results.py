@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from rest_framework.response import Response
+
 from ..access.projects import own
 from ..conf import ojs_settings
 from ..errors import InvalidRequest, JobNotFound, ResultPruned, WaitTimeout
-from ..http.base import OJSViewSet, Response
+from ..http.base import OJSViewSet
 from ..http.paging import number
+from ..http.request import Request
 from ..http.waiting import until
 from ..models import Job
 from ..spec.envelope import is_pruned, result_expires_at
@@ -37,7 +40,7 @@ class ResultViewSet(OJSViewSet):
 
     resource = "results"
 
-    def retrieve(self, request: Any, job_id: str) -> Response:
+    def retrieve(self, request: Request, job_id: str) -> Response:
         """The outcome of a job; with `wait=true` as soon as there is one (§8.2)."""
         parameters = request.query_params
         identifier = parse_id(job_id)
@@ -57,7 +60,7 @@ class ResultViewSet(OJSViewSet):
             response["Retry-After"] = "1"
         return response
 
-    def bulk(self, request: Any) -> Response:
+    def bulk(self, request: Request) -> Response:
         """The results of many jobs; null where there is none (§9.3)."""
         ids = texts(self.read(required=True), "ids", longest=64)
         if ids is None:

@@ -8,14 +8,16 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError
 from django.db.models import Model
-from django.http import HttpRequest
+from rest_framework.response import Response
 
 from .. import __version__, engine, models
 from ..conf import ojs_settings
 from ..errors import NotFound
-from ..http.base import SPEC_VERSION, OJSViewSet, Response
+from ..http.base import OJSViewSet
 from ..http.body import COMPRESSIONS
 from ..http.endpoints import announced
+from ..http.request import Request
+from ..http.versioning import SPEC_VERSION
 from ..signals import conformance_reset
 from ..spec.validation import META_SIZE, QUEUE_LENGTH, TYPE_LENGTH
 from ..store.database import atomic, connection
@@ -66,7 +68,7 @@ class ManifestViewSet(OJSViewSet):
 
     resource = "manifest"
 
-    def retrieve(self, request: Any) -> Response:
+    def retrieve(self, request: Request) -> Response:
         base = request.path.rsplit("/manifest", 1)[0]
         elsewhere = endpoints_beside(PORT.sub("", request.get_host()))
         if ojs_settings.FLARE.ENABLED:
@@ -173,7 +175,7 @@ class ConformanceViewSet(OJSViewSet):
 
     resource = "reset"
 
-    def reset(self, request: HttpRequest) -> Response:
+    def reset(self, request: Request) -> Response:
         if not ojs_settings.CONFORMANCE_MODE:
             raise NotFound("There is nothing here.")
         with atomic():

@@ -16,7 +16,7 @@ from django.db import connection
 from django.test import RequestFactory
 
 from jobs.http.authentication import make_key
-from ojs_project.fast_path import FastPath
+from ojs_project.bypass import Bypass
 from ojs_project.middleware import OUR_POLICY
 
 V1 = "/ojs/v1"
@@ -76,7 +76,7 @@ def application(transactional_db, settings):
     """The project's application, and Django's inside of it."""
     settings.ALLOWED_HOSTS = ["testserver"]
     settings.OJS = {"FLARE": {"ENABLED": True}}
-    return FastPath(get_wsgi_application())
+    return Bypass(get_wsgi_application())
 
 
 def environment(method: str, path: str, body: Any, headers: dict[str, str]) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def test_https_is_asked_for_and_promised_as_ever(transactional_db, settings):
     settings.SECURE_SSL_REDIRECT = True
     settings.SECURE_HSTS_SECONDS = 60
     settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
-    application = FastPath(get_wsgi_application())
+    application = Bypass(get_wsgi_application())
     asked = environment("GET", "../manifest", b"", {})
 
     refused = answered(application, dict(asked))
@@ -218,6 +218,6 @@ def test_what_a_site_puts_before_it_sees_every_request(settings, option, value):
         seen.append(environ["PATH_INFO"])
         return []
 
-    FastPath(project)(environment("GET", "queues", b"", {}), None)
+    Bypass(project)(environment("GET", "queues", b"", {}), None)
 
     assert seen == ["/ojs/v1/queues"]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from rest_framework.response import Response
+
 from jobs.api.admin.base import AdminViewSet, reason_of
 from jobs.api.admin.documents import COLUMNS, line
 from jobs.api.admin.paging import page
 from jobs.api.admin.search import choice
 from jobs.api.system import STARTED
 from jobs.errors import Conflict
-from jobs.http.base import Response
+from jobs.http.request import Request
 from jobs.models import Job
 from jobs.record import counts, dashboard
 from jobs.spec import fields
@@ -47,13 +49,13 @@ class AdminWorkerViewSet(AdminViewSet):
 
     resource = "workers"
 
-    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
         super().initial(request, *args, **kwargs)
         worker_id = kwargs.get("worker_id")
         if worker_id is not None:
             fleet.find(worker_id, project=self.caller.project)
 
-    def list(self, request: Any) -> Response:
+    def list(self, request: Request) -> Response:
         """Every worker that has not left, and how many there are of each state (§9.1)."""
         parameters = request.query_params
         workers = _matching(self.own(known()), parameters)
@@ -70,23 +72,23 @@ class AdminWorkerViewSet(AdminViewSet):
             }
         )
 
-    def retrieve(self, request: Any, worker_id: str) -> Response:
+    def retrieve(self, request: Request, worker_id: str) -> Response:
         """A worker, the jobs in its hands and what was asked of it (§9.2)."""
         return Response(_detail(worker_id))
 
-    def quiet(self, request: Any, worker_id: str) -> Response:
+    def quiet(self, request: Request, worker_id: str) -> Response:
         """Ask it to take no more jobs (§9.3)."""
         return self._order(worker_id, WorkerState.QUIET, self.read())
 
-    def terminate(self, request: Any, worker_id: str) -> Response:
+    def terminate(self, request: Request, worker_id: str) -> Response:
         """Ask it to finish what it has, and to stop."""
         return self._order(worker_id, WorkerState.TERMINATE, self.read())
 
-    def resume(self, request: Any, worker_id: str) -> Response:
+    def resume(self, request: Request, worker_id: str) -> Response:
         """Take that back."""
         return self._order(worker_id, WorkerState.RUNNING, self.read())
 
-    def direct(self, request: Any, worker_id: str) -> Response:
+    def direct(self, request: Request, worker_id: str) -> Response:
         """Ask it for `quiet`, `terminate` or `running`, whichever the body names."""
         body = self.read(required=True)
         asked = fields.required_text(body, "directive")
@@ -111,7 +113,7 @@ class AdminWorkerViewSet(AdminViewSet):
             _explain(worker, directive)
         return Response(_detail(worker_id) | {"signalled": bool(order.heard)})
 
-    def destroy(self, request: Any, worker_id: str) -> Response:
+    def destroy(self, request: Request, worker_id: str) -> Response:
         """Forget a stale worker, and take its jobs back (§9.4)."""
         removal = remove(worker_id, actor=self.actor, reason=reason_of(self.read()))
         return Response(
@@ -166,7 +168,7 @@ class StatisticsViewSet(AdminViewSet):
 
     resource = "statistics"
 
-    def retrieve(self, request: Any) -> Response:
+    def retrieve(self, request: Request) -> Response:
         """Queues, workers and jobs of the whole server (§10.1)."""
         return Response(
             {

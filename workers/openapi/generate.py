@@ -31,8 +31,9 @@ from jobs.errors import (
     UnsupportedCompression,
     WaitTimeout,
 )
-from jobs.http.base import OJSViewSet, error_document
+from jobs.http.base import OJSViewSet
 from jobs.http.dialects import MEDIA_TYPE
+from jobs.http.errors import error_document
 from workers.bindings.flare.urls import Switched
 from workers.bindings.flare.views import refusal as flare_refusal
 
@@ -152,7 +153,7 @@ class Described(AutoSchema):
         if operation is None:
             raise NotDescribed(f"{method} {path}")
         view: Any = self.view
-        command = view.commands[view.action]
+        command = view.command
         scopes = " or ".join(f"`{scope}`" for scope in command.scopes)
         document: dict[str, Any] = {
             "operationId": self.get_operation_id(),

@@ -11,6 +11,7 @@ from django.http import Http404
 from django.urls.resolvers import RegexPattern, RoutePattern, URLPattern
 
 from jobs.conf import ojs_settings
+from jobs.http.fast_path import fast
 
 
 class Switched(URLPattern):
@@ -49,11 +50,19 @@ def _nothing(request: Any, **kwargs: Any) -> Any:
     raise Http404
 
 
-def _endpoint(path: str, viewset: str, actions: dict[str, str], name: str) -> Switched:
-    def load() -> Any:
-        from . import views
+def _endpoint(
+    path: str, viewset: str, actions: dict[str, str], name: str, *, hot: bool = False
+) -> Switched:
+    """
+    Args:
+        hot: its one action is a hot verb, of the same name.
+    """
 
-        return getattr(views, viewset).as_view(actions)
+    def load() -> Any:
+        from . import verbs, views
+
+        view = getattr(views, viewset).as_view(actions)
+        return fast(view, getattr(verbs, actions["post"])) if hot else view
 
     route = RoutePattern(f"flare/v1/{path}", name=name, is_endpoint=True)
     return Switched(route, load, name)
@@ -66,11 +75,13 @@ def _not_found() -> Any:
 
 
 urlpatterns = [
-    _endpoint("workers/poll", "WorkerViewSet", {"post": "poll"}, "flare-poll"),
-    _endpoint("workers/ack", "WorkerViewSet", {"post": "ack"}, "flare-ack"),
-    _endpoint("workers/heartbeat", "WorkerViewSet", {"post": "heartbeat"}, "flare-heartbeat"),
+    _endpoint("workers/poll", "WorkerViewSet", {"post": "poll"}, "flare-poll", hot=True),
+    _endpoint("workers/ack", "WorkerViewSet", {"post": "ack"}, "flare-ack", hot=True),
+    _endpoint(
+        "workers/heartbeat", "WorkerViewSet", {"post": "heartbeat"}, "flare-heartbeat", hot=True
+    ),
     _endpoint("workers/register", "WorkerViewSet", {"post": "register"}, "flare-register"),
-    _endpoint("jobs", "JobViewSet", {"post": "create"}, "flare-jobs"),
+    _endpoint("jobs", "JobViewSet", {"post": "create"}, "flare-jobs", hot=True),
     _endpoint("jobs/<str:job_id>", "JobViewSet", {"get": "retrieve"}, "flare-job"),
     _endpoint("jobs/<str:job_id>/cancel", "JobViewSet", {"post": "cancel"}, "flare-cancel"),
     Switched(RegexPattern(r"^flare(?:/|\Z)"), _not_found),

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from django.http import StreamingHttpResponse
+from rest_framework.response import Response
 
 from jobs import engine
 from jobs.access import projects
@@ -17,8 +18,9 @@ from jobs.api.jobs import parse_id
 from jobs.conf import ojs_settings
 from jobs.errors import Conflict, InvalidRequest, JobNotFound
 from jobs.http import waiting
-from jobs.http.base import Response, dumps
 from jobs.http.dialects import EVENTS
+from jobs.http.renderers import dumps
+from jobs.http.request import Request
 from jobs.spec.fields import Document, missing, refuse, wrong_type
 from jobs.spec.timestamps import format_timestamp
 
@@ -36,11 +38,11 @@ class ProgressViewSet(WorkerViewSet):
 
     resource = "progress"
 
-    def retrieve(self, request: Any, job_id: str) -> Response:
+    def retrieve(self, request: Request, job_id: str) -> Response:
         """How far a job is; null where nobody said (§7.1)."""
         return _answer(engine.progress_of(parse_id(job_id)))
 
-    def stream(self, request: Any, job_id: str) -> StreamingHttpResponse:
+    def stream(self, request: Request, job_id: str) -> StreamingHttpResponse:
         """Server-sent events: each report, and the job's end (§7.2).
 
         After `MAX_WAIT` the stream ends, job or not: an `EventSource` comes back by itself.
@@ -52,7 +54,7 @@ class ProgressViewSet(WorkerViewSet):
         response["X-Accel-Buffering"] = "no"
         return response
 
-    def report(self, request: Any, job_id: str | None = None) -> Response:
+    def report(self, request: Request, job_id: str | None = None) -> Response:
         """PROGRESS (§6.1); `percentage` is what the public SDKs send."""
         body = self.read(required=True)
         identifier = requests.fields.job_id(body) if job_id is None else parse_id(job_id)

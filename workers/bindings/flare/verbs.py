@@ -1,0 +1,108 @@
+"""The hot verbs of Flare: poll, ack and heartbeat of workers, and enqueue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobs import engine
+from jobs.access import projects
+from jobs.conf import ojs_settings
+from jobs.http.authentication import Caller
+from jobs.http.verbs import VerbRequest, VerbResponse
+from jobs.spec.lifecycle import State
+from workers import protocol
+from workers.access import admission
+from workers.liveness import job_heartbeats as liveness
+from workers.protocol import Completion, Description
+
+from . import ids, replies, requests
+
+SHARE = 2 / 3
+"""Of a job's `timeout_seconds`: the silence allowed after a heartbeat."""
+
+
+def poll(request: VerbRequest) -> VerbResponse:
+    """Claim jobs; an empty array is a normal answer, and all that a quieted worker gets."""
+    body, caller = request.read(), request.caller
+    worker_id = requests.worker_id(body, caller)
+    queues = requests.queues(body)
+    capacity = requests.capacity(body)
+    types = requests.names(body, "job_types")
+    admission.admit(caller, [worker_id])
+    seen = _description(caller, queues=queues)
+    liveness.seen(worker_id, seen)
+    jobs = protocol.fetch(
+        queues,
+        worker_id=worker_id,
+        count=capacity,
+        # A worker that says nothing here runs what it registered for.
+        types=liveness.types_of(worker_id) if types is None else types,
+        discover=False,  # it has been, just now
+        project=caller.project,
+    )
+    periods = {}
+    if jobs:
+        periods = liveness.reserve_for_execution(jobs, worker_id)
+        liveness.seen(worker_id, seen)
+    return VerbResponse({"jobs": [replies.polled(job, periods[job.id]) for job in jobs]})
+
+
+def ack(request: VerbRequest) -> VerbResponse:
+    """Settle a job. A continuation that success sets free is counted in the answer."""
+    body, caller = request.read(), request.caller
+    worker_id = requests.worker_id(body, caller)
+    asked = requests.outcome(body, worker_id)
+    projects.require(asked.job_id, caller.project)
+    admission.admit(caller, [worker_id])
+    if isinstance(asked, Completion):
+        (outcome,) = protocol.ack([asked], project=caller.project)
+    else:
+        (outcome,) = protocol.fail([asked], project=caller.project)
+    liveness.seen(worker_id, _description(caller))
+    if outcome.error is not None:
+        raise outcome.error
+    children = engine.freed_by(outcome.job_id) if outcome.state == State.COMPLETED else None
+    return VerbResponse(replies.acknowledged(outcome, children))
+
+
+def heartbeat(request: VerbRequest) -> VerbResponse:
+    """Restart the job's liveness deadline; `cancel` for a job that was cancelled meanwhile."""
+    body, caller = request.read(), request.caller
+    worker_id = requests.worker_id(body, caller)
+    job_id = requests.job_id(body)
+    progress = requests.progress(body)
+    projects.require(job_id, caller.project)
+    admission.admit(caller, [worker_id])
+    try:
+        goes_on = liveness.keep_alive(
+            job_id,
+            worker_id,
+            share=SHARE,
+            at_least=ojs_settings.FLARE.MINIMUM_GRACE,
+            progress=progress,
+            project=caller.project,
+        )
+    finally:
+        liveness.seen(worker_id, _description(caller))
+    return VerbResponse({"status": "ok" if goes_on else "cancel"})
+
+
+def create(request: VerbRequest) -> VerbResponse:
+    """Enqueue a job; one with a `parent_id` waits until that job has succeeded."""
+    project = request.caller.project
+    asked, parent = requests.new_job(request.read(required=True), request.caller)
+    job: Any
+    if parent is None:
+        (job,) = engine.enqueue([asked])
+    else:
+        projects.find(parent, project)
+        engine.enqueue_after([asked], {asked.id: [parent]}, pass_results=False)
+        # Its parent may have ended before.
+        job = projects.find(asked.id, project)
+    response = VerbResponse(replies.job(job), status=201)
+    response["Location"] = f"{request.path.rstrip('/')}/{ids.write(job.id)}"
+    return response
+
+
+def _description(caller: Caller, **said: Any) -> Description:
+    return Description(protocol="flare", project=caller.project or None, **said)
