@@ -168,10 +168,10 @@ def _answer(
 
 def _stream(environ: dict[str, Any]) -> Readable:
     stream: Any = environ["wsgi.input"]
-    if environ.get("wsgi.input_terminated"):
+    length = environ.get("CONTENT_LENGTH") or ""
+    if environ.get("wsgi.input_terminated") and (not length or length.isdecimal()):
         body: Readable = stream
         return body
-    length = environ.get("CONTENT_LENGTH") or ""
     return LimitedStream(stream, int(length) if length.isdecimal() else 0)
 
 

@@ -60,10 +60,19 @@ class OJSViewSet(ViewSet):
     metadata_class = None
     http_method_names = ["get", "head", "post", "put", "patch", "delete"]
 
+    # REST framework sets it before the policies; what fails earlier is answered, too.
+    format_kwarg = None
+
     request: Request
     binding: ClassVar[Binding] = Binding.OJS
     resource: ClassVar[str] = ""
     """What its actions are about; `resource.action` is the name of a command in the table."""
+
+    @classmethod
+    def as_view(cls, actions: dict[str, Any] | None = None, **initkwargs: Any) -> Any:
+        # REST framework adds it with the first request, while somebody may walk through the URLs.
+        head = {"head": actions["get"]} if actions and "get" in actions else {}
+        return super().as_view(head | (actions or {}), **initkwargs)
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         drop_if_dead(connection())
@@ -109,6 +118,8 @@ class OJSViewSet(ViewSet):
             self.request_id,
             has_version=self.versioning_class is not None,
         )
+        if isinstance(finished, Response) and finished.data is None:
+            finished.add_post_render_callback(_keep_type)
         return finished
 
     # What the actions and the policies ask for
@@ -192,6 +203,11 @@ class OJSViewSet(ViewSet):
             self.caller, document, self.request.META, self.request.path, self.request_id
         )
         return sent(verb(request, **named))
+
+
+def _keep_type(response: Response) -> None:
+    # REST framework takes it off an empty response. Clients may look at it all the same.
+    response["Content-Type"] = response.accepted_renderer.media_type
 
 
 def sent(response: VerbResponse) -> Response:
