@@ -114,6 +114,9 @@ BAD = {
     "a key of another worker": post("workers/fetch", {"queues": ["known"]} | POLL, key="other"),
     "a key of another label": post("workers/ack", {"job_id": HELD, "worker_id": "w"}, key="gpu"),
     "a key of another project": post(f"jobs/{HELD}/ack", {"worker_id": "p"}, key="acme"),
+    "a wrong body about another project's job": post(
+        f"jobs/{HELD}/ack", {"attempt": "x"}, key="acme"
+    ),
     "another project's job": post("workers/ack", {"job_id": HELD}, key="acme"),
     "another method": Asked("/ojs/v1/workers/fetch", method="GET"),
     "options": Asked("/ojs/v1/jobs", method="OPTIONS"),
@@ -216,15 +219,19 @@ def applications(settings) -> dict[str, Any]:
     settings.ALLOWED_HOSTS = ["testserver"]
     settings.OJS = OPTIONS
     django = get_wsgi_application()
+    ways = (Bypass(django), django, off_the_fast_path(django, settings))
+    return dict(zip(WAYS, ways, strict=True))
 
-    def without_fast_path(environ, start_response):
+
+def off_the_fast_path(application: Any, settings: Any) -> Any:
+    def serve(environ, start_response):
         settings.OJS = settings.OJS | {"FAST_PATH": False}
         try:
-            return django(environ, start_response)
+            return application(environ, start_response)
         finally:
             settings.OJS = settings.OJS | {"FAST_PATH": True}
 
-    return dict(zip(WAYS, (Bypass(django), django, without_fast_path), strict=True))
+    return serve
 
 
 def left() -> dict[str, list[Any]]:
@@ -242,7 +249,7 @@ def left() -> dict[str, list[Any]]:
     return {name: list(found) for name, found in rows.items()}
 
 
-def answers(asked: Asked, keys: dict[str, str], applications: Any) -> list[Any]:
+def answers(asked: Asked, keys: dict[str, str], applications: dict[str, Any]) -> list[Any]:
     """What is answered each way, and what that leaves."""
     found = []
     headers = {"HTTP_AUTHORIZATION": keys[asked.key]} | asked.headers
@@ -266,6 +273,20 @@ def test_every_way_gives_the_same_answer_and_does_the_same(kind, keys, applicati
         assert (kind == "good") <= (status[0] == "2"), (name, body)
 
     assert wrong == {}
+
+
+def test_a_site_without_our_middleware_gives_the_same_answers_too(keys, settings):
+    settings.MIDDLEWARE = []
+    settings.ALLOWED_HOSTS = ["testserver"]
+    settings.OJS = OPTIONS
+    django = get_wsgi_application()
+    ways = {"on": django, "off": off_the_fast_path(django, settings)}
+    for name, asked in REQUESTS["headers"].items():
+        fast, slow = answers(asked, keys, ways)
+
+        assert fast == slow, name
+        (status, _, _), _ = fast
+        assert (status[:3] == "400") == ("host" in name or "NUL" in name), name
 
 
 @pytest.mark.parametrize("error", [OperationalError, DatabaseError, KeyError])
