@@ -176,7 +176,7 @@ def _stream(environ: dict[str, Any]) -> Readable:
 
 
 def _own_receivers(signal: Signal) -> int:
-    """How many of those who listen are Django's own; what they do is done here."""
+    """How many receivers are Django's own; what they do is done here."""
     return sum(1 for _, receiver, *_ in signal.receivers if receiver() in LISTENING)
 
 

@@ -1,6 +1,6 @@
-"""The viewset of every HTTP endpoint: REST framework's, with policies of ours (OJS HTTP §3 to §6).
+"""The viewset behind every HTTP endpoint, with its policies (OJS HTTP §3 to §6).
 
-All policies are pinned here: a host site's `REST_FRAMEWORK` setting changes nothing.
+All of REST framework's policies are pinned here: a site's `REST_FRAMEWORK` setting changes nothing.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class OJSViewSet(ViewSet):
 
     @classmethod
     def as_view(cls, actions: dict[str, Any] | None = None, **initkwargs: Any) -> Any:
-        # REST framework adds it with the first request, while somebody may walk through the URLs.
+        # REST framework adds it with the first request, which may change what others iterate over.
         head = {"head": actions["get"]} if actions and "get" in actions else {}
         return super().as_view(head | (actions or {}), **initkwargs)
 
@@ -130,7 +130,7 @@ class OJSViewSet(ViewSet):
 
     @cached_property
     def command(self) -> Command | None:
-        """What the table says of the action; None if it says nothing, and then nobody may."""
+        """The declaration of the action; None if it has none, and then no key may use it."""
         return access.find(self.binding, f"{self.resource}.{self.action}")
 
     @property
@@ -215,7 +215,7 @@ def sent(response: VerbResponse) -> Response:
 
 
 def exception_handler(problem: Exception, context: dict[str, Any]) -> Response:
-    """Turn what was raised into an error document (OJS HTTP §16), and note who was refused."""
+    """Turn what was raised into an error document (OJS HTTP §16), and note refusals."""
     view: OJSViewSet = context["view"]
     request: Request = context["request"]
     method, path = request.method or "", request.path

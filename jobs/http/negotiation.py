@@ -17,7 +17,7 @@ Renderer = TypeVar("Renderer", bound=BaseRenderer)
 
 
 class Negotiation(BaseContentNegotiation):
-    """The client's dialect decides, and who accepts nothing of ours gets the binding's own type."""
+    """The client's dialect decides; a client that accepts none of our types gets the first."""
 
     def select_parser(self, request: Request, parsers: Iterable[BaseParser]) -> BaseParser:
         # There is one. An empty body needs no type, and the parser says which types it would take.

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class MayUseCommand(BasePermission):
-    """The table lets the caller use the command, whatever on.
+    """The table opens the command to the caller.
 
-    A method that the address does not have is answered 405, whoever asks.
+    A method that the address does not have is answered 405, with a key or without.
     """
 
     def has_permission(self, request: Request, view: OJSViewSet) -> bool:  # type: ignore[override]

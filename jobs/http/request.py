@@ -49,7 +49,7 @@ def is_chunked(meta: Meta) -> bool:
 
 
 def request_id_of(meta: Meta) -> str:
-    """The client's `X-Request-Id` if it is printable, else one of ours (OJS HTTP §19)."""
+    """The client's `X-Request-Id` if it is printable, else a new one (OJS HTTP §19)."""
     given: str = meta.get("HTTP_X_REQUEST_ID", "")
     return given if REQUEST_ID.fullmatch(given) else f"req_{uuid7()}"
 
