@@ -11,11 +11,11 @@ from django.utils import timezone
 import jobs
 from jobs.admin.why import why
 from jobs.conf import ojs_settings
-from jobs.engine.insertion import stamp
 from jobs.models import Job, Queue
 from jobs.spec.envelope import envelope
 from jobs.spec.validation import new_job
 from jobs.spec.versions import read_versions
+from jobs.store.contract import stamp
 from tests.factories import JobFactory, WorkerFactory, ago
 from tests.ojs_client import refusal
 from tests.processes import eventually, free_port
