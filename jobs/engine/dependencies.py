@@ -8,6 +8,7 @@ lock sees the mark of the first.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
 from uuid import UUID
 
 from django.db.models import Exists, OuterRef
@@ -25,6 +26,7 @@ from .inheritance import results_of_jobs
 from .insertion import insert_jobs
 
 BATCH = 1000
+Node = TypeVar("Node", UUID, str)
 IN_VAIN = "A job it depends on did not complete."
 
 
@@ -84,13 +86,11 @@ def _hold(ids: Collection[UUID]) -> list[UUID]:
     return [job.pk for job in found.values() if job.finished_at is not None]
 
 
-def find_cycle(waiting: Mapping[UUID, Sequence[UUID]] | Mapping[str, Sequence[str]]) -> list:
+def find_cycle(waiting: Mapping[Node, Sequence[Node]]) -> list[Node]:
     """Return what waits for itself, in a circle, or an empty list."""
-    edges: dict = {
-        node: [other for other in ids if other in waiting] for node, ids in waiting.items()
-    }
+    edges = {node: [other for other in ids if other in waiting] for node, ids in waiting.items()}
     free = [node for node, ids in edges.items() if not ids]
-    followers: dict = {}
+    followers: dict[Node, list[Node]] = {}
     missing = {node: len(ids) for node, ids in edges.items()}
     for node, ids in edges.items():
         for other in ids:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
-from typing import Any
 from uuid import UUID
 
 from django.db.models import F, Max
@@ -82,5 +81,6 @@ def reserve(periods: Mapping[UUID, timedelta], *, worker_id: str) -> None:
 
 def last_reservation(worker_id: str) -> datetime | None:
     """When the last of the reservations `worker_id` holds will end; None if it holds none."""
-    ends: Any = Job.objects.held_by(worker_id).aggregate(last=Max("reserved_until"))["last"]
-    return ends
+    ends = Job.objects.held_by(worker_id).aggregate(last=Max("reserved_until"))
+    last: datetime | None = ends["last"]
+    return last

@@ -39,7 +39,7 @@ def horizon(events: QuerySet[Any]) -> int:
         found: int = events.aggregate(newest=Max("id"))["newest"] or 0
         return found
     ((newest, keys),) = run(HORIZON, [])
-    return min([newest, *(_full_id(key, newest) for key in keys)])
+    return min([int(newest), *(_full_id(key, newest) for key in keys)])
 
 
 def _full_id(key: int, near: int) -> int:
