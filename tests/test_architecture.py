@@ -104,7 +104,7 @@ CLOCK = ROOT / "jobs" / "store" / "clock.py"
 TRANSACTIONAL = {"atomic", "on_commit", "set_rollback"}
 OF_PEOPLE_OR_OF_ONE_PROCESS = [
     # A site's tests without a database.
-    ROOT / "jobs" / "testing" / "fakes.py",
+    ROOT / "jobs" / "store" / "memory.py",
     # Lines of a log.
     ROOT / "workers" / "management" / "commands" / "runreaper.py",
 ]

@@ -6,7 +6,7 @@ from ..store.contract import VISIBILITY_TIMEOUT, WORKER_DEATH, Admission, Cause,
 from . import bounds, bulk, limits, queue_policy, queues
 from .bounds import relieve
 from .checkpoints import Saved, clear_checkpoint, find_checkpoint, save_checkpoint
-from .claim import ClaimOptions, claim, exchange
+from .claim import ClaimOptions, claim, claim_chosen, exchange
 from .control import (
     Change,
     activate,
@@ -70,6 +70,7 @@ __all__ = [
     "cancel_jobs",
     "cancel_workflow",
     "claim",
+    "claim_chosen",
     "clear_checkpoint",
     "complete",
     "create_workflow",

@@ -11,16 +11,19 @@ available a moment before: a fetch does not depend on the reaper.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import TypedDict, Unpack
+from uuid import UUID
 
 from ..conf import ojs_settings
 from ..models import Job
 from ..signals import jobs_claimed, send_on_commit
+from ..spec.lifecycle import State
 from ..spec.reports import Completion
 from ..store.claimed import ClaimedJob
 from ..store.contract import OPEN, Claimed, ClaimRequest, Gate, Versions
+from ..store.database import atomic
 from ..store.stores import store
 from .limited_claim import claim_within_limits
 from .outcomes import Outcome
@@ -55,6 +58,17 @@ def claim(queues: Sequence[str], **options: Unpack[ClaimOptions]) -> list[Claime
     """
     request = claim_request(queues, **options)
     return [] if request is None else _jobs(request, store().claim(request))
+
+
+def claim_chosen(job_ids: Collection[UUID], **options: Unpack[ClaimOptions]) -> list[ClaimedJob]:
+    """Reserve those of these jobs that are available, whatever the limits of their queues."""
+    request = claim_request([], **options)
+    if request is None:
+        return []
+    available = Job.objects.filter(pk__in=job_ids, state=State.AVAILABLE)
+    with atomic():
+        ids = list(available.order_by("pk").select_for_update().values_list("pk", flat=True))
+        return _jobs(request, Claimed(store().claim_chosen(ids, request)))
 
 
 def exchange(

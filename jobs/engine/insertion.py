@@ -5,6 +5,7 @@ Below `flow`: what ended to make room for them is returned. `enqueue` is the ver
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -16,7 +17,7 @@ from ..spec.batches import in_parts, representatives
 from ..spec.validation import NewJob
 from ..store import clock
 from ..store.contract import stamp
-from ..store.database import atomic, on_commit
+from ..store.database import alias, atomic, on_commit
 from ..store.stores import store
 from . import bounds, limits, maintenance, queue_policy
 from .unique import Conflicts
@@ -97,7 +98,8 @@ def _inserted(new: Sequence[NewJob], unknown: set[str], is_made: bool) -> None:
         # They exist from their first use on; a process asks once for each.
         if not is_made:
             queue_policy.make(unknown, {})
-        on_commit(lambda: _known_queues.update(unknown))
+        known = _known_queues[alias()]
+        on_commit(lambda: known.update(unknown))
     if jobs_enqueued.has_listeners():
         send_on_commit(jobs_enqueued, Job, jobs=new)
 
@@ -157,15 +159,16 @@ def _taken(batch: Sequence[NewJob]) -> NewJob | None:
     return next((job for job in batch if job.id == existing), None)
 
 
-_known_queues: set[str] = set()
+_known_queues: defaultdict[str, set[str]] = defaultdict(set)
+"""By the alias of their database."""
 
 
 def _unknown_queues(names: set[str]) -> set[str]:
     """Those that this process has not made sure of yet."""
     # A test suite's reset deletes queues behind the other server processes' backs.
-    return names if ojs_settings.CONFORMANCE_MODE else names - _known_queues
+    return names if ojs_settings.CONFORMANCE_MODE else names - _known_queues[alias()]
 
 
 def forget_queues() -> None:
     """Forget which queues exist (after one was deleted)."""
-    _known_queues.clear()
+    _known_queues.pop(alias(), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import F
@@ -20,7 +20,7 @@ from ..spec.reports import Failure
 from ..spec.retry import by_dead_letter
 from ..spec.time_limits import enqueue_ttl, is_about_its_start
 from ..store import clock
-from ..store.contract import BATCH_SIZE
+from ..store.contract import BATCH_SIZE, HEAD_START
 from ..store.portable import skips_locked
 from ..store.stores import store
 from .failure import fail_locked
@@ -32,12 +32,15 @@ def locked(jobs: JobQuerySet, *columns: str) -> list[Job]:
     return list(jobs.select_for_update(skip_locked=skips_locked()).only(*columns)[:BATCH_SIZE])
 
 
-def promote_due() -> int:
+def promote_due(head_start: timedelta = HEAD_START) -> int:
     """Make scheduled and retryable jobs whose time has come available (OJS core §6.3).
 
     None during maintenance (OJS admin API §12.1).
+
+    Args:
+        head_start: how long they are left to the fetches that take due jobs themselves.
     """
-    count = store().promote()
+    count = store().promote(head_start)
     if count:
         send_on_commit(jobs_promoted, Job, count=count)
     return count

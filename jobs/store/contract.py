@@ -195,8 +195,8 @@ class Store(Protocol):
             details: what the error says besides, by the id of the job's worker.
         """
 
-    def promote(self) -> int:
-        """Make a batch of due jobs available, and return how many there were."""
+    def promote(self, head_start: timedelta) -> int:
+        """Make a batch of jobs available that were due so long ago; return how many there were."""
 
     def save_checkpoint(
         self, job_id: UUID, state: str, now: datetime, *, worker_id: str | None, attempt: int | None

@@ -31,7 +31,6 @@ from . import clock, wakeup
 from .claimed import ClaimedJob, from_row
 from .contract import (
     BATCH_SIZE,
-    HEAD_START,
     VISIBILITY_TIMEOUT,
     Cause,
     Claimed,
@@ -277,12 +276,12 @@ class PortableStore:
             [job.pk for job in again if "enqueue_ttl" in (job.attributes or {})],
         )
 
-    def promote(self) -> int:
+    def promote(self, head_start: timedelta) -> int:
         now = clock.now()
         with atomic():
             if Maintenance.objects.on().exists():
                 return 0
-            waiting = Job.objects.due().filter(scheduled_at__lte=Now() - HEAD_START)
+            waiting = Job.objects.due().filter(scheduled_at__lte=Now() - head_start)
             due = list(
                 waiting.order_by("scheduled_at")
                 .select_for_update(skip_locked=skips_locked())

@@ -229,7 +229,7 @@ def test_a_handler_never_runs_a_version_it_does_not_take(version, outcome):
     made = new_job({"type": "tests.versioned", "args": [], "version": version}, timezone.now())
     stamp([made], timezone.now())
     try:
-        report = perform(envelope(made), worker_id="w")
+        report, _ = perform(envelope(made), worker_id="w")
     finally:
         forget("tests.versioned")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 from uuid import UUID
@@ -19,7 +19,6 @@ from ...spec.validation import NewJob
 from ..claimed import from_row
 from ..contract import (
     BATCH_SIZE,
-    HEAD_START,
     OPEN,
     VISIBILITY_TIMEOUT,
     Admission,
@@ -139,8 +138,8 @@ class PostgresStore(PortableStore):
         ((count, ended, discarded, begun),) = rows
         return Reclaimed(count, discarded or [], ended or [], begun or [])
 
-    def promote(self) -> int:
-        parameters = {"head_start": HEAD_START, "records_events": ojs_settings.RECORD_EVENTS}
+    def promote(self, head_start: timedelta) -> int:
+        parameters = {"head_start": head_start, "records_events": ojs_settings.RECORD_EVENTS}
         ((count,),) = run(PROMOTE, parameters)
         return int(count)
 
