@@ -169,14 +169,19 @@ def django_db_modify_db_settings(
         connection.settings_dict["TEST"]["NAME"] = str(folder / "test.sqlite3")
 
 
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None) -> None:
+    """Name the site's own database to every process that a test starts."""
+    if APART:
+        os.environ[routers.OTHER] = url_of_test_database("default")
+
+
 @pytest.fixture
 def database_url(transactional_db: None) -> str:
     """The test database as a `DATABASE_URL`, for other processes.
 
     Transactional, because another process sees only what is committed.
     """
-    if APART:
-        os.environ[routers.OTHER] = url_of_test_database("default")
     return url_of_test_database()
 
 
