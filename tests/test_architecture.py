@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LEFT_OUT, OF_BOTH
+
 ROOT = Path(__file__).resolve().parent.parent
 
 FORBIDDEN = [
@@ -168,6 +170,14 @@ def test_no_test_forgets_in_which_database_the_jobs_are():
         for what in of_the_default_database(file)
     ]
     assert forgetful == []
+
+
+def test_what_is_left_out_behind_a_router_is_there():
+    """A name that nothing has any more would leave its tests in unnoticed."""
+    files = {file.stem for file in present("tests")}
+
+    assert [name for name in LEFT_OUT if not (ROOT / "tests" / name).exists()] == []
+    assert files >= OF_BOTH
 
 
 @pytest.mark.parametrize("app", ["jobs", "workers"])
