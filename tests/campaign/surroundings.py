@@ -83,11 +83,13 @@ class Postgres:
         network: the process id whose network namespace it runs in; 0 means our own.
     """
 
-    def __init__(self, folder: Path, *, host: str = "127.0.0.1", network: int = 0) -> None:
+    def __init__(
+        self, folder: Path, *, host: str = "127.0.0.1", port: int = 0, network: int = 0
+    ) -> None:
         self.folder = folder
         self.data = folder / "data"
         self.host = host
-        self.port = free_port()
+        self.port = port or free_port()
         self.programs = postgres_programs()
         self.network = network
         self.options: dict[str, str] = {"max_connections": "200"}
