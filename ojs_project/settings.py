@@ -148,9 +148,6 @@ AXES_VERBOSE = False
 # Who mistakes one field for the other types a password as the name.
 AXES_SENSITIVE_PARAMETERS = ["username"]
 
-# How many proxies add a client's address to X-Forwarded-For. With 0 the header is not believed.
-PROXIES = number(os.environ, "DJANGO_PROXIES", 0)
-
 # Database
 
 
@@ -220,4 +217,5 @@ Q_CLUSTER = {
 
 # The job server
 
-OJS = ojs_options(os.environ)
+# Django's own settings are DJANGO_…, and how many proxies there are concerns its admin as well.
+OJS = {"PROXIES": number(os.environ, "DJANGO_PROXIES", 0)} | ojs_options(os.environ)
