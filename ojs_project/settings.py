@@ -86,6 +86,7 @@ MIDDLEWARE = [
     "ojs_project.middleware.HostMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "ojs_project.middleware.ProtocolMiddleware",
+    "ojs_project.unavailable.UnavailableMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
