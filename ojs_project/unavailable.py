@@ -36,8 +36,9 @@ class UnavailableMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         response = self.get_response(request)
-        # Whoever sent it has been looked up.
-        if _known and response.status_code < 500 and hasattr(request, "_cached_user"):
+        # Someone was looked up for it, in the database.
+        known = getattr(request, "_cached_user", None)
+        if _known and response.status_code < 500 and known is not None and known.is_authenticated:
             _known.clear()
             logger.info("Pages are answered again.")
         return response
