@@ -25,8 +25,8 @@ from .surroundings import NAME, Missing, Network, Postgres, Proxy, network
 
 PROMISED = 30
 """Seconds from promotion until everything works again."""
-NOTICED = 5
-"""Seconds until the standby is promoted."""
+NOTICED = {False: 5, True: 1}
+"""Seconds until the standby is promoted, by whether the part is short."""
 PATIENCE = 150
 HOW = ("killed", "frozen", "silent")
 
@@ -83,7 +83,7 @@ def _run(plan: Plan, how: str, cable: Network | None) -> Outcome:
             }
             fault[how]()
             outcome.faults[f"primary {how}"] += 1
-            pause.wait(NOTICED)
+            pause.wait(NOTICED[plan.short])
             standby.promote()
             promoted = time.monotonic()
             say("b: the standby is promoted")

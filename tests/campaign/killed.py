@@ -66,11 +66,16 @@ def _run(
             everybody_works(cast, ledgers, voices, began, outcome)
             voices += [f"enqueued-{kind}" for kind in KINDS]
             load.stream()
-            until = time.monotonic() + plan.seconds
+            until = time.monotonic() + plan.longest
             reporter = Reporter(plan, ledgers, cast)
             pauses = (0.2, 0.8) if plan.short else (0.5, 2.5)
             over = lambda: time.monotonic() > until or load.done or reporter.tick()  # noqa: E731
             reign(cast, chance, blows_of(cast, others), pauses, over, others)
+            if not load.done:
+                outcome.unfinished = (
+                    f"{load.streamed:,} of {plan.jobs:,} jobs in {plan.longest:,.0f} s, the "
+                    "longest that this part may take: give it more --seconds, or fewer --jobs"
+                )
             outcome.works_again = works_again(cast, ledgers, voices, time.monotonic(), outcome)
             load.end()
             settle(cast, database, outcome)
