@@ -17,7 +17,6 @@ from tests.processes import ROOT
 from .account import Account
 from .surroundings import Template
 
-
 STRETCH = 2.5
 """How many times its seconds a part may take on a machine that is slow."""
 
