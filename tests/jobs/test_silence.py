@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -112,6 +113,20 @@ def test_connections_on_which_nothing_was_asked_are_given_up_as_well(site):
         return connection.connection is None
 
     eventually(is_dropped)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_leaves_the_connections_of_its_parent_alone(proxy):
+    """A worker process: both have the socket, and shutting it down would do so for both."""
+    line = through(proxy)
+
+    child = os.fork()
+    if not child:
+        os._exit(silence.is_watching())
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert silence.is_watching()
+    line.close()
 
 
 def test_a_sites_own_statement_on_the_jobs_database_ends_too(site):
