@@ -18,7 +18,6 @@ from typing import Any
 from tests.benchmarks import servers
 from tests.processes import PATIENCE, ROOT, Running, eventually, forked, free_port, running
 
-PYTHON = sys.executable
 SITE = Path(__file__).resolve().parent / "site"
 QUICK = {
     "HEARTBEAT_INTERVAL": "1",

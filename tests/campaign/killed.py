@@ -71,7 +71,7 @@ def _run(
             pauses = (0.2, 0.8) if plan.short else (0.5, 2.5)
             over = lambda: time.monotonic() > until or load.done or reporter.tick()  # noqa: E731
             reign(cast, chance, blows_of(cast, others), pauses, over, others)
-            if not load.done:
+            if not load.done and not plan.short:
                 outcome.unfinished = (
                     f"{load.streamed:,} of {plan.jobs:,} jobs in {plan.longest:,.0f} s, the "
                     "longest that this part may take: give it more --seconds, or fewer --jobs"

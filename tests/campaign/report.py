@@ -50,7 +50,8 @@ class Plan:
 
     @property
     def longest(self) -> float:
-        return self.seconds * STRETCH
+        """Seconds of disturbance at most; a short one is content with fewer jobs."""
+        return self.seconds if self.short else self.seconds * STRETCH
 
 
 @dataclass
