@@ -17,7 +17,7 @@ PARTS = {
 }
 BEYOND = {False: 1500, True: 300}
 """Seconds that a part may take beyond those of disturbance, by whether it is short."""
-LANES = {False: 1, True: 2}
+LANES = {False: 1, True: 3}
 """Parts at the same time, by whether they are short: most of such a one is waiting."""
 LENGTHY = "gbac"
 """Which of the short ones begin first, so that none is left over at the end."""

@@ -1,4 +1,4 @@
-"""The parts, one after the other, or two at a time if they are short; what `guard` runs."""
+"""The parts, one after the other, or several at a time if they are short; what `guard` runs."""
 
 from __future__ import annotations
 
