@@ -19,6 +19,7 @@ from rest_framework.viewsets import ViewSet
 
 from .. import access
 from ..access import Binding, Command, projects, refusals
+from ..access.address import address_of
 from ..errors import (
     BatchTooLarge,
     BodyTooLarge,
@@ -216,7 +217,7 @@ class OJSViewSet(ViewSet):
             refusals.note(
                 problem,
                 protocol=self.protocol,
-                address=self.request.META.get("REMOTE_ADDR") or "",
+                address=address_of(self.request.META),
                 key=caller.name if caller else "",
                 call=refusals.call_of(self.request.method, self.request.path),
             )
