@@ -19,6 +19,7 @@ from typing import Any
 from ..conf import ojs_settings
 from .database import connection, is_postgresql, on_commit, run
 from .keepalive import missing
+from .watchdog import watch
 
 logger = logging.getLogger("jobs.wakeup")
 
@@ -176,7 +177,7 @@ def _connection_parameters() -> dict[str, Any]:
     parameters = dict(connection().get_connection_params())
     for ours in ("cursor_factory", "context", "prepare_threshold"):
         parameters.pop(ours, None)
-    return {**missing(parameters), **parameters}
+    return {**missing(parameters, parameters.get("host", "")), **parameters}
 
 
 def _listen(parameters: dict[str, Any], ready: threading.Event) -> None:
@@ -228,7 +229,9 @@ class _Ear:
         """Connect. Nothing is prepared: a pooler may send each statement to another session."""
         import psycopg
 
-        return psycopg.connect(**self._parameters, autocommit=True, prepare_threshold=None)
+        line = psycopg.connect(**self._parameters, autocommit=True, prepare_threshold=None)
+        watch(line)
+        return line
 
     def hears(self, line: Any) -> bool:
         """Listen; whether what another connection sends really arrives.

@@ -12,13 +12,13 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from django.db import DataError, connections, transaction
+from django.db import DataError, connections
 
 from jobs import engine
 from jobs.engine import Completion
 from jobs.models import Event, Job
 from jobs.signals import jobs_extended
-from tests.database import alias, atomic, connection
+from tests.database import atomic, connection, rolled_back
 from tests.factories import JobFactory, WorkerFactory, ago
 from tests.processes import eventually
 from workers import protocol
@@ -235,9 +235,8 @@ def test_receivers_of_signals_hear_of_each():
 def test_a_caller_in_a_transaction_keeps_it():
     one = WorkerFactory(last_heartbeat_at=ago(20)).pk
 
-    with atomic():
+    with rolled_back():
         protocol.beat(one)
-        transaction.set_rollback(True, using=alias())
 
     assert not heard(one)
     assert not batches._combiners

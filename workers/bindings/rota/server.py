@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
+from jobs.access.address import client_address
 from jobs.conf import ojs_settings
 from jobs.errors import DatabaseUnavailable, NotAuthenticated, OJSError
 from jobs.http.endpoints import url_of
@@ -113,7 +114,7 @@ class RotaServer:
             if not _login(request):
                 check_socket(request.headers.get("Origin", ""))
             connection.visitor = await self.in_thread(  # type: ignore[attr-defined]
-                actions.admit, _login(request), _address(connection)
+                actions.admit, _login(request), _address(connection, request)
             )
         except NotAuthenticated as unknown:
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, f"{unknown.message}\n")
@@ -171,8 +172,9 @@ def _login(request: Any) -> str:
     return header
 
 
-def _address(connection: ServerConnection) -> str:
-    return str((connection.remote_address or ("",))[0])
+def _address(connection: ServerConnection, request: Any) -> str:
+    peer = str((connection.remote_address or ("",))[0])
+    return client_address(peer, ",".join(request.headers.get_all("X-Forwarded-For")))
 
 
 def _offered(header: str) -> list[str]:
