@@ -31,6 +31,7 @@ from .liveness.claims import SessionClaim, WorkerExists, claimed, require_own
 from .liveness.heartbeats import Description, Heartbeat
 from .liveness.incarnations import same_process
 from .models import Worker
+from .models.querysets import holdings
 from .signals import worker_left, worker_registered, worker_returned
 
 
@@ -99,7 +100,8 @@ def register(
                     "flagged_at": None,
                     "incarnation": F("incarnation") + 1,
                 }
-                while engine.reclaim(Job.objects.held_by(worker_id), engine.WORKER_DEATH):
+                held = holdings([known])
+                while engine.reclaim(held, engine.WORKER_DEATH):
                     pass
             Worker.objects.filter(pk=worker_id).update(**fresh)
             worker = Worker.objects.get(pk=worker_id)
@@ -131,14 +133,18 @@ def _started(worker: Worker) -> Any:
     )
 
 
-def deregister(worker_id: str) -> bool:
+def deregister(worker_id: str, *, project: str = "") -> bool:
     """Record that a worker leaves (§3.4); return whether it was there.
 
     Jobs it still holds are recovered by the reaper, as a dead worker's would be.
+
+    Args:
+        project: whose worker it is; empty means anybody's.
     """
     now = clock.now()
     with atomic():
-        worker = Worker.objects.live().filter(pk=worker_id).select_for_update().first()
+        live = own(Worker.objects.live(), project)
+        worker = live.filter(pk=worker_id).select_for_update().first()
         if worker is None:
             return False
         Worker.objects.filter(pk=worker_id).update(
@@ -182,11 +188,16 @@ def beat(
         sequence: number of this heartbeat; a lower one than seen before changes nothing (§10.3).
         discover: False where a worker that is not live must register first (AGQ §3.3); it is
             answered `terminated`.
-        project: whose jobs it may extend; empty means anybody's.
+        project: whose worker it is, and whose jobs it may extend; empty means anybody's.
+
+    Raises:
+        ForeignWorker: the id is another project's, or none's.
     """
     if project and active_job_ids:
         active_job_ids = own_jobs(active_job_ids, project)
-    heartbeat = Heartbeat(worker_id, state, active_job_ids, description, requested, sequence)
+    heartbeat = Heartbeat(
+        worker_id, state, active_job_ids, description, requested, sequence, project
+    )
     written = heartbeats.write(heartbeat)
     if written is None and not discover:
         return Reply(WorkerState.TERMINATED)
@@ -214,20 +225,25 @@ def _meet(heartbeat: Heartbeat) -> bool:
     """Discover a worker by its heartbeat, or see one return that was taken for dead.
 
     False if neither: the worker is known and live, or the heartbeat was sent before it went.
+
+    Raises:
+        ForeignWorker: the id is another project's, or none's.
     """
     fresh = heartbeats.changes(heartbeat) | {
         "state": heartbeat.state or WorkerState.RUNNING,
         "left_at": None,
     }
+    if heartbeat.project:
+        fresh["project"] = heartbeat.project
     with atomic():
         known = Worker.objects.filter(pk=heartbeat.worker_id).select_for_update().first()
+        if known is not None:
+            require_own(known, heartbeat.project)
         if known is not None and (
             known.state != WorkerState.TERMINATED or _came_late(known, heartbeat)
         ):
             return False
         fresh["directive"] = known.directive if known and known.left_at is None else ""
-        if known is not None:
-            require_own(known, fresh.get("project"))
         worker = _made(heartbeat.worker_id, fresh)
         record([_started(worker)])
     if known is not None:
@@ -272,7 +288,7 @@ def _returns(worker_id: str, project: str) -> bool:
     """
     if not worker_id or not own(Worker.objects.dead(), project).filter(pk=worker_id).exists():
         return False
-    return _meet(Heartbeat(worker_id, WorkerState.RUNNING))
+    return _meet(Heartbeat(worker_id, WorkerState.RUNNING, project=project))
 
 
 def fetch(

@@ -10,9 +10,10 @@ from __future__ import annotations
 from functools import partial
 
 from jobs.engine import Admission, Gate
-from jobs.models import Job
+from jobs.spec.worker_ids import SEPARATOR
 
 from ..models import Worker
+from ..models.querysets import holdings
 from .abilities import ITSELF, able
 
 
@@ -29,8 +30,7 @@ def evaluate(worker_id: str, *, registered: bool = False) -> Admission:
         return Admission(0, words, versions)
     if worker.concurrency is None:
         return Admission(None, words, versions)
-    in_hand = Job.objects.filter(reserved_by=worker_id, reserved_for__isnull=False).count()
-    return Admission(worker.concurrency - in_hand, words, versions)
+    return Admission(worker.concurrency - holdings([worker]).count(), words, versions)
 
 
 # The condition is `may_fetch`, and `able` what `abilities` says: words like `worker:…` are not a
@@ -43,19 +43,23 @@ SQL = """
                     ELSE worker.concurrency - (
                          SELECT count(*)
                            FROM ojs_jobs_job
-                          WHERE reserved_by = me.id AND reserved_for IS NOT NULL)
+                          WHERE reserved_by = me.id
+                            AND reserved_for IS NOT NULL
+                            AND (worker.project = '' OR project IN ('', worker.project)))
                     END AS room,
                CASE WHEN me.id = '' THEN '[]' ELSE (
                     SELECT coalesce(jsonb_agg(word), '[]')
                       FROM jsonb_array_elements_text(worker.labels || worker.capabilities) AS word
-                     WHERE NOT starts_with(word, '{itself}')) || to_jsonb('{itself}' || me.id)
+                     WHERE NOT starts_with(word, '{itself}'))
+                    || to_jsonb('{itself}' || regexp_replace(me.id, '^.*{separator}', ''))
                     END AS able,
                nullif(worker.job_versions, '{{}}') AS versions
           FROM (SELECT %(worker_id)s::varchar(255) AS id) AS me
      LEFT JOIN ojs_workers_worker AS worker ON worker.worker_id = me.id"""
-GATE = Gate(SQL.format(unknown="worker.worker_id IS NULL THEN NULL", itself=ITSELF), evaluate)
+WORDS = {"itself": ITSELF, "separator": SEPARATOR}
+GATE = Gate(SQL.format(unknown="worker.worker_id IS NULL THEN NULL", **WORDS), evaluate)
 REGISTERED = Gate(
-    SQL.format(unknown="worker.registered_at IS NULL THEN 0", itself=ITSELF),
+    SQL.format(unknown="worker.registered_at IS NULL THEN 0", **WORDS),
     partial(evaluate, registered=True),
 )
 """Where a worker must register before it is given anything (AGQ §6)."""

@@ -19,6 +19,7 @@ from jobs.access.audit import Actor, record_action
 from jobs.access.projects import own
 from jobs.conf import ojs_settings
 from jobs.errors import NotFound
+from jobs.spec.worker_ids import spellings
 from jobs.store import clock
 from jobs.store.database import atomic
 from jobs.store.expressions import JSONArrayHas
@@ -79,11 +80,14 @@ def any_of(column: str, texts: Iterable[str]) -> Q:
 
 
 def find(worker_id: str, *, project: str = "") -> Worker:
-    """
+    """Return the worker that a key of `project` calls so.
+
     Raises:
         NotFound: nobody knows this worker, or it is not of this project.
     """
-    worker: Worker | None = own(Worker.objects.filter(pk=worker_id), project).first()
+    named = Worker.objects.filter(pk__in=spellings(worker_id, project))
+    found = {worker.pk: worker for worker in own(named, project)}
+    worker: Worker | None = found.get(worker_id) or next(iter(found.values()), None)
     if worker is None:
         raise NotFound(
             f"Worker '{worker_id}' not found.",

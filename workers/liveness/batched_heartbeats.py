@@ -55,12 +55,13 @@ BEATS = """
     WITH free AS MATERIALIZED (
         SELECT said.*, worker.state AS state_now, worker.directive
           FROM jsonb_to_recordset(%(said)s::jsonb) AS said
-               (worker_id text, state text, sequence bigint, requested interval,
-                active_job_ids jsonb, {columns})
+               (worker_id text, project text, state text, sequence bigint,
+                requested interval, active_job_ids jsonb, {columns})
     CROSS JOIN LATERAL (
             SELECT state, directive
               FROM ojs_workers_worker
              WHERE worker_id = said.worker_id
+               AND project = coalesce(said.project, project)
                AND state = coalesce(said.state, state)
                AND state <> 'terminated'
                AND directive <> 'running'
@@ -175,6 +176,8 @@ def _is_on_its_own(name: str) -> bool:
 def _said(heartbeat: Heartbeat) -> _Said:
     """As JSON, written by each thread for itself: what is wrong with one concerns nobody else."""
     document: dict[str, Any] = {"worker_id": heartbeat.worker_id}
+    if heartbeat.project:
+        document["project"] = heartbeat.project
     if heartbeat.state is not None:
         document["state"] = heartbeat.state
     if heartbeat.active_job_ids is not None:

@@ -16,6 +16,7 @@ import orjson
 from django.db.models import Case, F, Q, Value, When
 
 from jobs import engine
+from jobs.access.projects import own
 from jobs.conf import ojs_settings
 from jobs.record.events import record, worker_event
 from jobs.signals import jobs_extended, send_on_commit
@@ -77,6 +78,8 @@ class Heartbeat:
     """The visibility extension it asks for, where a job's own is not longer; None means the own."""
     sequence: int | None = None
     """Its number; one lower than seen before came late and changes nothing (§10.3)."""
+    project: str = ""
+    """Whose worker it is; empty means anybody's."""
 
     _job_ids: dict[str, UUID | None] | None = field(default=None, init=False)
 
@@ -105,6 +108,7 @@ BEAT = """
         SELECT worker_id, state
           FROM ojs_workers_worker
          WHERE worker_id = %(worker_id)s
+           AND %(project)s::text IN ('', project)
            AND state <> 'terminated'
            AND (%(sequence)s::bigint IS NULL OR sequence IS NULL
                 OR sequence < %(sequence)s::bigint)
@@ -231,6 +235,7 @@ def _write_postgresql(heartbeat: Heartbeat) -> Written | None:
         _statement(limit, ojs_settings.RECORD_EVENTS, ojs_settings.RECORD_HEARTBEATS),
         {
             "worker_id": heartbeat.worker_id,
+            "project": heartbeat.project,
             "sequence": heartbeat.sequence,
             "state": heartbeat.state and str(heartbeat.state),
             "active_job_ids": _json(heartbeat.active_job_ids),
@@ -264,7 +269,7 @@ def _json(values: Collection[str] | None) -> str | None:
 
 def _write_portable(heartbeat: Heartbeat) -> Written | None:
     with atomic():
-        fresh = Worker.objects.live().filter(pk=heartbeat.worker_id)
+        fresh = own(Worker.objects.live(), heartbeat.project).filter(pk=heartbeat.worker_id)
         if heartbeat.sequence is not None:
             fresh = fresh.filter(Q(sequence__isnull=True) | Q(sequence__lt=heartbeat.sequence))
         before = fresh.select_for_update().values_list("state", flat=True).first()
