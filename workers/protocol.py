@@ -67,7 +67,7 @@ def register(
 
     Raises:
         WorkerExists: an active worker has the id, and the claim is not to it.
-        ForeignWorker: the id is another project's, or none's, and the key is of a project.
+        ForeignWorker: the name is another project's, or none's, and the key is of a project.
     """
     now = clock.now()
     with atomic():
@@ -114,7 +114,7 @@ def _made(worker_id: str, fresh: dict[str, Any]) -> Worker:
     """Store a worker that was not there a moment ago.
 
     Raises:
-        ForeignWorker: in that moment another project's took the id.
+        ForeignWorker: in that moment another project's took the name.
     """
     worker, created = Worker.objects.get_or_create(pk=worker_id, defaults=fresh)
     if not created:
@@ -191,7 +191,7 @@ def beat(
         project: whose worker it is, and whose jobs it may extend; empty means anybody's.
 
     Raises:
-        ForeignWorker: the id is another project's, or none's.
+        ForeignWorker: the name is another project's, or none's.
     """
     if project and active_job_ids:
         active_job_ids = own_jobs(active_job_ids, project)
@@ -227,7 +227,7 @@ def _meet(heartbeat: Heartbeat) -> bool:
     False if neither: the worker is known and live, or the heartbeat was sent before it went.
 
     Raises:
-        ForeignWorker: the id is another project's, or none's.
+        ForeignWorker: the name is another project's, or none's.
     """
     fresh = heartbeats.changes(heartbeat) | {
         "state": heartbeat.state or WorkerState.RUNNING,

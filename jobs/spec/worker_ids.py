@@ -53,4 +53,8 @@ def spellings(worker_id: str, project: str) -> tuple[str, ...]:
 
 def shown(stored: str, project: str) -> str:
     """What a key of `project` calls the worker that is stored as `stored`."""
-    return stored.removeprefix(f"{project}{SEPARATOR}") if project else stored
+    if not project:
+        return stored
+    worker_id = stored.removeprefix(f"{project}{SEPARATOR}")
+    # A project may have the separator in its name.
+    return stored if is_reserved(worker_id) else worker_id

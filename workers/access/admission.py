@@ -114,10 +114,7 @@ def as_worker(
     try:
         return act(name)
     except ForeignWorker:
-        again = admit(caller, worker_id, said=said) or worker_id
-        if again == name:
-            raise
-    return act(again)
+        return act(admit(caller, worker_id, said=said) or worker_id)
 
 
 def _check_label(caller: Caller, labels: Collection[str]) -> None:

@@ -14,6 +14,7 @@ from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
 from jobs.errors import JobNotFound, NotAuthenticated, OJSError
 from jobs.http.authentication import ANYBODY, Caller, caller_of, current_caller, digest
+from jobs.spec import fields
 from workers import protocol
 from workers.access import admission
 from workers.fetching.waiting import Look
@@ -142,7 +143,8 @@ def register(
     visitor.look_again()
     caller = visitor.entitle("registration")
     description = registration.description
-    admission.speak_for(caller, registration.worker_id)
+    with fields.inside("registration", aloud=True):
+        admission.speak_for(caller, registration.worker_id)
     description.project = registration.project = caller.project
 
     def act(name: str) -> None:
