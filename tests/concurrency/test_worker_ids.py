@@ -12,11 +12,12 @@ from jobs.http.authentication import Caller, make_key
 from jobs.models import Job
 from jobs.spec.lifecycle import State
 from jobs.spec.worker_ids import shown
-from tests.factories import WorkerFactory
+from tests.factories import WorkerFactory, ago
 from tests.flare_client import FlareClient
 from tests.ojs_client import OJSClient
 from workers import protocol
 from workers.access import admission
+from workers.liveness.claims import ForeignWorker
 from workers.models import Worker
 from workers.protocol import Description
 
@@ -51,7 +52,9 @@ def polls(client: OJSClient, project: str, worker_id: str) -> Any:
 VERBS = [registers, beats, polls]
 
 
-@pytest.mark.parametrize("verbs", [[verb] * 3 for verb in VERBS] + [VERBS], ids=str)
+@pytest.mark.parametrize(
+    "verbs", [[verb] * 3 for verb in VERBS] + [VERBS], ids=["register", "beat", "poll", "each"]
+)
 def test_all_that_arrive_with_an_id_at_once_are_let_in(verbs, settings):
     settings.OJS = {"FLARE": {"ENABLED": True}}
     clients = {project: OJSClient(key(project)) for project in PROJECTS}
@@ -116,6 +119,26 @@ def test_what_is_fetched_while_another_project_takes_the_id_is_finished():
 
     assert in_step(ROUNDS, works, takes) == [[200, 200]] * ROUNDS
     assert Job.objects.filter(pk__in=jobs, state=State.COMPLETED).count() == ROUNDS
+
+
+@pytest.mark.postgres
+def test_a_heartbeat_of_a_project_is_not_written_into_the_record_of_another():
+    """Not in the statement that it shares with those of other threads, either."""
+    about = {
+        "worker_id": "w",
+        "project": "other",
+        "hostname": "theirs",
+        "last_heartbeat_at": ago(9),
+    }
+    theirs = WorkerFactory(**about)
+
+    with pytest.raises(ForeignWorker):
+        protocol.beat("w", active_job_ids=[], description=Description(hostname="x"), project="acme")
+
+    assert Worker.objects.filter(**about).count() == 1
+    assert protocol.beat("w", active_job_ids=[], project="other").state == "running"
+    theirs.refresh_from_db()
+    assert theirs.last_heartbeat_at > about["last_heartbeat_at"]
 
 
 @pytest.mark.postgres
