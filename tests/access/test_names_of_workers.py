@@ -17,6 +17,7 @@ from tests.flare_client import FlareClient
 from tests.ojs_client import OJSClient, refusal
 from workers import protocol
 from workers.access import admission, names
+from workers.bindings.agq import verify
 from workers.chores import reaper
 from workers.liveness.claims import ForeignWorker
 from workers.models import Directive, Worker
@@ -196,6 +197,19 @@ def test_a_job_may_be_kept_for_one_worker_of_its_project(acme, owner):
 
     assert acme.fetch(worker_id="v") == []
     assert [job["id"] for job in acme.fetch(worker_id="w")] == [job_id]
+
+
+def test_a_worker_that_is_to_prove_an_ability_is_the_projects_own():
+    for name, project in (("w", "other"), ("acme@/w", "acme")):
+        registered = {"protocol": "agq", "registered_at": ago(1), "queues": ["ready"]}
+        WorkerFactory(worker_id=name, project=project, capabilities=["jq"], **registered)
+
+    question = verify.ask("jq", {"a": 1}, "w", Caller(project="acme"))
+
+    asked = {"queues": ["ready"], "registered": True}
+    assert protocol.fetch(worker_id="w", project="other", **asked) == []
+    (job,) = protocol.fetch(worker_id="acme@/w", project="acme", **asked)
+    assert job.id == question.job_id
 
 
 def test_the_names_that_fences_ask_for_are_the_stored_ones(acme):
