@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import orjson
 import pytest
-from django.db import transaction
 from django.urls import get_resolver
 
 from jobs.access import Binding, Command, commands, find
 from jobs.spec.worker_ids import qualified
+from tests.database import rolled_back
 from tests.ojs_client import OJSClient
 from workers.bindings.flare import ids
 
@@ -220,11 +220,10 @@ def wrongly_answered(kind: Kind, s: Scene, client: OJSClient) -> list[str]:
     before = rows()
     for door in doors():
         promise = kind.promised(door.declared)
-        with transaction.atomic():
+        with rolled_back():
             reply = ask(client, door, s)
             shown = content(reply)
             changed = promise is Promise.UNTOUCHED and not is_untouched(before)
-            transaction.set_rollback(True)
         if changed or not kept_its(promise, door, reply, shown):
             wrong.append(f"{door}: {promise} ({changed=}): {reply.status_code} {shown[:200]}")
         if SECRET in shown and not kind.sees_arguments:
@@ -261,10 +260,9 @@ def test_no_endpoint_tells_a_project_that_another_has_a_worker_of_the_same_id(ki
 
     telling = []
     for door in doors():
-        with transaction.atomic():
+        with rolled_back():
             reply = ask(client, door, s)
             shown = content(reply)
-            transaction.set_rollback(True)
         is_about_all = door.command.startswith("OJS documentation.")
         told = tells_of_twin(shown) and not is_about_all
         if told or not kept_its(kind.promised(door.declared), door, reply, shown):

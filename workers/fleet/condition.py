@@ -36,7 +36,7 @@ class Condition(models.TextChoices):
 
 
 def in_hand() -> Any:
-    """How many jobs a worker holds; see `holdings`."""
+    """How many jobs a worker holds; see `liveness.holdings`."""
     theirs = Q(project="") | Q(project=OuterRef("project")) | Q(Exact(OuterRef("project"), ""))
     held = (
         Job.objects.held_by(OuterRef("pk"))  # type: ignore[arg-type]

@@ -7,7 +7,6 @@ from typing import Any
 
 from django.db.models.functions import Now
 
-from jobs import engine
 from jobs.access.audit import Actor, record_action
 from jobs.access.projects import own
 from jobs.errors import Conflict
@@ -16,8 +15,8 @@ from jobs.signals import send_on_commit
 from jobs.store.database import atomic
 
 from ..lifecycle import WorkerState
+from ..liveness import holdings
 from ..models import Worker
-from ..models.querysets import holdings
 from ..signals import workers_died
 from .orders import find
 
@@ -62,11 +61,11 @@ def remove(worker_id: str, *, actor: Actor, reason: str = "", project: str = "")
                 worker_id=worker_id,
                 state=worker.state,
             )
-        held, count = holdings([worker]), 0
+        held, count = holdings.held_by([worker]), 0
         dead: Any = Worker.objects.annotate(now=Now()).get(pk=name)
         silent = {name: dead.silence_at(dead.now)}
         for _ in range(BATCHES):
-            batch = engine.reclaim(held, engine.WORKER_DEATH, silent)
+            batch = holdings.reclaim([worker], silent)
             count += batch
             if not batch:
                 break

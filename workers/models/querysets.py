@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.db import models
 from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Now
 
 from jobs.conf import ojs_settings
-from jobs.models import Job
 
 from ..lifecycle import WorkerState
 
 if TYPE_CHECKING:
-    from . import Worker
+    from . import Worker  # noqa: F401
 
 
 SILENT = Q(last_heartbeat_at__lte=Now() - F("heartbeat_timeout"))
@@ -29,23 +27,6 @@ silent as well.
 def is_late() -> Q:
     """Not heard for two of the intervals that workers are asked to keep."""
     return Q(last_heartbeat_at__lte=Now() - 2 * ojs_settings.HEARTBEAT_INTERVAL)
-
-
-def holdings(workers: Iterable[Worker]) -> Any:
-    """The jobs that these workers hold.
-
-    Of a project's worker, none of another project's: those are held by a worker that has no record
-    and had the same id first (`workers.access.names`).
-    """
-    names: dict[str, list[str]] = {}
-    for worker in workers:
-        names.setdefault(worker.project, []).append(worker.pk)
-    theirs = Q(pk__in=[])
-    for project, stored in names.items():
-        of_project = Q(project__in=("", project)) if project else Q()
-        theirs |= Q(reserved_by__in=stored) & of_project
-    # `reserved_for` lets PostgreSQL use the partial index on `reserved_by`.
-    return Job.objects.active().filter(theirs, reserved_for__isnull=False)
 
 
 class WorkerQuerySet(models.QuerySet["Worker"]):
