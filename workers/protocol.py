@@ -26,7 +26,7 @@ from jobs.store.database import atomic
 from .access.admission import foreign_jobs, own_jobs, settle_own, with_foreign
 from .fetching import gate
 from .lifecycle import WorkerState
-from .liveness import heartbeats
+from .liveness import heartbeats, holdings
 from .liveness.claims import SessionClaim, WorkerExists, claimed, require_own
 from .liveness.heartbeats import Description, Heartbeat
 from .liveness.incarnations import same_process
@@ -67,7 +67,7 @@ def register(
 
     Raises:
         WorkerExists: an active worker has the id, and the claim is not to it.
-        ForeignWorker: the id is another project's, or none's, and the key is of a project.
+        ForeignWorker: the name is another project's, or none's, and the key is of a project.
     """
     now = clock.now()
     with atomic():
@@ -100,7 +100,7 @@ def register(
                     "flagged_at": None,
                     "incarnation": F("incarnation") + 1,
                 }
-                while engine.reclaim([worker_id]):
+                while holdings.reclaim([known]):
                     pass
             Worker.objects.filter(pk=worker_id).update(**fresh)
             worker = Worker.objects.get(pk=worker_id)
@@ -113,7 +113,7 @@ def _made(worker_id: str, fresh: dict[str, Any]) -> Worker:
     """Store a worker that was not there a moment ago.
 
     Raises:
-        ForeignWorker: in that moment another project's took the id.
+        ForeignWorker: in that moment another project's took the name.
     """
     worker, created = Worker.objects.get_or_create(pk=worker_id, defaults=fresh)
     if not created:
@@ -132,14 +132,18 @@ def _started(worker: Worker) -> Any:
     )
 
 
-def deregister(worker_id: str) -> bool:
+def deregister(worker_id: str, *, project: str = "") -> bool:
     """Record that a worker leaves (§3.4); return whether it was there.
 
     Jobs it still holds are recovered by the reaper, as a dead worker's would be.
+
+    Args:
+        project: whose worker it is; empty means anybody's.
     """
     now = clock.now()
     with atomic():
-        worker = Worker.objects.live().filter(pk=worker_id).select_for_update().first()
+        live = own(Worker.objects.live(), project)
+        worker = live.filter(pk=worker_id).select_for_update().first()
         if worker is None:
             return False
         Worker.objects.filter(pk=worker_id).update(
@@ -183,11 +187,16 @@ def beat(
         sequence: number of this heartbeat; a lower one than seen before changes nothing (§10.3).
         discover: False where a worker that is not live must register first (AGQ §3.3); it is
             answered `terminated`.
-        project: whose jobs it may extend; empty means anybody's.
+        project: whose worker it is, and whose jobs it may extend; empty means anybody's.
+
+    Raises:
+        ForeignWorker: the name is another project's, or none's.
     """
     if project and active_job_ids:
         active_job_ids = own_jobs(active_job_ids, project)
-    heartbeat = Heartbeat(worker_id, state, active_job_ids, description, requested, sequence)
+    heartbeat = Heartbeat(
+        worker_id, state, active_job_ids, description, requested, sequence, project
+    )
     written = heartbeats.write(heartbeat)
     if written is None and not discover:
         return Reply(WorkerState.TERMINATED)
@@ -215,20 +224,25 @@ def _meet(heartbeat: Heartbeat) -> bool:
     """Discover a worker by its heartbeat, or see one return that was taken for dead.
 
     False if neither: the worker is known and live, or the heartbeat was sent before it went.
+
+    Raises:
+        ForeignWorker: the name is another project's, or none's.
     """
     fresh = changes(heartbeat) | {
         "state": heartbeat.state or WorkerState.RUNNING,
         "left_at": None,
     }
+    if heartbeat.project:
+        fresh["project"] = heartbeat.project
     with atomic():
         known = Worker.objects.filter(pk=heartbeat.worker_id).select_for_update().first()
+        if known is not None:
+            require_own(known, heartbeat.project)
         if known is not None and (
             known.state != WorkerState.TERMINATED or _came_late(known, heartbeat)
         ):
             return False
         fresh["directive"] = known.directive if known and known.left_at is None else ""
-        if known is not None:
-            require_own(known, fresh.get("project"))
         worker = _made(heartbeat.worker_id, fresh)
         record([_started(worker)])
     if known is not None:
@@ -273,7 +287,7 @@ def _returns(worker_id: str, project: str) -> bool:
     """
     if not worker_id or not own(Worker.objects.dead(), project).filter(pk=worker_id).exists():
         return False
-    return _meet(Heartbeat(worker_id, WorkerState.RUNNING))
+    return _meet(Heartbeat(worker_id, WorkerState.RUNNING, project=project))
 
 
 class FetchOptions(TypedDict, total=False):

@@ -26,7 +26,10 @@ def expire() -> int:
 
 
 def reclaim(
-    workers: Collection[str], details: Mapping[str, dict[str, Any] | None] | None = None
+    workers: Collection[str],
+    details: Mapping[str, dict[str, Any] | None] | None = None,
+    *,
+    project: str = "",
 ) -> int:
     """Take back one batch of the jobs that these workers hold, who are gone (§10.2).
 
@@ -34,17 +37,19 @@ def reclaim(
 
     Args:
         details: what the error says besides, by the id of the job's worker.
+        project: only jobs of this one and of none; empty means anybody's.
     """
-    return _reclaim(WORKER_DEATH, workers, details or {})
+    return _reclaim(WORKER_DEATH, workers, details or {}, project)
 
 
 def _reclaim(
     cause: Cause,
     workers: Collection[str] | None = None,
     details: Mapping[str, dict[str, Any] | None] | None = None,
+    project: str = "",
 ) -> int:
     with ending() as ended:
-        reclaimed = store().reclaim(cause, workers=workers, details=details or {})
+        reclaimed = store().reclaim(cause, workers=workers, details=details or {}, project=project)
         if reclaimed.begun:
             # Their own `expires_at` is text, as their client spelled it: for Python to read.
             forget_enqueue_ttl(Job.objects.filter(pk__in=reclaimed.begun).only("attributes"))

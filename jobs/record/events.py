@@ -16,6 +16,7 @@ from .. import signals
 from ..conf import ojs_settings
 from ..models import Event
 from ..spec.timestamps import format_timestamp, wire_timestamp
+from ..spec.worker_ids import shown
 from ..store import clock, event_order
 from ..store.database import alias
 
@@ -181,10 +182,15 @@ def overtaken(cursor: Cursor) -> Q:
     return Q(txid__gt=cursor.txid, id__lt=cursor.id)
 
 
-def event_document(event: Event) -> dict[str, Any]:
-    """The event's envelope (OJS events §2), plus the members conformance L0-EVT-002 asks for."""
+def event_document(event: Event, *, project: str = "") -> dict[str, Any]:
+    """The event's envelope (OJS events §2), plus the members conformance L0-EVT-002 asks for.
+
+    Args:
+        project: that of the key which reads it, and whose job it is about.
+    """
     component, _, _ = event.type.partition(".")
-    source = SOURCES.get(component, f"ojs://server/workers/{event.worker_id}")
+    worker_id = shown(event.worker_id, project)
+    source = SOURCES.get(component, f"ojs://server/workers/{worker_id}")
     time = format_timestamp(event.time)
     document: dict[str, Any] = {
         "specversion": "1.0",
@@ -194,7 +200,7 @@ def event_document(event: Event) -> dict[str, Any]:
         "time": time,
         "timestamp": time,
         "subject": event.subject,
-        "data": _data(event),
+        "data": _data(event, worker_id),
     }
     if component == "job":
         document["job_id"] = event.subject
@@ -207,15 +213,13 @@ def event_document(event: Event) -> dict[str, Any]:
     return document
 
 
-def _data(event: Event) -> dict[str, Any]:
+def _data(event: Event, worker_id: str) -> dict[str, Any]:
     data: dict[str, Any] = {}
     if event.job_type:
         data["job_id"] = event.subject
         data["job_type"] = event.job_type
-    for name in ("queue", "worker_id", "attempt"):
-        value = getattr(event, name)
-        if value not in ("", None):
-            data[name] = value
+    about = {"queue": event.queue, "worker_id": worker_id, "attempt": event.attempt}
+    data |= {name: value for name, value in about.items() if value not in ("", None)}
     for name, value in (event.data or {}).items():
         is_moment = type(value) is str and (name.endswith("_at") or name in MOMENTS)
         data[name] = wire_timestamp(value) if is_moment else value

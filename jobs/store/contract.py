@@ -188,11 +188,13 @@ class Store(Protocol):
         *,
         workers: Collection[str] | None,
         details: Mapping[str, dict[str, Any] | None],
+        project: str,
     ) -> Reclaimed:
         """Take back a batch of reservations, of these workers, or else of which the time is over.
 
         Args:
             details: what the error says besides, by the id of the job's worker.
+            project: of workers, take only jobs of this one and of none; empty means anybody's.
         """
 
     def promote(self, head_start: timedelta) -> int:

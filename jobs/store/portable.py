@@ -235,9 +235,10 @@ class PortableStore:
         *,
         workers: Collection[str] | None,
         details: Mapping[str, dict[str, Any] | None],
+        project: str,
     ) -> Reclaimed:
         with atomic():
-            jobs = _lost(workers)
+            jobs = _lost(workers, project)
             now = clock.now()
             known = {job.pk: _details(job, cause, details, now) for job in jobs}
             JobError.objects.bulk_create(
@@ -437,11 +438,13 @@ def record_heartbeats(job_ids: Collection[UUID]) -> None:
     )
 
 
-def _lost(workers: Collection[str] | None) -> list[Job]:
+def _lost(workers: Collection[str] | None, project: str) -> list[Job]:
     """Lock a batch; jobs that are locked are being settled or extended right now."""
     jobs = Job.objects.overdue()
     if workers is not None:
         jobs = Job.objects.active().filter(reserved_for__isnull=False, reserved_by__in=workers)
+        if project:
+            jobs = jobs.filter(project__in=("", project))
     columns = (
         *("type", "queue", "state", "attempt", "max_attempts", "retry", "attributes"),
         *("reserved_by", "reserved_for", "reserved_until", "followed"),

@@ -206,6 +206,12 @@ def test_a_server_that_takes_no_connections_but_answers_statements_is_not_given_
     busy.close()
 
 
+def test_a_server_answers_by_whichever_way_it_is_reached(transactional_db):
+    connection.ensure_connection()
+    with silence._socket_of(connection.connection) as end:
+        assert silence.answers(silence._other_end(end))
+
+
 def test_a_machine_that_refuses_connections_is_not_silent(proxy):
     assert silence.answers((silence.socket.AF_INET, ("127.0.0.1", free_port())))
 

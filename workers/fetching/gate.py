@@ -10,9 +10,9 @@ from __future__ import annotations
 from functools import partial
 
 from jobs.engine import Admission, Gate
-from jobs.models import Job
 from jobs.store.sql import read
 
+from ..liveness.holdings import held_by
 from ..models import Worker
 from .abilities import able
 
@@ -30,8 +30,7 @@ def evaluate(worker_id: str, *, registered: bool = False) -> Admission:
         return Admission(0, words, versions)
     if worker.concurrency is None:
         return Admission(None, words, versions)
-    in_hand = Job.objects.filter(reserved_by=worker_id, reserved_for__isnull=False).count()
-    return Admission(worker.concurrency - in_hand, words, versions)
+    return Admission(worker.concurrency - held_by([worker]).count(), words, versions)
 
 
 SQL = read("workers.store.postgres", "gate")

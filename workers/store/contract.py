@@ -59,6 +59,8 @@ class Heartbeat:
     """The visibility extension it asks for, where a job's own is not longer; None means the own."""
     sequence: int | None = None
     """Its number; one lower than seen before came late and changes nothing (§10.3)."""
+    project: str = ""
+    """Whose worker it is; empty means anybody's."""
 
     _job_ids: dict[str, UUID | None] | None = field(default=None, init=False)
 

@@ -51,7 +51,9 @@ INSERT_UNIFORM = INSERT_UNIFORM_CHOSEN.replacing(UNLESS_TAKEN, "")
 COMPLETE = load(__name__, "complete")
 RECLAIM = load(__name__, "reclaim").sized(limit=BATCH_SIZE)
 RECLAIM_HELD = RECLAIM.replacing(
-    "AND reserved_until <= statement_timestamp()", "AND reserved_by = ANY(:'workers'::text[])"
+    "AND reserved_until <= statement_timestamp()",
+    """AND reserved_by = ANY(:'workers'::text[])
+       AND (:'project'::text = '' OR project IN ('', :'project'::text))""",
 )
 PROMOTE = load(__name__, "promote").sized(limit=BATCH_SIZE)
 SAVE_CHECKPOINT = load(__name__, "save_checkpoint")
@@ -125,9 +127,11 @@ class PostgresStore(PortableStore):
         *,
         workers: Collection[str] | None,
         details: Mapping[str, dict[str, Any] | None],
+        project: str,
     ) -> Reclaimed:
         parameters = {
             "workers": list(workers or ()),
+            "project": project,
             "code": cause.type,
             "message": cause.message,
             "stalled": cause == VISIBILITY_TIMEOUT,

@@ -7,6 +7,7 @@
 -- `timeout_details()`.
 
 \set workers '{worker-1}'
+\set project ''
 \set code 'visibility_timeout'
 \set message 'The visibility timeout passed without ACK, FAIL or heartbeat.'
 \set stalled true

@@ -36,8 +36,8 @@ class Server:
     def __init__(self, certificate: tls.Certificate | None = None) -> None:
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
-        self.registered: dict[str, Connection] = {}
-        """Worker → the connection it registered on, while that is open."""
+        self.registered: dict[tuple[str, str], Connection] = {}
+        """Project and worker → the connection it registered on, while that is open."""
         self.numbers = itertools.count(1)
         self.held = {True: 0, False: 0}
         """Bytes of commands that have not been carried out, all connections together: of those

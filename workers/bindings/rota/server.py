@@ -54,7 +54,7 @@ class RotaServer:
         self._threads = ThreadPoolExecutor(ojs_settings.ROTA.THREADS, thread_name_prefix="rota")
         self._connections = 0
         self.sessions: dict[str, Session] = {}
-        """Those that registered, by worker."""
+        """Those that registered, by the name their worker is stored under."""
         self._open: set[Session] = set()
 
     async def run(self, host: str, port: int, stop: asyncio.Event) -> None:

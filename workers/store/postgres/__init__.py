@@ -35,6 +35,7 @@ def _write(heartbeat: Heartbeat) -> Written | None:
         HEARTBEAT.sized(limit=limit),
         {
             "worker_id": heartbeat.worker_id,
+            "project": heartbeat.project,
             "sequence": heartbeat.sequence,
             "state": heartbeat.state and str(heartbeat.state),
             "active_job_ids": _json(heartbeat.active_job_ids),

@@ -100,6 +100,8 @@ def _is_on_its_own(name: str) -> bool:
 def _said(heartbeat: Heartbeat) -> _Said:
     """As JSON, written by each thread for itself: what is wrong with one concerns nobody else."""
     document: dict[str, Any] = {"worker_id": heartbeat.worker_id}
+    if heartbeat.project:
+        document["project"] = heartbeat.project
     if heartbeat.state is not None:
         document["state"] = heartbeat.state
     if heartbeat.active_job_ids is not None:

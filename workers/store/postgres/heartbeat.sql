@@ -4,6 +4,7 @@
 -- a later `quiet` is then its own. Jobs are locked in the order of their ids, as every batch does.
 
 \set worker_id 'worker-1'
+\set project ''
 \set sequence 1
 \set state 'running'
 \set active_job_ids '[]'
@@ -29,6 +30,7 @@ WITH before AS MATERIALIZED (
     SELECT worker_id, state
       FROM ojs_workers_worker
      WHERE worker_id = :'worker_id'
+       AND :'project'::text IN ('', project)
        AND state <> 'terminated'
        AND (:'sequence'::bigint IS NULL OR sequence IS NULL OR sequence < :'sequence'::bigint)
        FOR UPDATE

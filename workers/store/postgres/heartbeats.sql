@@ -14,13 +14,14 @@
 WITH free AS MATERIALIZED (
     SELECT heartbeat.*, worker.state AS state_now, worker.directive
       FROM jsonb_to_recordset(:'heartbeats'::jsonb) AS heartbeat (
-           worker_id text, state text, sequence bigint, requested interval,
+           worker_id text, project text, state text, sequence bigint, requested interval,
            active_job_ids jsonb, hostname text, pid bigint, queues jsonb, concurrency integer,
            labels jsonb, started_at timestamptz, version text, job_versions jsonb)
 CROSS JOIN LATERAL (
         SELECT state, directive
           FROM ojs_workers_worker
          WHERE worker_id = heartbeat.worker_id
+           AND project = coalesce(heartbeat.project, project)
            AND state = coalesce(heartbeat.state, state)
            AND state <> 'terminated'
            AND directive <> 'running'
