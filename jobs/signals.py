@@ -1,6 +1,7 @@
 """What happened, for the site to hang on: past tense, one per kind, sent after commit.
 
 Each carries a set. Receivers that fail are logged by Django and stop nothing (`send_robust`).
+A `worker_id` is the stored one, which is `PROJECT@/ID` where two projects have a worker `ID`.
 """
 
 from __future__ import annotations

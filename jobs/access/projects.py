@@ -14,10 +14,13 @@ from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Q
+
 from ..errors import JobNotFound
 from ..models import Job
 from ..spec.batches import shared_targets
 from ..spec.validation import NewJob
+from ..spec.worker_ids import qualified, spellings
 
 
 def give(new: Sequence[NewJob], project: str) -> Sequence[NewJob]:
@@ -37,6 +40,21 @@ def own(rows: Any, project: str) -> Any:
     """Narrow the queryset `rows` to what `project` may see."""
     # The second condition is what the partial indexes say; a parameter could be empty.
     return rows.filter(project=project).exclude(project="") if project else rows
+
+
+def of_worker(column: str, pattern: str, project: str) -> Q:
+    """Rows whose `column` names the worker that a key of `project` calls so.
+
+    To be asked of the project's own rows. A `*` at the end stands for any text.
+    """
+    if not pattern.endswith("*"):
+        return Q(**{f"{column}__in": spellings(pattern, project)})
+    beginning, lookup = pattern[:-1], f"{column}__startswith"
+    if not project:
+        return Q(**{lookup: beginning})
+    prefix = qualified("", project)
+    plain = Q(**{lookup: beginning}) & ~Q(**{lookup: prefix})
+    return plain | Q(**{lookup: prefix + beginning})
 
 
 def foreign(job_ids: Iterable[UUID], project: str) -> set[UUID]:

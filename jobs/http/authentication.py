@@ -15,6 +15,7 @@ from django.db.models.functions import Now
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 
+from ..access.address import address_of
 from ..conf import ojs_settings
 from ..errors import Conflict, KeyExpired, NotAuthenticated
 from ..models import ApiKey, Protocol, Scope
@@ -325,7 +326,7 @@ class ApiKeyAuthentication(BaseAuthentication):
                 raise NotAuthenticated(
                     "The Authorization header must be 'Bearer <API key>'.", reason="malformed"
                 )
-            address = meta.get("REMOTE_ADDR") or ""
+            address = address_of(meta)
             return caller_of(key.strip(), protocol=self.protocol, address=address)
         if ojs_settings.ALLOW_ANONYMOUS:
             check_page(method, meta)

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
-from django.db import transaction
+from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
-from django.utils.decorators import method_decorator
 from django.utils.functional import cached_property
 from django.views.decorators.csrf import csrf_exempt
 from rest_framework.exceptions import MethodNotAllowed
@@ -37,9 +36,6 @@ from .verbs import Verb, VerbRequest, VerbResponse
 from .versioning import SPEC_VERSION, SpecVersioning
 
 
-# The engine has its own transactions. Inside a host's ATOMIC_REQUESTS the record of a refused
-# finish would be rolled back with the refusal.
-@method_decorator(transaction.non_atomic_requests, name="dispatch")
 class OJSViewSet(ViewSet):
     """A viewset of the OJS HTTP binding. Who may use its actions is declared in `jobs.access`.
 
@@ -72,7 +68,12 @@ class OJSViewSet(ViewSet):
     def as_view(cls, actions: dict[str, Any] | None = None, **initkwargs: Any) -> Any:
         # REST framework adds it with the first request, which may change what others iterate over.
         head = {"head": actions["get"]} if actions and "get" in actions else {}
-        return super().as_view(head | (actions or {}), **initkwargs)
+        view = super().as_view(head | (actions or {}), **initkwargs)
+        # The engine has its own transactions. One that the site's ATOMIC_REQUESTS put around a
+        # request would stay open for as long as a fetch waits, in whichever database.
+        for name in connections:
+            view = transaction.non_atomic_requests(using=name)(view)
+        return view
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         drop_if_dead(connection())

@@ -9,6 +9,7 @@ from typing import Any
 from django.http import Http404
 
 from ..access import refusals
+from ..access.address import address_of
 from ..errors import (
     BatchTooLarge,
     BodyTooLarge,
@@ -167,7 +168,7 @@ def note_refusal(
         refusals.note(
             problem,
             protocol=protocol,
-            address=meta.get("REMOTE_ADDR") or "",
+            address=address_of(meta),
             key=caller.name if caller else "",
             call=refusals.call_of(method, path),
         )

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import timedelta
 
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ..spec.worker_ids import SEPARATOR, is_reserved
 from ..store import clock
 
 
@@ -157,6 +160,12 @@ class ApiKey(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…)"
+
+    def clean_fields(self, exclude: Collection[str] | None = None) -> None:
+        super().clean_fields(exclude=exclude)
+        if is_reserved(self.worker_id) and "worker_id" not in (exclude or ()):
+            text = gettext("A worker’s id does not contain “%(separator)s”. Choose the project.")
+            raise ValidationError({"worker_id": text % {"separator": SEPARATOR}})
 
     @property
     def is_usable(self) -> bool:

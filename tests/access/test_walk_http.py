@@ -7,16 +7,17 @@ from typing import Any, NamedTuple
 
 import orjson
 import pytest
-from django.db import transaction
 from django.urls import get_resolver
 
 from jobs.access import Binding, Command, commands, find
 from jobs.http.fast_path import FastView
+from jobs.spec.worker_ids import qualified
+from tests.database import rolled_back
 from tests.ojs_client import OJSClient
 from workers.bindings.flare import ids
 
-from .kinds import KINDS, LABEL, Kind, Promise
-from .scenes import SECRET, Scene, is_untouched, rows, scene
+from .kinds import KINDS, LABEL, PROJECT, WORKER, Kind, Promise
+from .scenes import SECRET, Scene, double, is_untouched, rows, scene, tells_of_twin
 
 pytestmark = pytest.mark.django_db
 
@@ -223,11 +224,10 @@ def wrongly_answered(kind: Kind, s: Scene, client: OJSClient, doors: Iterable[Do
     before = rows()
     for door in doors:
         promise = kind.promised(door.declared)
-        with transaction.atomic():
+        with rolled_back():
             reply = ask(client, door, s)
             shown = content(reply)
             changed = promise is Promise.UNTOUCHED and not is_untouched(before)
-            transaction.set_rollback(True)
         if changed or not kept_its(promise, door, reply, shown):
             wrong.append(f"{door}: {promise} ({changed=}): {reply.status_code} {shown[:200]}")
         if SECRET in shown and not kind.sees_arguments:
@@ -261,6 +261,54 @@ def test_the_hot_verbs_keep_it_off_the_fast_path_too(kind, settings):
     wrong = wrongly_answered(kind, s, client, [door for door in doors() if door.is_hot])
 
     assert not wrong, "\n".join(wrong)
+
+
+OF_A_PROJECT = [kind for kind in KINDS if kind.name == "of a project"]
+OF_ITS_WORKER = Kind("of a worker of a project", bound={"project": PROJECT, "worker_id": WORKER})
+OF_ITS_LABEL = Kind("of a label in a project", bound={"project": PROJECT, "label": LABEL})
+
+
+@pytest.mark.parametrize("kind", [*OF_A_PROJECT, OF_ITS_WORKER, OF_ITS_LABEL], ids=lambda k: k.name)
+def test_no_endpoint_tells_a_project_that_another_has_a_worker_of_the_same_id(kind, settings):
+    settings.OJS = OPTIONS
+    s = scene(kind)
+    double(s)
+    client = OJSClient(kind.key())
+
+    telling = []
+    for door in doors():
+        with rolled_back():
+            reply = ask(client, door, s)
+            shown = content(reply)
+        is_about_all = door.command.startswith("OJS documentation.")
+        told = tells_of_twin(shown) and not is_about_all
+        if told or not kept_its(kind.promised(door.declared), door, reply, shown):
+            telling.append(f"{door}: {reply.status_code} {shown[:300]}")
+
+    assert not telling, "\n".join(telling)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "admin/workers/{stored}",
+        "admin/jobs?worker_id={stored}",
+        "events?worker_id={stored}",
+        "events?worker_id=acme@/*",
+        "events?worker_id=acme*",
+        "events?worker_id=twin*",
+    ],
+)
+def test_a_project_cannot_ask_whether_its_worker_is_stored_under_another_name(path, settings):
+    settings.OJS = OPTIONS
+    (kind,) = OF_A_PROJECT
+    s = scene(kind)
+    double(s)
+
+    reply = OJSClient(kind.key()).see(path.format(stored=qualified(s.worker, s.project)))
+
+    found = reply.json()
+    assert reply.status_code == 404 or found.get("items", found.get("events")) == []
 
 
 def test_an_open_server_lets_everybody_do_everything(settings):

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from django.core.signals import request_finished, request_started
 from django.core.wsgi import get_wsgi_application
-from django.db import connection
 
 from ojs_project.bypass import Bypass
 from ojs_project.middleware import OUR_POLICY
+from tests.database import connection
 
 from .wsgi import answered, environment
 

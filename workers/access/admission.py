@@ -2,27 +2,35 @@
 
 What `OfWorker` and `OfProject` promise in the table of `jobs.access`, carried out. Keys that are
 bound to nothing, nearly all, cost no query here.
+
+A client says a worker's id; what is stored may be another name (`names`). Here the one becomes the
+other: the protocol and the engine know stored names only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from jobs.access import projects
 from jobs.engine import Outcome
 from jobs.errors import JobNotFound, PermissionDenied, ReservationLost
 from jobs.models import Job
+from jobs.spec.fields import refuse
 from jobs.spec.identifiers import parse_uuid
 from jobs.spec.lifecycle import State
+from jobs.spec.worker_ids import SEPARATOR, is_reserved, spellings
 from jobs.store.expressions import JSONArrayHas
 
 from ..liveness.claims import ForeignWorker
 from ..models import Worker
+from .names import stored_names
 
 if TYPE_CHECKING:
     from jobs.http.authentication import Caller
+
+Result = TypeVar("Result")
 
 
 class OtherWorker(PermissionDenied):
@@ -32,11 +40,16 @@ class OtherWorker(PermissionDenied):
 def speak_for(caller: Caller, said: str | None) -> str | None:
     """Return the worker for which a caller speaks: whom it names, else the one its key is bound to.
 
-    None if neither names one.
+    None if neither names one. It is what the client calls the worker.
 
     Raises:
+        InvalidRequest: it can be no worker's id.
         OtherWorker: the key speaks for another worker.
     """
+    if said and is_reserved(said):
+        raise refuse(
+            "worker_id", f"A worker's id must not contain '{SEPARATOR}'.", validation="pattern"
+        )
     if not caller.worker_id:
         return said or None
     if said and said != caller.worker_id:
@@ -47,33 +60,61 @@ def speak_for(caller: Caller, said: str | None) -> str | None:
 
 
 def admit(
-    caller: Caller, worker_ids: Collection[str | None], *, said: Collection[str] | None = None
-) -> None:
-    """Hold a key made for workers of one label, or of one project, to them.
+    caller: Caller, worker_id: str | None, *, said: Collection[str] | None = None
+) -> str | None:
+    """Hold a key made for workers of one label to them; return the name the worker is stored under.
 
     Args:
-        worker_ids: those it speaks for; None is one without a name.
+        worker_id: for whom it speaks; None is a worker without a name.
         said: the labels that a worker gives itself when it arrives. They must hold the key's, and
             so must those of one that is known.
 
     Raises:
-        PermissionDenied: one of them does not carry the label, or is another project's.
+        PermissionDenied: the worker does not carry the label.
     """
+    return admit_all(caller, [worker_id], said=said)[worker_id]
+
+
+def admit_all(
+    caller: Caller, worker_ids: Collection[str | None], *, said: Collection[str] | None = None
+) -> dict[str | None, str | None]:
+    """The same for several: worker id → stored name."""
     if not (caller.label or caller.project):
-        return
-    named = {worker_id or "" for worker_id in worker_ids}
-    if caller.project:
-        # Dead ones too: they may come back, and their id is theirs for as long as they are known.
-        others = Worker.objects.filter(pk__in=named).exclude(project=caller.project)
-        taken = others.values_list("pk", flat=True).first()
-        if taken is not None:
-            raise ForeignWorker(taken)
+        return {worker_id: worker_id for worker_id in worker_ids}
+    names = stored_names({worker_id for worker_id in worker_ids if worker_id}, caller.project)
     if caller.label:
         if said is not None:
             _check_label(caller, said)
-        known = dict(Worker.objects.filter(pk__in=named).values_list("pk", "labels"))
-        for worker_id in named:
-            _check_label(caller, known.get(worker_id, said) or ())
+        known = dict(Worker.objects.filter(pk__in=names.values()).values_list("pk", "labels"))
+        for worker_id in worker_ids:
+            _check_label(caller, known.get(names.get(worker_id or "", ""), said) or ())
+    return {worker_id: names.get(worker_id or "", worker_id) for worker_id in worker_ids}
+
+
+def as_worker(
+    caller: Caller,
+    worker_id: str,
+    act: Callable[[str], Result],
+    *,
+    said: Collection[str] | None = None,
+    name: str | None = None,
+) -> Result:
+    """Do what may make a worker known; `act` gets the name it is stored under.
+
+    Args:
+        act: what is refused with `ForeignWorker` if another worker has taken the name meanwhile,
+            and then done again with the name that is the project's alone.
+        said: as in `admit`.
+        name: what `admit` returned, where it has been asked already.
+
+    Raises:
+        PermissionDenied: the worker does not carry the key's label.
+    """
+    name = name or admit(caller, worker_id, said=said) or worker_id
+    try:
+        return act(name)
+    except ForeignWorker:
+        return act(admit(caller, worker_id, said=said) or worker_id)
 
 
 def _check_label(caller: Caller, labels: Collection[str]) -> None:
@@ -95,13 +136,16 @@ def holder_of(caller: Caller, job_id: UUID) -> str | None:
     """
     if not caller.is_bound:
         return None
+    # Before the job is looked at: it may be stored under another name afterwards.
+    bound = stored_names([caller.worker_id], caller.project)[caller.worker_id]
     found = Job.objects.filter(pk=job_id).values_list("state", "attempt", "reserved_by").first()
     if found is None:
         raise JobNotFound(job_id)
     state, attempt, holder = found
-    is_own = state == State.ACTIVE and holder and caller.worker_id in ("", holder)
+    is_own = state == State.ACTIVE and holder and bound in ("", holder)
     if is_own and caller.label:
-        is_own = Worker.objects.filter(JSONArrayHas("labels", caller.label), pk=holder).exists()
+        labelled = Worker.objects.filter(JSONArrayHas("labels", caller.label), pk=holder)
+        is_own = projects.own(labelled, caller.project).exists()
     if not is_own:
         raise ReservationLost(
             f"Job '{job_id}' is not held by a worker that this API key speaks for.",
@@ -118,7 +162,7 @@ def own_workers(workers: Any, caller: Caller | None) -> Any:
         return workers
     workers = projects.own(workers, caller.project)
     if caller.worker_id:
-        workers = workers.filter(pk=caller.worker_id)
+        workers = workers.filter(pk__in=spellings(caller.worker_id, caller.project))
     if caller.label:
         workers = workers.filter(JSONArrayHas("labels", caller.label))
     return workers
@@ -130,9 +174,10 @@ def own_reservations(jobs: Any, caller: Caller | None) -> Any:
         return jobs
     jobs = projects.own(jobs, caller.project)
     if caller.worker_id:
-        jobs = jobs.filter(reserved_by=caller.worker_id)
+        jobs = jobs.filter(reserved_by__in=spellings(caller.worker_id, caller.project))
     if caller.label:
         labelled = Worker.objects.filter(JSONArrayHas("labels", caller.label))
+        labelled = projects.own(labelled, caller.project)
         jobs = jobs.filter(reserved_by__in=labelled.values("pk"))
     return jobs
 
@@ -148,10 +193,23 @@ def settle_own(
     settle: Callable[[Sequence[Any]], list[Outcome]], items: Sequence[Any], project: str
 ) -> list[Outcome]:
     """Settle what is `project`'s; another project's jobs do not exist for it."""
-    if not project:
-        return settle(items)
-    foreign = projects.foreign((item.job_id for item in items), project)
-    settled = iter(settle([item for item in items if item.job_id not in foreign]))
+    foreign = foreign_jobs(items, project)
+    outcomes = settle([item for item in items if item.job_id not in foreign])
+    return with_foreign(items, outcomes, foreign)
+
+
+def foreign_jobs(items: Sequence[Any], project: str) -> set[UUID]:
+    """Return the ids of the jobs among reports that are not `project`'s."""
+    return projects.foreign((item.job_id for item in items), project)
+
+
+def with_foreign(
+    items: Sequence[Any], outcomes: Sequence[Outcome], foreign: Collection[UUID]
+) -> list[Outcome]:
+    """Put the outcomes of foreign jobs between the others: they do not exist for the project."""
+    if not foreign:
+        return list(outcomes)
+    settled = iter(outcomes)
     return [
         Outcome(item.job_id, error=JobNotFound(item.job_id))
         if item.job_id in foreign

@@ -185,7 +185,8 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
     @admin.display(description=_("worker"), ordering="worker_id")
     def who(self, worker: Worker) -> SafeString:
         place = [str(part) for part in (worker.hostname, worker.pid) if part not in ("", None)]
-        client = [part for part in (worker.protocol, worker.version[:40]) if part]
+        project = f"{gettext('project')} {worker.project}" if worker.project else ""
+        client = [part for part in (project, worker.protocol, worker.version[:40]) if part]
         return format_html(
             '{}<br><span class="ojs-quiet"><span class="ojs-nowrap">{}</span><br>{}</span>',
             worker.worker_id,

@@ -34,6 +34,7 @@ from ..fleet import orders as fleet
 from ..fleet import rolling
 from ..fleet import samples as fleet_sample
 from ..lifecycle import WorkerState
+from ..liveness import holdings
 from ..models import Reaper, Sweep, Worker
 from ..signals import worker_left, workers_died
 from . import tallies
@@ -103,7 +104,7 @@ def reclaim_orphans() -> int:
         if not dead:
             return 0
         silent = {worker.pk: worker.silence_at(worker.now) for worker in dead}
-        return engine.reclaim(held.filter(reserved_by__in=silent), engine.WORKER_DEATH, silent)
+        return holdings.reclaim(dead, silent)
 
 
 def expire_reservations() -> int:

@@ -11,6 +11,7 @@ from typing import Any
 from django.db import models
 from django.db.models import Case, Count, F, IntegerField, OuterRef, Q, Subquery, Value, When
 from django.db.models.functions import Coalesce
+from django.db.models.lookups import Exact
 from django.utils.translation import gettext_lazy as _
 
 from jobs.models import Job
@@ -35,9 +36,11 @@ class Condition(models.TextChoices):
 
 
 def in_hand() -> Any:
-    """How many jobs a worker holds."""
+    """How many jobs a worker holds; see `liveness.holdings`."""
+    theirs = Q(project="") | Q(project=OuterRef("project")) | Q(Exact(OuterRef("project"), ""))
     held = (
         Job.objects.held_by(OuterRef("pk"))  # type: ignore[arg-type]
+        .filter(theirs)
         .order_by()
         .values("reserved_by")
         .annotate(jobs=Count("pk"))

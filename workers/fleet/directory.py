@@ -1,6 +1,7 @@
 """What can be asked about workers and the jobs they hold: reading only, no wire words.
 
-Where a `caller` is given, only what its key may see is there.
+Where a `caller` is given, only what its key may see is there, and a worker's id is what the caller
+calls it. Otherwise it is the name the worker is stored under.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from jobs import engine
 from jobs.access.projects import own
 from jobs.models import Job, Queue
 from jobs.spec.lifecycle import State
+from jobs.spec.worker_ids import shown, spellings
 from jobs.store.expressions import JSONArrayHas, JSONMerged
 
 from ..access.admission import own_reservations, own_workers
@@ -35,23 +37,31 @@ def active(capability: str = "", caller: Caller | None = None) -> list[str]:
     workers = own_workers(Worker.objects.heard(), caller)
     if capability:
         workers = workers.filter(JSONArrayHas("capabilities", capability))
-    return list(workers.order_by("pk").values_list("pk", flat=True)[:MOST])
+    return _ids(workers, caller)
 
 
 def registered(protocol: str, caller: Caller | None = None) -> list[str]:
     """Ids of the workers that registered over `protocol` and did not leave, the dead ones too."""
     workers = Worker.objects.filter(protocol=protocol, left_at=None, details__isnull=False)
-    return _ids(own_workers(workers, caller))
+    return _ids(own_workers(workers, caller), caller)
 
 
 def measured(protocol: str, within: timedelta, caller: Caller | None = None) -> list[str]:
     """Ids of the workers of `protocol` whose statistics are no older than `within`."""
     workers = Worker.objects.filter(protocol=protocol, left_at=None, stats__isnull=False)
-    return _ids(own_workers(workers.filter(stats_at__gt=Now() - within), caller))
+    return _ids(own_workers(workers.filter(stats_at__gt=Now() - within), caller), caller)
 
 
-def _ids(workers: Any) -> list[str]:
-    return list(workers.order_by("pk").values_list("pk", flat=True)[:MOST])
+def _ids(workers: Any, caller: Caller | None) -> list[str]:
+    names = list(workers.order_by("pk").values_list("pk", flat=True)[:MOST])
+    if caller is None or not caller.project:
+        return names
+    return sorted(id_of(name, caller) for name in names)
+
+
+def id_of(name: str, caller: Caller | None) -> str:
+    """What a caller calls the worker that is stored so."""
+    return shown(name, caller.project) if caller else name
 
 
 def capabilities(caller: Caller | None = None) -> list[str]:
@@ -82,8 +92,11 @@ def claimed(caller: Caller | None = None) -> list[UUID]:
 
 
 def find(worker_id: str, caller: Caller | None = None) -> Any | None:
-    """The worker's row, to read from; None if nobody knows it."""
-    return own_workers(Worker.objects.filter(pk=worker_id), caller).first()
+    """The row, to read from, of the worker that a caller calls so; None if nobody knows it."""
+    names = spellings(worker_id, caller.project if caller else "")
+    named = own_workers(Worker.objects.filter(pk__in=names), caller)
+    found = {worker.pk: worker for worker in named}
+    return found.get(worker_id) or next(iter(found.values()), None)
 
 
 def is_active(worker: Any) -> bool:

@@ -19,6 +19,7 @@ from jobs.access.audit import Actor, record_action
 from jobs.access.projects import own
 from jobs.conf import ojs_settings
 from jobs.errors import NotFound
+from jobs.spec.worker_ids import spellings
 from jobs.store import clock
 from jobs.store.database import atomic
 from jobs.store.expressions import JSONArrayHas
@@ -45,6 +46,8 @@ class Selector:
     versions: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
     worker_ids: tuple[str, ...] = ()
+    """As they are stored, or, where projects are named, as one of those calls them."""
+    projects: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -60,10 +63,17 @@ class Selector:
             found = found.filter(JSONArrayHas("labels", label))
         if self.queues:
             found = found.filter(any_of("queues", self.queues))
+        names = [
+            name
+            for worker_id in self.worker_ids
+            for project in self.projects or ("",)
+            for name in spellings(worker_id, project)
+        ]
         for column, texts in (
             ("hostname", self.hosts),
             ("version", self.versions),
-            ("worker_id", self.worker_ids),
+            ("worker_id", names),
+            ("project", self.projects),
         ):
             if texts:
                 found = found.filter(**{f"{column}__in": texts})
@@ -79,11 +89,14 @@ def any_of(column: str, texts: Iterable[str]) -> Q:
 
 
 def find(worker_id: str, *, project: str = "") -> Worker:
-    """
+    """Return the worker that a key of `project` calls so.
+
     Raises:
         NotFound: nobody knows this worker, or it is not of this project.
     """
-    worker: Worker | None = own(Worker.objects.filter(pk=worker_id), project).first()
+    named = Worker.objects.filter(pk__in=spellings(worker_id, project))
+    found = {worker.pk: worker for worker in own(named, project)}
+    worker: Worker | None = found.get(worker_id) or next(iter(found.values()), None)
     if worker is None:
         raise NotFound(
             f"Worker '{worker_id}' not found.",
@@ -263,7 +276,7 @@ def serving(without: Collection[str] = ()) -> list[Worker]:
     running: Any = Worker.objects.heard().filter(
         state=WorkerState.RUNNING, directive__in=("", WorkerState.RUNNING)
     )
-    rows = running.only("pk", "queues", "concurrency", "labels", "registered_at")
+    rows = running.only("pk", "queues", "concurrency", "labels", "registered_at", "project")
     return [worker for worker in rows if worker.pk not in without]
 
 
@@ -289,9 +302,13 @@ def unflag(worker_ids: Collection[Any]) -> list[str]:
     return found
 
 
-def unserved_without(worker_ids: Collection[str]) -> list[str]:
-    """Queues that would be left without a running worker if these took no more jobs."""
-    now = serving()
+def unserved_without(worker_ids: Collection[str], project: str = "") -> list[str]:
+    """Queues that would be left without a running worker if these took no more jobs.
+
+    Args:
+        project: whose jobs are to be run: those of others' workers do not count.
+    """
+    now = [worker for worker in serving() if not project or worker.project in ("", project)]
     gone = set(worker_ids)
     served = {queue for worker in now for queue in worker.queues}
     left = {queue for worker in now if worker.pk not in gone for queue in worker.queues}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jobs.errors import Conflict, PermissionDenied
+from jobs.errors import Conflict
 from jobs.store import clock
 
 from ..models import Worker
@@ -21,16 +21,16 @@ class SessionClaim:
     """Whether it may be the same worker that comes back, if the keys are the same."""
 
 
-class ForeignWorker(PermissionDenied):
-    """The worker id is that of another project, or of none."""
+class ForeignWorker(Conflict):
+    """The name has just been taken by a worker of another project, or of none.
 
-    def __init__(self, worker_id: str) -> None:
-        super().__init__(
-            f"Worker '{worker_id}' is not of this project.",
-            hint="A worker id stays with the project that used it for as long as there is a "
-            "record of the worker, dead or not. Choose another id.",
-            worker_id=worker_id,
-        )
+    It is looked up again, and then is another one (`workers.access.admission.as_worker`).
+    """
+
+    retryable = True
+
+    def __init__(self) -> None:
+        super().__init__("The worker cannot be recorded at this moment; send the request again.")
 
 
 def require_own(worker: Worker, project: str | None) -> None:
@@ -42,7 +42,7 @@ def require_own(worker: Worker, project: str | None) -> None:
         ForeignWorker: it is another project's, or none's.
     """
     if project and worker.project != project:
-        raise ForeignWorker(worker.pk)
+        raise ForeignWorker
 
 
 class WorkerExists(Conflict):

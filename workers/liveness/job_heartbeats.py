@@ -35,7 +35,12 @@ def seen(worker_id: str, description: Description) -> Reply:
     if ends is not None:
         allowed = max(allowed, ends - clock.now() + MARGIN)
     said = replace(description, heartbeat_timeout=allowed)
-    return protocol.beat(worker_id, state=WorkerState.RUNNING, description=said)
+    return protocol.beat(
+        worker_id,
+        state=WorkerState.RUNNING,
+        description=said,
+        project=description.project or "",
+    )
 
 
 def types_of(worker_id: str) -> list[str] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from jobs.spec.worker_ids import SEPARATOR
+
 from .schema import (
     Schema,
     anything,
@@ -71,7 +73,9 @@ SECONDS: Schema = {
     "oneOf": [integer(minimum=0, maximum=CENTURY), PERIOD],
 }
 
-WORKER_ID = text("Who sends this.", maxLength=255)
+BARRED: Schema = {"maxLength": 255, "not": {"pattern": SEPARATOR}}
+"""Of ids of workers."""
+WORKER_ID = text("Who sends this.", **BARRED)
 
 ATTEMPT = integer(
     "Fences against an older attempt of the same worker.", minimum=1, maximum=2**31 - 1

@@ -122,8 +122,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, problem: Exception | None) -> None:
         self.server.connections.discard(self)
-        if self.server.registered.get(self.session.worker_id) is self:
-            del self.server.registered[self.session.worker_id]
+        if self.server.registered.get(self.session.identity) is self:
+            del self.server.registered[self.session.identity]
         self._count(0)
         self._commands.clear()
         self._may_write.set()
@@ -429,8 +429,8 @@ class Connection(asyncio.Protocol):
 
     def _reset(self) -> Status:
         """RESET: as a connection that was opened just now."""
-        if self.server.registered.get(self.session.worker_id) is self:
-            del self.server.registered[self.session.worker_id]
+        if self.server.registered.get(self.session.identity) is self:
+            del self.server.registered[self.session.identity]
         self.session.reset()
         self.parser.limit = STRANGERS_COMMAND
         self._transaction = None
@@ -439,13 +439,15 @@ class Connection(asyncio.Protocol):
 
     async def _register(self, document: bytes) -> Any:
         worker_id = documents.read(document, "worker").get("worker_id")
-        first = self.server.registered.get(worker_id) if isinstance(worker_id, str) else None
+        first = None
+        if isinstance(worker_id, str):
+            first = self.server.registered.get((self.session.project, worker_id))
         resume = first is None or first is self or first.transport.is_closing()
         reply = await self.server.in_thread(
             lambda: commands.carry_out(self.session, "WORKER.REGISTER", document, resume=resume)
         )
         if not self.transport.is_closing():
-            self.server.registered[self.session.worker_id] = self
+            self.server.registered[self.session.identity] = self
         return reply
 
     async def _hello(self, arguments: list[bytes]) -> Any:
@@ -486,7 +488,7 @@ class Connection(asyncio.Protocol):
         if self._runs_transaction:
             self._popped.append(found)
         job = found.jobs[0]
-        return [f"queue:{job.queue}", documents.pulled(job)]
+        return [f"queue:{job.queue}", documents.pulled(job, self.session.project)]
 
     async def _wait_for_job(self, queues: list[str], seconds: float) -> Look | None:
         hub = self.server.hub

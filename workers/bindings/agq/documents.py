@@ -87,14 +87,18 @@ def _tags(document: Document) -> list[str]:
     return sorted(labels)
 
 
-def pulled(job: ClaimedJob) -> bytes:
-    """A job as BRPOP hands it out: `job_id`, `plan`, `inputs`, and its OJS envelope (AGQ §4.1)."""
+def pulled(job: ClaimedJob, project: str) -> bytes:
+    """A job as BRPOP hands it out: `job_id`, `plan`, `inputs`, and its OJS envelope (AGQ §4.1).
+
+    Args:
+        project: that of the worker's key.
+    """
     document: Document = {"job_id": str(job.id), "plan": job.type, "inputs": job.args}
     if job.type == PLAN:
         args = orjson.loads(dumps(job.args))
         if len(args) == 2:
             document["plan"], document["inputs"] = args
-    return dumps(document | claimed_envelope(job))
+    return dumps(document | claimed_envelope(job, project=project))
 
 
 def pushed(queue: str, document: Document) -> Document:

@@ -22,7 +22,6 @@ from workers.fleet import directory
 
 from . import glob
 from .resp import Failed, Members
-from .session import WORKER_ID
 
 STATS_TTL = timedelta(seconds=120)
 NO_KEY, NO_EXPIRY = -2, -1
@@ -47,7 +46,7 @@ class Held:
 
 
 def _worker_part(worker_id: str, part: str, caller: Caller) -> Held | None:
-    if not WORKER_ID.fullmatch(worker_id) or part not in PARTS:
+    if part not in PARTS:
         return None
     worker = directory.find(worker_id, caller)
     if worker is None or (part != "alive" and worker.protocol != "agq"):
@@ -77,7 +76,7 @@ def _claim(text: str, caller: Caller) -> Held | None:
     if job is None or not job.reserved_by or job.reserved_until is None:
         return None
     left = max(timedelta(0), job.reserved_until - clock.now())
-    return Held(STRING, job.reserved_by, left)
+    return Held(STRING, directory.id_of(job.reserved_by, caller), left)
 
 
 def find(key: str, caller: Caller = ANYBODY) -> Held | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from jobs.access import Command, authorize, refusals
 from jobs.conf import ojs_settings
@@ -18,6 +19,7 @@ WORKER_ID = re.compile(r"[A-Za-z0-9_-]+")
 WORKER_ID_LENGTH = 64
 NO_AUTH = "NOAUTH Authentication required."
 WRONG_KEY = "WRONGPASS invalid session key"
+Result = TypeVar("Result")
 
 
 class Revoked(Failed):
@@ -48,7 +50,10 @@ class Session:
     """Where the client is."""
     caller: Caller | None = None
     worker_id: str = ""
-    """The worker it speaks for: that of its session key, or the one it registered."""
+    """The worker it speaks for, as its client calls it: that of its session key, or the one it
+    registered."""
+    held_as: str = ""
+    """The name that worker is stored under, when it last asked for jobs."""
     key: str = field(default="", repr=False)
     """Hash of the key it used; empty without one."""
     resp: int = 2
@@ -61,6 +66,11 @@ class Session:
     def project(self) -> str:
         """The only project it sees; empty means all of them."""
         return self.caller.project if self.caller else ""
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Its project, and the worker that its client speaks for there."""
+        return self.project, self.worker_id
 
     @property
     def is_known(self) -> bool:
@@ -130,21 +140,27 @@ class Session:
         return self.caller or ANYBODY
 
     def speak_for(self, worker_id: str) -> str:
-        """Return the worker it speaks for when it names one.
+        """Return the name that the worker it speaks for is stored under, when it names one.
 
         Raises:
             Failed: the session is another worker's.
-            PermissionDenied: the worker is another project's, or does not carry the key's label.
+            PermissionDenied: the worker does not carry the key's label.
         """
         speaker = self._named(worker_id)
-        admission.admit(self.speaker, [speaker])
-        return speaker
+        return admission.admit(self.speaker, speaker) or speaker
 
-    def arrive_as(self, worker_id: str, labels: Collection[str]) -> str:
-        """The same for one that registers, with the labels it gives itself."""
-        speaker = self._named(worker_id)
-        admission.admit(self.speaker, [speaker], said=labels)
-        return speaker
+    def arrive_as(
+        self, worker_id: str, labels: Collection[str], act: Callable[[str], Result]
+    ) -> Result:
+        """Register: `act` gets that name; see `admission.as_worker`.
+
+        Args:
+            labels: those the worker gives itself.
+
+        Raises:
+            Failed, PermissionDenied: as above.
+        """
+        return admission.as_worker(self.speaker, self._named(worker_id), act, said=labels)
 
     def _named(self, worker_id: str) -> str:
         try:
@@ -154,11 +170,11 @@ class Session:
             raise Failed(f"ERR This session key belongs to worker {bound}") from None
 
     def worker(self) -> str:
-        """The worker it speaks for.
+        """The name that the worker it speaks for is stored under.
 
         Raises:
             Failed: none so far.
-            PermissionDenied: it is another project's, or does not carry the key's label.
+            PermissionDenied: it does not carry the key's label.
         """
         if not self.worker_id:
             raise Failed("ERR Worker not registered: send WORKER.REGISTER first")

@@ -28,22 +28,21 @@ def poll(request: VerbRequest) -> VerbResponse:
     queues = requests.queues(body)
     capacity = requests.capacity(body)
     types = requests.names(body, "job_types")
-    admission.admit(caller, [worker_id])
     seen = _description(caller, queues=queues)
-    liveness.seen(worker_id, seen)
+    name = _seen(caller, worker_id, seen)
     jobs = protocol.fetch(
         queues,
-        worker_id=worker_id,
+        worker_id=name,
         count=capacity,
         # A worker that says nothing here runs what it registered for.
-        types=liveness.types_of(worker_id) if types is None else types,
+        types=liveness.types_of(name) if types is None else types,
         discover=False,  # it has been, just now
         project=caller.project,
     )
     periods = {}
     if jobs:
-        periods = liveness.reserve_for_execution(jobs, worker_id)
-        liveness.seen(worker_id, seen)
+        periods = liveness.reserve_for_execution(jobs, name)
+        liveness.seen(name, seen)
     return VerbResponse({"jobs": [replies.polled(job, periods[job.id]) for job in jobs]})
 
 
@@ -53,12 +52,12 @@ def ack(request: VerbRequest) -> VerbResponse:
     worker_id = requests.worker_id(body, caller)
     asked = requests.outcome(body, worker_id)
     projects.require(asked.job_id, caller.project)
-    admission.admit(caller, [worker_id])
+    asked.worker_id = name = _admit(caller, worker_id)
     if isinstance(asked, Completion):
         (outcome,) = protocol.ack([asked], project=caller.project)
     else:
         (outcome,) = protocol.fail([asked], project=caller.project)
-    liveness.seen(worker_id, _description(caller))
+    _seen(caller, worker_id, _description(caller), name)
     if outcome.error is not None:
         raise outcome.error
     children = engine.freed_by(outcome.job_id) if outcome.state == State.COMPLETED else None
@@ -72,18 +71,18 @@ def heartbeat(request: VerbRequest) -> VerbResponse:
     job_id = requests.job_id(body)
     progress = requests.progress(body)
     projects.require(job_id, caller.project)
-    admission.admit(caller, [worker_id])
+    name = _admit(caller, worker_id)
     try:
         goes_on = liveness.keep_alive(
             job_id,
-            worker_id,
+            name,
             share=SHARE,
             at_least=ojs_settings.FLARE.MINIMUM_GRACE,
             progress=progress,
             project=caller.project,
         )
     finally:
-        liveness.seen(worker_id, _description(caller))
+        _seen(caller, worker_id, _description(caller), name)
     return VerbResponse({"status": "ok" if goes_on else "cancel"})
 
 
@@ -106,3 +105,22 @@ def create(request: VerbRequest) -> VerbResponse:
 
 def _description(caller: Caller, **said: Any) -> Description:
     return Description(protocol="flare", project=caller.project or None, **said)
+
+
+def _admit(caller: Caller, worker_id: str) -> str:
+    """The name the worker is stored under."""
+    return admission.admit(caller, worker_id) or worker_id
+
+
+def _seen(caller: Caller, worker_id: str, description: Description, name: str | None = None) -> str:
+    """Record a sign of life; return the name the worker is stored under.
+
+    Args:
+        name: that name, where it is known already.
+    """
+
+    def act(name: str) -> str:
+        liveness.seen(name, description)
+        return name
+
+    return admission.as_worker(caller, worker_id, act, name=name)

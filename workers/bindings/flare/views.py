@@ -96,10 +96,15 @@ class WorkerViewSet(FlareViewSet):
         worker_id = requests.worker_id(body, self.caller)
         description = requests.registration(body, self.caller)
         schedules = requests.schedules(body, self.caller)
-        admission.admit(self.caller, [worker_id])
+        name = admission.admit(self.caller, worker_id) or worker_id
         for schedule in schedules:
             engine.upsert_cron(schedule)
-        protocol.register(worker_id, description)
+        admission.as_worker(
+            self.caller,
+            worker_id,
+            lambda name: protocol.register(name, description),
+            name=name,
+        )
         return Response({"status": "registered"})
 
     def poll(self, request: Request) -> Response:

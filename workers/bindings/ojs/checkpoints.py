@@ -31,9 +31,9 @@ class CheckpointViewSet(WorkerViewSet):
             raise fields.missing("state")
         sender = requests.settling_worker_id(body, self.caller)
         attempt = fields.integer(body, "attempt", least=1, most=2**31 - 1)
-        self._admit(sender)
+        name = self._admit(sender)
         found = parse_id(job_id)
-        saved = engine.save_checkpoint(found, body["state"], worker_id=sender, attempt=attempt)
+        saved = engine.save_checkpoint(found, body["state"], worker_id=name, attempt=attempt)
         return Response(_reply(found, saved.sequence, saved.at))
 
     def retrieve(self, request: Request, job_id: str) -> Response:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from jobs.api.jobs import parse_id
 from jobs.http import waiting
+from jobs.http.authentication import Caller
 from jobs.http.verbs import VerbRequest, VerbResponse
 from jobs.spec.envelope import claimed_envelope
 from jobs.store import wakeup
@@ -31,15 +32,19 @@ def heartbeat(request: VerbRequest) -> VerbResponse:
     body, caller = request.read(), request.caller
     worker_id = requests.required_worker_id(body, caller)
     description = requests.description(body, caller, requests.agent(request.meta))
-    admission.admit(caller, [worker_id], said=description.labels)
-    reply = protocol.beat(
+    said: dict[str, Any] = {
+        "state": requests.reported_state(body),
+        "active_job_ids": requests.active_job_ids(body),
+        "description": description,
+        "requested": requests.requested_extension(body),
+        "sequence": requests.fields.integer(body, "sequence"),
+        "project": caller.project,
+    }
+    reply = admission.as_worker(
+        caller,
         worker_id,
-        state=requests.reported_state(body),
-        active_job_ids=requests.active_job_ids(body),
-        description=description,
-        requested=requests.requested_extension(body),
-        sequence=requests.fields.integer(body, "sequence"),
-        project=caller.project,
+        lambda name: protocol.beat(name, **said),
+        said=description.labels,
     )
     return VerbResponse(replies.heartbeat(reply))
 
@@ -53,15 +58,14 @@ def fetch(request: VerbRequest) -> VerbResponse:
     sender = requests.worker_id(body, caller)
     asked: dict[str, Any] = {
         "queues": requests.queues(body),
-        "worker_id": sender or "",
         "count": requests.count(body),
         "types": requests.fields.texts(body, "types"),
         "visibility_timeout": requests.requested_extension(body),
         "project": caller.project,
     }
     wait = requests.wait(body)
-    admission.admit(caller, [sender])
     outcomes = _outcomes(request, body, sender)
+    asked["worker_id"] = _admit_all(caller, outcomes, sender)[sender] or ""
     jobs: list[Any]
     if outcomes.completions and not outcomes.failures:
         done, jobs = protocol.exchange(outcomes.completions, **asked)
@@ -71,7 +75,7 @@ def fetch(request: VerbRequest) -> VerbResponse:
         jobs = protocol.fetch(**asked)
     if not jobs and wait:
         jobs = _wait_for_jobs(asked, wait)
-    document["jobs"] = [claimed_envelope(job) for job in jobs]
+    document["jobs"] = [claimed_envelope(job, project=caller.project) for job in jobs]
     return VerbResponse(document)
 
 
@@ -81,7 +85,7 @@ def ack(request: VerbRequest, job_id: str | None = None) -> VerbResponse:
     if body.get("acks") is not None:
         return _several(request, {"acks": body["acks"]}, requests.worker_id(body, caller))
     completion = requests.completion(body, caller)
-    admission.admit(caller, [completion.worker_id])
+    completion.worker_id = admission.admit(caller, completion.worker_id)
     (outcome,) = protocol.ack([completion], project=caller.project)
     if outcome.error is not None:
         raise outcome.error
@@ -94,7 +98,7 @@ def nack(request: VerbRequest, job_id: str | None = None) -> VerbResponse:
     if body.get("nacks") is not None:
         return _several(request, {"nacks": body["nacks"]}, requests.worker_id(body, caller))
     failure = requests.failure(body, caller)
-    admission.admit(caller, [failure.worker_id])
+    failure.worker_id = admission.admit(caller, failure.worker_id)
     (outcome,) = protocol.fail([failure], project=caller.project)
     if outcome.error is not None:
         raise outcome.error
@@ -107,7 +111,9 @@ def _settling(request: VerbRequest, job_id: str | None) -> dict[str, Any]:
 
 
 def _several(request: VerbRequest, body: dict[str, Any], sender: str | None) -> VerbResponse:
-    return VerbResponse(_settle(request, _outcomes(request, body, sender)))
+    outcomes = _outcomes(request, body, sender)
+    _admit_all(request.caller, outcomes)
+    return VerbResponse(_settle(request, outcomes))
 
 
 def _outcomes(request: VerbRequest, body: dict[str, Any], sender: str | None) -> Outcomes:
@@ -121,9 +127,19 @@ def _outcomes(request: VerbRequest, body: dict[str, Any], sender: str | None) ->
         completions = requests.completions(acks, "acks", caller, sender)
     if nacks is not None:
         failures = requests.failures(nacks, "nacks", caller, sender)
-    senders = [item.worker_id for item in [*(completions or ()), *(failures or ())]]
-    admission.admit(caller, senders)
     return Outcomes(completions, failures)
+
+
+def _admit_all(
+    caller: Caller, outcomes: Outcomes, *senders: str | None
+) -> dict[str | None, str | None]:
+    """Give outcomes the names their senders are stored under; return those, by worker id."""
+    items = [*(outcomes.completions or ()), *(outcomes.failures or ())]
+    said = {*senders, *(item.worker_id for item in items)}
+    names = admission.admit_all(caller, said)
+    for item in items:
+        item.worker_id = names[item.worker_id]
+    return names
 
 
 def _settle(request: VerbRequest, outcomes: Outcomes) -> dict[str, Any]:

@@ -29,16 +29,20 @@ class WorkerViewSet(OJSViewSet):
         body = self.read()
         worker_id = requests.required_worker_id(body, self.caller)
         description = requests.registration(body, self.caller, requests.agent(request.META))
-        self._admit(worker_id, said=description.labels or [])
-        protocol.register(worker_id, description, starts=True)
+        admission.as_worker(
+            self.caller,
+            worker_id,
+            lambda name: protocol.register(name, description, starts=True),
+            said=description.labels or [],
+        )
         return Response(replies.registered(worker_id))
 
     def deregister(self, request: Request, worker_id: str | None = None) -> Response:
         """A worker leaves (§3.4); leaving twice is no error."""
         body = self.read() if worker_id is None else {"worker_id": worker_id}
         leaving = requests.required_worker_id(body, self.caller)
-        self._admit(leaving)
-        known = protocol.deregister(leaving)
+        name = self._admit(leaving) or leaving
+        known = protocol.deregister(name, project=self.caller.project)
         return Response({"ok": True, "worker_id": leaving, "deregistered": known})
 
     def heartbeat(self, request: Request) -> Response:
@@ -57,8 +61,9 @@ class WorkerViewSet(OJSViewSet):
         """FAIL: one job, or a list of them with an answer for each."""
         return self.carry_out(verbs.nack, **named)
 
-    def _admit(self, *workers: str | None, said: list[str] | None = None) -> None:
-        admission.admit(self.caller, workers, said=said)
+    def _admit(self, worker_id: str | None) -> str | None:
+        """The name the worker is stored under; None is one without a name."""
+        return admission.admit(self.caller, worker_id)
 
 
 class LeavingViewSet(WorkerViewSet):

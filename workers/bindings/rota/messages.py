@@ -35,6 +35,8 @@ class Registration:
     description: Description
     project: str = ""
     """That of the key it came with."""
+    name: str = ""
+    """What the worker is stored under."""
     told: dict[str, Progress] = field(default_factory=dict)
     """What is on record of the progress of its jobs, so that saying it again costs nothing."""
 
@@ -238,9 +240,13 @@ def _error(error: Document, failure: Failure) -> None:
 # What goes out
 
 
-def assignment(job: Any) -> str:
-    """A job for a worker; logs about it are wanted (Rota, Status), whatever is done with them."""
-    about = claimed_envelope(job)
+def assignment(job: Any, project: str) -> str:
+    """A job for a worker; logs about it are wanted (Rota, Status), whatever is done with them.
+
+    Args:
+        project: that of the worker's key.
+    """
+    about = claimed_envelope(job, project=project)
     return dumps({"type": "assignment", "job": about, "logs": True}).decode()
 
 

@@ -120,6 +120,7 @@ class Command(BaseCommand):
             versions=tuple(options["version_name"]),
             queues=tuple(options["queue"]),
             worker_ids=tuple(options["worker"]),
+            projects=tuple(options["project"]),
         )
         verb = options["verb"]
         if verb == "status":
@@ -142,7 +143,10 @@ class Command(BaseCommand):
         if self.is_json:
             self._print({"workers": [_document(worker) for worker in rows]})
             return
-        for line in _columns([HEADER, *map(_line, rows)]):
+        lines = [HEADER, *map(_line, rows)]
+        if not any(worker.project for worker in rows):
+            lines = [(name, *rest) for name, _project, *rest in lines]
+        for line in _columns(lines):
             self.stdout.write(line)
 
     def _direct(self, selector: fleet.Selector, directive: WorkerState) -> None:
@@ -271,7 +275,13 @@ def _selection(parser: Any) -> None:
         "--version", dest="version_name", **several, help="of this version (repeat: any)"
     )
     parser.add_argument("--queue", **several, help="serving it (repeat: any)")
-    parser.add_argument("--worker", **several, metavar="ID", help="with this id (repeat: any)")
+    parser.add_argument(
+        "--worker",
+        **several,
+        metavar="ID",
+        help="stored under this id, or, with --project, with this id in it (repeat: any)",
+    )
+    parser.add_argument("--project", **several, help="of this project (repeat: any)")
     parser.add_argument("--all", action="store_true", help="every live worker")
 
 
@@ -296,13 +306,14 @@ def _drain_options(parser: Any) -> None:
     )
 
 
-HEADER = ("WORKER", "HOST", "CONDITION", "JOBS", "HEARTBEAT", "LABELS")
+HEADER = ("WORKER", "PROJECT", "HOST", "CONDITION", "JOBS", "HEARTBEAT", "LABELS")
 
 
 def _line(worker: Any) -> tuple[str, ...]:
     asked = "" if worker.desired_state == worker.state else f" → {worker.desired_state}"
     return (
         worker.pk,
+        worker.project or "-",
         worker.hostname or "-",
         f"{worker.condition}{asked}",
         f"{worker.in_hand}/{worker.concurrency or '?'}",
@@ -322,6 +333,7 @@ def _columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def _document(worker: Any) -> dict[str, Any]:
     return {
         "worker_id": worker.pk,
+        "project": worker.project or None,
         "state": str(worker.state),
         "desired_state": str(worker.desired_state),
         "condition": str(worker.condition),

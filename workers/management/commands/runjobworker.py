@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from jobs.conf import ojs_settings
 from jobs.spec.validation import QUEUE_LENGTH, QUEUE_PATTERN
+from jobs.spec.worker_ids import SEPARATOR, is_reserved
 from jobs.store import keepalive
 from workers.management import alive
 from workers.runtime import handlers, signals
@@ -65,6 +66,8 @@ def _refuse_nonsense(given: dict[str, Any], concurrency: int, grace: float) -> N
         raise CommandError("--processes needs a system that can fork; start several commands.")
     if any(len(name) > LONGEST_NAME for name in [*given["labels"], given["worker_id"] or ""]):
         raise CommandError(f"Labels and --worker-id have {LONGEST_NAME} characters at most.")
+    if is_reserved(given["worker_id"] or ""):
+        raise CommandError(f"--worker-id must not contain '{SEPARATOR}'.")
     if given["url"]:
         try:
             HttpClient("", given["url"])

@@ -18,7 +18,7 @@ from ..schema import (
     ref,
     text,
 )
-from ..sent import WHEN
+from ..sent import BARRED, WHEN
 
 MEDIA_TYPE = "application/json"
 CLASS = text(
@@ -28,7 +28,7 @@ CLASS = text(
 )
 CENTURY = 36_500 * 86_400
 ID = "job_01KGWTDD4D9ZQR00000G5HS4QY"
-WORKER = text(minLength=1, maxLength=100)
+WORKER = text(minLength=1, **BARRED | {"maxLength": 100})
 QUEUE = text(pattern=r"^[a-z0-9][a-z0-9.-]*$", maxLength=128)
 NAME = text(minLength=1, maxLength=255)
 SECONDS = integer(minimum=1, maximum=CENTURY)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..operation import NO_JOB, TOO_LARGE, Operation, Reply
 from ..schema import COUNT, TIME, anything, array, boolean, enum, integer, number, obj, ref, text
-from ..sent import ACK, ATTEMPT, MILLISECONDS, NACK, NUMBERS, SECONDS, WHEN, WORKER_ID
+from ..sent import ACK, ATTEMPT, BARRED, MILLISECONDS, NACK, NUMBERS, SECONDS, WHEN, WORKER_ID
 from .jobs import DONE, JOB
 
 ID = JOB["id"]
@@ -32,7 +32,7 @@ ABOUT = {
 }
 NAME = text(minLength=1, maxLength=255)
 WEIGHTED = obj("name", name=NAME, weight=integer(minimum=1, maximum=1_000_000, default=1))
-NAMED = text("Ids are the worker's own choice.", minLength=1, maxLength=255)
+NAMED = text("Ids are the worker's own choice.", minLength=1, **BARRED)
 LOST = {
     404: "There is no such job.",
     409: "The job is not active, or another worker or attempt holds it: drop the outcome.",
