@@ -197,7 +197,7 @@ class Generator(SchemaGenerator):
     def create_view(self, callback: Any, method: str, request: Any = None) -> Any:
         view = super().create_view(callback, method, request)
         view.bodies = self.bodies
-        view.versioning_class = None  # a header of ours, and no part of a path
+        view.versioning_class = None  # it is a header, and no part of a path
         self._set_schema_to_view(view, Described())
         view.schema.view = view
         return view
