@@ -90,6 +90,7 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/python manage.py makemigrations --check --dry-run --settings tests.settings
 	DJANGO_DEBUG=1 $(BIN)/python manage.py check
 	$(BIN)/python manage.py openapi --check --settings tests.settings

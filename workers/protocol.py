@@ -24,10 +24,10 @@ from jobs.store import clock
 from jobs.store.database import atomic
 
 from .access.admission import foreign_jobs, own_jobs, settle_own, with_foreign
+from .access.claims import SessionClaim, WorkerExists, claimed, require_own
 from .fetching import gate
 from .lifecycle import WorkerState
 from .liveness import heartbeats, holdings
-from .liveness.claims import SessionClaim, WorkerExists, claimed, require_own
 from .liveness.heartbeats import Description, Heartbeat
 from .liveness.incarnations import same_process
 from .models import Worker

@@ -23,8 +23,8 @@ from jobs.spec.lifecycle import State
 from jobs.spec.worker_ids import SEPARATOR, is_reserved, spellings
 from jobs.store.expressions import JSONArrayHas
 
-from ..liveness.claims import ForeignWorker
 from ..models import Worker
+from .claims import ForeignWorker
 from .names import stored_names
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..lifecycle import WorkerState
 from ..models import Worker
-from .heartbeats import Description
+from ..store.contract import Description
 
 
 def same_process(known: Worker, description: Description, *, must_say: bool) -> bool:
