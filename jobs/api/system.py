@@ -11,7 +11,7 @@ from django.db.models import Model
 from django.http import HttpRequest
 
 from .. import __version__, engine, models
-from ..conf import ojs_settings
+from ..conf import is_served, ojs_settings, protocols
 from ..errors import NotFound
 from ..http.base import SPEC_VERSION, OJSViewSet, Response
 from ..http.body import COMPRESSIONS
@@ -69,9 +69,10 @@ class ManifestViewSet(OJSViewSet):
     def retrieve(self, request: Any) -> Response:
         base = request.path.rsplit("/manifest", 1)[0]
         elsewhere = endpoints_beside(PORT.sub("", request.get_host()))
-        if ojs_settings.FLARE.ENABLED:
-            beside = f"{base.removesuffix('/ojs')}/flare/v1"
-            elsewhere["flare"] = request.build_absolute_uri(beside)
+        for protocol in protocols():
+            if protocol.http and protocol.http.in_manifest and is_served(protocol):
+                beside = f"{base.removesuffix('/ojs')}/{protocol.http.path}"
+                elsewhere[protocol.name] = request.build_absolute_uri(beside)
         return Response(
             {
                 "ojs_version": SPEC_VERSION,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobs.access import Binding, Command, commands
+from jobs.access import Command, commands
 from workers.bindings.agq.commands import known, rule
 
 from .kinds import KINDS, Kind, Promise
@@ -140,4 +140,4 @@ def test_every_word_keeps_what_the_table_promises(agq):
 
 def test_every_word_is_declared_and_nothing_else_is():
     assert [word for word in known() if rule(word) is None] == []
-    assert {row.name for row in commands(Binding.AGQ)} == set(known())
+    assert {row.name for row in commands("AGQ")} == set(known())

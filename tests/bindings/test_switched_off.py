@@ -1,4 +1,4 @@
-"""What a site does not switch on costs it nothing: not even an import."""
+"""What a site does not switch on costs it nothing: not even an import, but for its declaration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ for path in ("/flare/v1/workers/poll", "/flare/v1/jobs/1", "/work"):
         continue
     raise SystemExit(f"{path} is served")
 reverse("admin:ojs_workers_worker_changelist")
-ours = ("workers.bindings.flare.", "workers.bindings.agq", "workers.bindings.rota")
+ours = ("workers.bindings.flare.", "workers.bindings.agq.", "workers.bindings.rota.")
 loaded = {name for name in sys.modules if name.startswith((*ours, "websockets"))}
 print(sorted(loaded - {"workers.bindings.flare.urls"}))
 """

@@ -33,8 +33,8 @@ from jobs.errors import (
 )
 from jobs.http.base import OJSViewSet, error_document
 from jobs.http.dialects import MEDIA_TYPE
-from workers.bindings.flare.urls import Switched
 from workers.bindings.flare.views import refusal as flare_refusal
+from workers.bindings.shared.switched import Switched
 
 from .components import COMPONENTS
 from .operation import Operation, Reply

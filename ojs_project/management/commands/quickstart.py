@@ -14,14 +14,14 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, InterfaceError, connections
 
-from jobs.conf import ojs_settings
+from jobs.conf import ojs_settings, protocols
 from ojs_project import access, beside, demo_jobs, quickstart_environment
 from ojs_project.announcement import Announcement
 from ojs_project.console import Console
 from ojs_project.demo_client import Client, NoAnswer, Refused
 from ojs_project.environment import data_folder
 from ojs_project.quickstart_environment import Address, Unusable
-from ojs_project.services import AGQ, ROTA, services
+from ojs_project.services import server_name, services
 from ojs_project.status import Reporter
 from ojs_project.stopping import Stopping
 from ojs_project.supervisor import ServiceFailed, Supervisor
@@ -153,8 +153,7 @@ class Command(BaseCommand):
             logs=logs,
             token=self.token,
             worker_pid=worker.pid if self.demo and worker else None,
-            agq=AGQ in names,
-            rota=ROTA in names,
+            served=frozenset(one.name for one in protocols() if server_name(one) in names),
         )
         self.console.say("\n".join(announcement.lines()))
 

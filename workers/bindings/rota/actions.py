@@ -9,7 +9,7 @@ from functools import cache
 from uuid import UUID
 
 from jobs import engine
-from jobs.access import Binding, Command, authorize, find, refusals
+from jobs.access import Command, authorize, find, refusals
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
 from jobs.errors import JobNotFound, NotAuthenticated, OJSError
@@ -20,6 +20,7 @@ from workers.fetching.waiting import Look
 from workers.fleet import alerts, directory
 from workers.protocol import Reply
 
+from . import PROTOCOL
 from .messages import Message, Registration
 
 PARTS = {
@@ -41,7 +42,7 @@ PARTS = {
 @cache
 def rule(part: str) -> Command | None:
     """What is declared of a part of what workers send."""
-    return find(Binding.ROTA, part)
+    return find(PROTOCOL.named_in_table, part)
 
 
 @dataclass(slots=True)
@@ -62,7 +63,7 @@ class Visitor:
             NotAuthenticated: it opens nothing any more.
         """
         if self.key:
-            self.caller = current_caller(self.key, protocol="rota", address=self.address)
+            self.caller = current_caller(self.key, protocol=PROTOCOL.name, address=self.address)
 
     def entitle(self, *parts: str) -> Caller:
         """Return who sends such parts.
@@ -95,14 +96,14 @@ def admit(authorization: str, address: str = "") -> Visitor:
 def note(problem: OJSError, call: str, address: str, visitor: Visitor | None) -> None:
     """Put a refusal into the audit; any other problem is none of its business."""
     name = visitor.caller.name if visitor and visitor.key else ""
-    refusals.note(problem, protocol="rota", address=address, call=call, key=name)
+    refusals.note(problem, protocol=PROTOCOL.name, address=address, call=call, key=name)
 
 
 def _visitor(authorization: str, address: str) -> Visitor:
     scheme, _, key = authorization.partition(" ")
     key = key.strip()
     if key and scheme.lower() == "bearer":
-        caller = caller_of(key, protocol="rota", address=address)
+        caller = caller_of(key, protocol=PROTOCOL.name, address=address)
         return Visitor(caller, digest(key), address)
     if not authorization and ojs_settings.ALLOW_ANONYMOUS:
         return Visitor(ANYBODY, address=address)

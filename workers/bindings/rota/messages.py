@@ -20,6 +20,8 @@ from workers.fleet.alerts import Alert
 from workers.lifecycle import WorkerState
 from workers.protocol import Completion, Description, Failure, Reply
 
+from . import PROTOCOL
+
 STATES = {state.value: state for state in WorkerState if state != WorkerState.TERMINATED}
 MOST = 10_000
 """Results, jobs, or lines in one message."""
@@ -140,7 +142,7 @@ def _registration(said: Document, timeout: timedelta) -> Registration:
         labels=fields.texts(said, "labels"),
         started_at=fields.when(said, "started_at", clock.now()),
         version=fields.text(said, "version"),
-        protocol="rota",
+        protocol=PROTOCOL.name,
         heartbeat_timeout=timeout,
         specs=specs,
         details={"os": system} if system else None,
