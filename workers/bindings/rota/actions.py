@@ -188,6 +188,11 @@ def hear(
     alerts.keep(worker_id, message.alerts)
     outcomes = _settle(message.results, registration.project)
     settled = {str(outcome.job_id) for outcome in outcomes}
+    # Before the heartbeat: after it, an order counts as relayed to a worker that reports no state.
+    reports_state = registration.reports_state or message.state is not None
+    if reports_state != registration.reports_state:
+        directory.keep_reports_state(worker_id, reports_state)
+        registration.reports_state = reports_state
     reply = protocol.beat(
         worker_id,
         state=message.state,

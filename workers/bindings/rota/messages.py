@@ -37,6 +37,8 @@ class Registration:
     description: Description
     project: str = ""
     """That of the key it came with."""
+    reports_state: bool | None = None
+    """Whether it has said which state it is in; None until its first message is dealt with."""
     told: dict[str, Progress] = field(default_factory=dict)
     """What is on record of the progress of its jobs, so that saying it again costs nothing."""
 
