@@ -253,10 +253,11 @@ def _load() -> _Configured:
     for protocol in declared_by(settings.WORKER_PROTOCOLS):
         if protocol.options is None:
             continue
-        if protocol.group in option_names():
+        taken = [name for name in option_names() if name.partition("_")[0] == protocol.group]
+        if taken:
             raise ImproperlyConfigured(
-                f"The worker protocol {protocol.name!r} needs another name: its options would be "
-                f'OJS["{protocol.group}"], which is an option already.'
+                f"The worker protocol {protocol.name!r} needs another name: OJS_{taken[0]} would "
+                "be taken for an option of its own."
             )
         place = f'OJS["{protocol.group}"]'
         groups[protocol.options] = _read(protocol.options, given.get(protocol.group, {}), place)
