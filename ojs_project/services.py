@@ -11,6 +11,7 @@ from typing import Any
 from jobs.conf import options_of, protocols
 from jobs.protocols import WorkerProtocol
 
+from . import demo_jobs
 from .quickstart_environment import Address, Unusable
 from .supervisor import Service
 
@@ -21,6 +22,8 @@ THREADS = 40
 do, keep their threads, and acks need some too."""
 WORKER_GRACE = 3
 """Seconds for the demonstration jobs in hand at the end; slower ones are failed as `shutdown`."""
+LAST_WORDS = 5
+"""Seconds after that for its last reports and its deregistration."""
 
 
 def services(
@@ -47,11 +50,14 @@ def services(
         if protocol.server and protocol.server.is_installed and can_listen(protocol)
     ]
     if demo:
+        # Over HTTP, as a worker on another machine would be.
         access = {"OJS_URL": address.url, "OJS_AUTH_TOKEN": token}
-        command = [sys.executable, "-m", "ojs_project.demo_worker", "--grace", str(WORKER_GRACE)]
+        command = [*manage, "runjobworker", "--queues", demo_jobs.QUEUE, "--labels", "demo"]
+        command += ["--concurrency", "5", "--grace-period", str(WORKER_GRACE)]
         log = logs / "worker.log"
-        # Time for its last fetch to come back as well.
-        worker = Service("demonstration worker", command, log, environment | access, grace=5.5)
+        # Time for its last words as well.
+        grace = WORKER_GRACE + LAST_WORDS
+        worker = Service("demonstration worker", command, log, environment | access, grace=grace)
         found.append(worker)
     return found
 

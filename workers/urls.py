@@ -6,10 +6,11 @@ from typing import Any
 from django.urls import re_path
 
 from jobs.api import urls as producers
-from jobs.conf import protocols
+from jobs.conf import ojs_settings, protocols
 from jobs.http.base import not_found
 
 from .api import urls as operators
+from .bindings.shared import switched
 
 app_name = "ojs"
 SHARED = "/ojs/"
@@ -30,12 +31,23 @@ def of_protocols(*, shared: bool) -> list[Any]:
     ]
 
 
+def _in_conformance_mode() -> bool:
+    return ojs_settings.CONFORMANCE_MODE
+
+
+def _reset() -> Any:
+    from .conformance import ConformanceViewSet
+
+    return ConformanceViewSet.as_view({"post": "reset"})
+
+
 # Workers first: `jobs/fetch` must not be taken for a job called "fetch". One flat list: each
 # level of includes costs every request as much as a database index look-up.
 urlpatterns = [
     *of_protocols(shared=True),
     *producers.urlpatterns,
     *operators.urlpatterns,
+    switched.route("ojs/v1/admin/reset", _reset, _in_conformance_mode, "reset"),
     re_path(r"^ojs(?:/|\Z)", not_found),
     *of_protocols(shared=False),
 ]

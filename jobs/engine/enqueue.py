@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..conf import ojs_settings
 from ..errors import DuplicateJob
 from ..models import Job
 from ..signals import jobs_enqueued, send_on_commit
@@ -136,8 +135,7 @@ _known_queues: set[str] = set()
 
 def _unknown_queues(names: set[str]) -> set[str]:
     """Those that this process has not made sure of yet."""
-    # A test suite's reset deletes queues behind the other server processes' backs.
-    return names if ojs_settings.CONFORMANCE_MODE else names - _known_queues
+    return names - _known_queues
 
 
 def _know_queues(unknown: set[str], *, are_made: bool) -> None:

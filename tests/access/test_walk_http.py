@@ -13,6 +13,7 @@ from django.urls import get_resolver
 from jobs.access import Binding, Command, commands, find
 from tests.ojs_client import OJSClient
 from workers.bindings.flare import ids
+from workers.bindings.shared.switched import Switched
 
 from .kinds import KINDS, LABEL, Kind, Promise
 from .scenes import SECRET, Scene, is_untouched, rows, scene
@@ -154,7 +155,8 @@ def short(binding: str) -> str:
 
 def doors() -> Iterator[Door]:
     for pattern in get_resolver("workers.urls").url_patterns:
-        path, view = f"/{pattern.pattern}", pattern.callback
+        path = f"/{pattern.pattern}"
+        view = (pattern.switched_on() if isinstance(pattern, Switched) else pattern).callback
         viewset = getattr(view, "cls", None)
         if viewset is not None:
             for method, action in view.actions.items():

@@ -166,7 +166,7 @@ def is_healthy(quickstart: Quickstart) -> bool:
 def test_sigterm_stops_everything_and_leaves_nothing(quickstart):
     with quickstart.up(**QUICK) as run:
         # The server and its worker process, the reaper, the cluster, the worker.
-        words = ("granian", "runreaper", "qcluster", "demo_worker")
+        words = ("granian", "runreaper", "qcluster", "runjobworker")
         assert all(pids_of(quickstart, word) for word in words)
         eventually(lambda: quickstart.rows("SELECT state FROM ojs_workers_worker"))
 
@@ -234,7 +234,7 @@ def read_to_the_end(terminal: int) -> bytes:
 
 def test_no_demo_is_server_reaper_and_cluster_alone(quickstart):
     with quickstart.up("--no-demo"):
-        assert pids_of(quickstart, "demo_worker") == []
+        assert pids_of(quickstart, "runjobworker") == []
         assert quickstart.api.get("events")["events"] == []
 
 

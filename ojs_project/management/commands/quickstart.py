@@ -18,8 +18,8 @@ from jobs.conf import ojs_settings, protocols
 from ojs_project import access, beside, demo_jobs, quickstart_environment
 from ojs_project.announcement import Announcement
 from ojs_project.console import Console
-from ojs_project.demo_client import Client, NoAnswer, Refused
 from ojs_project.environment import data_folder
+from ojs_project.health import NoAnswer, health
 from ojs_project.quickstart_environment import Address, Unusable
 from ojs_project.services import server_name, services
 from ojs_project.status import Reporter
@@ -87,7 +87,6 @@ class Command(BaseCommand):
 
     def _run(self) -> None:
         logs = self._empty_logs()
-        self.client = Client(self.address.url, self.token)
         self.supervisor = Supervisor(
             services(self.address, logs, demo=self.demo, token=self.token, environ=os.environ),
             self.stopping,
@@ -126,13 +125,13 @@ class Command(BaseCommand):
         while not self.stopping.asked:
             self._revive()
             try:
-                health = self.client.get("/ojs/v1/health", timeout=2)
-            except (NoAnswer, Refused) as problem:
+                found = health(self.address.url)
+            except NoAnswer as problem:
                 answer = str(problem)
             else:
-                if health.get("status") == "ok":
+                if found.get("status") == "ok":
                     return True
-                answer = str(health)
+                answer = str(found)
             if time.monotonic() > deadline:
                 raise Unusable(
                     f"The server was not well after {START_TIMEOUT} s. Its last answer: {answer}"
@@ -158,12 +157,10 @@ class Command(BaseCommand):
         self.console.say("\n".join(announcement.lines()))
 
     def _start_companions(self) -> list[threading.Thread]:
-        reporter = Reporter(self.console, self.client, self.over)
+        reporter = Reporter(self.console, self.address.url, self.over)
         companions = [threading.Thread(target=reporter.run, daemon=True)]
         if self.demo:
-            trickle = threading.Thread(
-                target=demo_jobs.trickle, args=[self.client, self.over], daemon=True
-            )
+            trickle = threading.Thread(target=demo_jobs.trickle, args=[self.over], daemon=True)
             companions.append(trickle)
         for companion in companions:
             companion.start()
