@@ -89,6 +89,14 @@ def test_jobs_that_succeed_do_so_at_the_first_attempt(running, job_type):
     assert (job["state"], job["attempt"]) == ("completed", 1)
 
 
+def test_a_slow_job_says_how_far_it_is(running):
+    job = running.job_of_type("demo.slow")
+    running.settled(job["id"])
+
+    said = running.api.get("events?types=progress.updated&job_types=demo.slow")["events"]
+    assert "second 1 of" in said[0]["data"]["data"]["message"]
+
+
 def test_the_scheduled_job_does_not_run_early(running):
     job = running.settled(running.job_of_type("demo.scheduled")["id"])
 
@@ -260,7 +268,7 @@ def test_on_an_address_that_others_reach_a_key_is_needed(quickstart):
         completed = f"{quickstart.api.url}/ojs/v1/events?types=job.completed"
 
         assert open_page(queues)[0] == 401
-        # The worker and the trickle of jobs have the key that is shown.
+        # The worker has the key that is shown.
         eventually(lambda: json.loads(open_page(completed, key)[1])["events"])
         # DEBUG would show the names of all addresses.
         assert "URLconf" not in open_page(f"{quickstart.api.url}/nowhere")[1]
