@@ -66,6 +66,11 @@ class Settings:
     API_KEY_CACHE: timedelta = duration(
         10, "How long a checked API key is remembered; a revocation takes that long to spread."
     )
+    PROXIES: int = option(
+        0,
+        "How many proxies in front add the client's address to `X-Forwarded-For`; with 0 it is not "
+        "believed. The audit, a key's last use and failed logins go by that address.",
+    )
 
     # Limits
     MAX_BODY_SIZE: int = option(16 * 1024 * 1024, "Largest request body, in bytes.")

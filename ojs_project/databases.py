@@ -26,8 +26,6 @@ HOSTS = re.compile(
     r"(?P<before>[a-z0-9+]+://(?:[^/?#]*@)?)(?P<hosts>[^/?#@]*,[^/?#@]*)(?P<after>.*)"
 )
 """A URL of several hosts, as libpq reads it: `user:password@host1:5432,host2/name`."""
-HOST_TIMEOUT = 3
-"""Seconds for each host of several to take a connection."""
 HOST = re.compile(r"(?P<host>\[[^\]]+\]|[^:\[\]]*)(?::(?P<port>\d*))?")
 
 
@@ -58,12 +56,7 @@ def database(url: str, environ: Mapping[str, str]) -> dict[str, Any]:
     if not found["ENGINE"].endswith("postgresql"):
         pool = False
     else:
-        parameters = keepalive.missing(options)
-        if several is not None and "connect_timeout" in parameters:
-            # The hosts are tried in turn: each connection made after a failover waits that long
-            # for the one that is gone.
-            parameters["connect_timeout"] = HOST_TIMEOUT
-        options.update(parameters)
+        options.update(keepalive.missing(options, found["HOST"]))
     if pool:
         options["pool"] = pool if isinstance(pool, dict) else True
     else:

@@ -86,6 +86,7 @@ MIDDLEWARE = [
     "ojs_project.middleware.HostMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "ojs_project.middleware.ProtocolMiddleware",
+    "ojs_project.unavailable.UnavailableMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
@@ -147,9 +148,6 @@ AXES_ENABLE_ADMIN = False
 AXES_VERBOSE = False
 # Who mistakes one field for the other types a password as the name.
 AXES_SENSITIVE_PARAMETERS = ["username"]
-
-# How many proxies add a client's address to X-Forwarded-For. With 0 the header is not believed.
-PROXIES = number(os.environ, "DJANGO_PROXIES", 0)
 
 # Database
 
@@ -220,4 +218,5 @@ Q_CLUSTER = {
 
 # The job server
 
-OJS = ojs_options(os.environ)
+# Django's own settings are DJANGO_…, and how many proxies there are concerns its admin as well.
+OJS = {"PROXIES": number(os.environ, "DJANGO_PROXIES", 0)} | ojs_options(os.environ)

@@ -5,6 +5,8 @@ from django.views.generic import RedirectView
 from workers.bindings.ojs.observing import MetricsViewSet, ReadinessViewSet
 from workers.bindings.ojs.views import HealthViewSet
 
+handler500 = "ojs_project.unavailable.server_error"
+
 # Django's own index page, and above it what an operator must know.
 admin.site.index_template = "admin/ojs/index.html"
 

@@ -5,13 +5,13 @@ API for workers, and the package of each worker protocol its own commands. A com
 declaration is refused.
 """
 
+from ..models import Scope
 from . import producing  # noqa: F401 - declares
 from .table import (
     Binding,
     Command,
     OfProject,
     OfWorker,
-    Scope,
     authorize,
     bindings,
     commands,

@@ -19,6 +19,7 @@ from django.utils.translation import gettext
 
 from ..models import OperatorAction, Source
 from ..store import clock
+from .address import address_of
 
 SHOWN = 100
 """Keys of targets that an action lists; the others are counted."""
@@ -40,12 +41,12 @@ class Actor:
 def of_request(request: Any) -> Actor:
     """The user of the admin who sent this request."""
     user = request.user
-    return Actor(user.get_username(), Source.ADMIN, request.META.get("REMOTE_ADDR", ""), user.pk)
+    return Actor(user.get_username(), Source.ADMIN, address_of(request.META), user.pk)
 
 
 def of_caller(caller: Any, request: Any) -> Actor:
     """The API key that sent this request."""
-    return Actor(caller.name, Source.API, request.META.get("REMOTE_ADDR", ""))
+    return Actor(caller.name, Source.API, address_of(request.META))
 
 
 def of_shell() -> Actor:

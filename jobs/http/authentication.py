@@ -14,6 +14,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 from rest_framework.authentication import BaseAuthentication
 
+from ..access.address import address_of
 from ..conf import ojs_settings
 from ..errors import Conflict, KeyExpired, NotAuthenticated
 from ..models import ApiKey, Scope
@@ -306,7 +307,7 @@ class ApiKeyAuthentication(BaseAuthentication):
                 raise NotAuthenticated(
                     "The Authorization header must be 'Bearer <API key>'.", reason="malformed"
                 )
-            address = request.META.get("REMOTE_ADDR") or ""
+            address = address_of(request.META)
             return caller_of(key.strip(), protocol=protocol, address=address), None
         if ojs_settings.ALLOW_ANONYMOUS:
             check_page(request)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from django.db import transaction
+from django.db import connections, transaction
 from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.functional import cached_property
 from django.views.decorators.csrf import csrf_exempt
@@ -19,6 +19,7 @@ from rest_framework.viewsets import ViewSet
 
 from .. import access
 from ..access import Binding, Command, projects, refusals
+from ..access.address import address_of
 from ..errors import (
     BatchTooLarge,
     BodyTooLarge,
@@ -127,9 +128,12 @@ class OJSViewSet(ViewSet):
             action: access.find(cls.binding, f"{cls.resource}.{action}")
             for action in actions.values()
         }
-        # The engine has its own transactions. Inside a host's ATOMIC_REQUESTS the record of a
-        # refused finish would be rolled back with the refusal.
-        return transaction.non_atomic_requests(super().as_view(actions, **initkwargs))
+        view = super().as_view(actions, **initkwargs)
+        # The engine has its own transactions. One that the site's ATOMIC_REQUESTS put around a
+        # request would stay open for as long as a fetch waits, in whichever database.
+        for name in connections:
+            view = transaction.non_atomic_requests(using=name)(view)
+        return view
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         return for_django(self.answer(Request.of(request), *args, **kwargs))
@@ -213,7 +217,7 @@ class OJSViewSet(ViewSet):
             refusals.note(
                 problem,
                 protocol=self.protocol,
-                address=self.request.META.get("REMOTE_ADDR") or "",
+                address=address_of(self.request.META),
                 key=caller.name if caller else "",
                 call=refusals.call_of(self.request.method, self.request.path),
             )

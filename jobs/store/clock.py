@@ -3,6 +3,11 @@
 Whatever two machines may disagree on is decided by it: in statements as `Now()`, in Python by
 `clock.now()`. What people read, and what one process measures of itself, needs neither.
 
+Whatever a rule compares is written by that clock, and named where a row is made. What models have
+as a default (`timezone.now`) is for rows that somebody makes by hand, and for `created_at` of
+queues, keys and workers, which is only shown. The moment in an id is no better
+(`jobs.spec.identifiers`).
+
 A query for each look would often cost more than what asks. So a process compares its own clock with
 the database's every half a minute, and again when its own was set, and adds the difference.
 """
@@ -52,10 +57,13 @@ def now() -> datetime:
     Makes no query, but for one that no cursor of Django's sees every 30 seconds. While the database
     cannot be asked it goes by what was known before.
     """
-    # SQLite has no clock but that of the one machine that all its processes are on.
-    if not is_postgresql():
-        return timezone.now()
-    return timezone.now() + _ahead()
+    if is_postgresql():
+        return timezone.now() + _ahead()
+    # SQLite has no clock but that of the one machine that all its processes are on; a database in
+    # memory has its own, which a test may stop.
+    own: Any = getattr(connection(), "clock", timezone)
+    moment: datetime = own.now()
+    return moment
 
 
 def forget() -> None:

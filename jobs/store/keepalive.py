@@ -5,6 +5,9 @@ defaults Linux notices after a quarter of an hour, or two hours where nothing is
 parameters of libpq make that about ten seconds. The stand-alone project has them in its settings,
 our own long-lived processes and the thread that listens add them to what a site's `DATABASES`
 says, and a system check shows them to sites whose servers lack them. What a site sets itself wins.
+
+Where several hosts are named, libpq tries them in turn. After a failover the first one may be a
+machine that does not answer, and each new connection would wait for it.
 """
 
 from __future__ import annotations
@@ -27,17 +30,31 @@ PARAMETERS: dict[str, int] = {
     # is only busy acknowledges: its kernel does.
     "tcp_user_timeout": 10_000,
 }
-ENVIRONMENT = {"connect_timeout": "PGCONNECT_TIMEOUT"}
+HOST_TIMEOUT = 3
+"""`connect_timeout` for each of several hosts: those that come first may be the ones that died."""
+ENVIRONMENT = {
+    "connect_timeout": "PGCONNECT_TIMEOUT",
+    "target_session_attrs": "PGTARGETSESSIONATTRS",
+}
 """Where libpq looks for what it is not given."""
+ONLY_ONE = ("read-write", "primary")
+"""`target_session_attrs` that one host alone can have at a time."""
 
 
-def missing(options: Mapping[str, Any]) -> dict[str, int]:
-    """Return the parameters that a site's `OPTIONS` leave to the defaults of system and libpq."""
+def missing(options: Mapping[str, Any], hosts: str = "") -> dict[str, int]:
+    """Return the parameters that a site's `OPTIONS` leave to the defaults of system and libpq.
+
+    Args:
+        hosts: where the database is: one host, or several with commas.
+    """
     if options.get("service"):
         return {}  # a file of libpq's says what is wanted
+    parameters = dict(PARAMETERS)
+    if "," in hosts:
+        parameters["connect_timeout"] = HOST_TIMEOUT
     return {
         name: number
-        for name, number in PARAMETERS.items()
+        for name, number in parameters.items()
         if name not in options and ENVIRONMENT.get(name, name) not in os.environ
     }
 
@@ -49,7 +66,32 @@ def apply() -> None:
     """
     settings = connection().settings_dict
     if connection().vendor == "postgresql":
-        settings["OPTIONS"] = {**missing(settings["OPTIONS"]), **settings["OPTIONS"]}
+        lacking = missing(settings["OPTIONS"], str(settings.get("HOST") or ""))
+        settings["OPTIONS"] = {**lacking, **settings["OPTIONS"]}
+
+
+def prefer(sender: Any, connection: Any, **others: Any) -> None:
+    """Try the host that has just taken a connection first from now on, in all of this process.
+
+    Only where no other host would be right, and only where one assignment does it, since other
+    threads may be connecting: their ports have to be the same.
+    """
+    if connection.vendor != "postgresql" or connection.alias != alias():
+        return
+    settings = connection.settings_dict
+    hosts = str(settings.get("HOST") or "").split(",")
+    if len(hosts) < 2 or len(set(str(settings.get("PORT") or "").split(","))) > 1:
+        return
+    wanted = settings["OPTIONS"].get("target_session_attrs") or os.environ.get(
+        ENVIRONMENT["target_session_attrs"]
+    )
+    host = connection.connection.info.host
+    if wanted not in ONLY_ONE or host == hosts[0] or host not in hosts:
+        return
+    settings["HOST"] = ",".join(sorted(hosts, key=lambda name: name != host))
+    pool = connection.pool
+    if pool is not None and isinstance(pool.kwargs, dict):
+        pool.kwargs["host"] = settings["HOST"]
 
 
 def unguarded() -> dict[str, int]:
@@ -60,4 +102,4 @@ def unguarded() -> dict[str, int]:
     host = str(database.settings_dict.get("HOST") or "")
     if database.vendor != "postgresql" or not host or host.startswith(("/", "@")):
         return {}
-    return missing(database.settings_dict["OPTIONS"])
+    return missing(database.settings_dict["OPTIONS"], host)

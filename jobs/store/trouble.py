@@ -10,17 +10,21 @@ import re
 from typing import Any
 
 from django.db import DatabaseError, Error, InterfaceError, OperationalError
+from django.utils.translation import gettext_noop
 
 from ..errors import DatabaseRefused, DatabaseUnavailable, OJSError
 
-UNREACHABLE = "The database is unreachable."
-RESTARTING = "The database is restarting, or another server is taking over."
-NO_CONNECTION = "The database has no connection free."
-EXHAUSTED = "The database has run out of disk space, memory or another resource."
-TOO_SLOW = "The database did not answer in time."
-COLLISION = "The request collided with another one in the database."
-NOT_MIGRATED = "The database lacks tables or columns of this version: run 'manage.py migrate'."
-UNUSABLE = "The database cannot be used at present."
+# Clients are answered in English, and people in their own language (`gettext`).
+UNREACHABLE = gettext_noop("The database is unreachable.")
+RESTARTING = gettext_noop("The database is restarting, or another server is taking over.")
+NO_CONNECTION = gettext_noop("The database has no connection free.")
+EXHAUSTED = gettext_noop("The database has run out of disk space, memory or another resource.")
+TOO_SLOW = gettext_noop("The database did not answer in time.")
+COLLISION = gettext_noop("The request collided with another one in the database.")
+NOT_MIGRATED = gettext_noop(
+    "The database lacks tables or columns of this version: run 'manage.py migrate'."
+)
+UNUSABLE = gettext_noop("The database cannot be used at present.")
 REFUSED = "The database refused the request."
 
 # The longest prefix of the SQLSTATE decides (PostgreSQL, appendix A).

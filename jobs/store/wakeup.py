@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import secrets
 import socket
@@ -18,6 +19,7 @@ from typing import Any
 from ..conf import ojs_settings
 from .database import connection, is_postgresql, on_commit, run
 from .keepalive import missing
+from .watchdog import watch
 
 logger = logging.getLogger("jobs.wakeup")
 
@@ -46,6 +48,11 @@ AGAIN = 1
 """Seconds before another connection is tried after one that was lost."""
 DEAF = 300
 """Seconds before LISTEN is tried again where it does not work."""
+
+
+def look_again_after() -> float:
+    """Seconds after which one that waits looks by itself: for ever where the database notifies."""
+    return math.inf if is_postgresql() else SHORT_POLL
 
 
 class Subscription:
@@ -170,7 +177,7 @@ def _connection_parameters() -> dict[str, Any]:
     parameters = dict(connection().get_connection_params())
     for ours in ("cursor_factory", "context", "prepare_threshold"):
         parameters.pop(ours, None)
-    return {**missing(parameters), **parameters}
+    return {**missing(parameters, parameters.get("host", "")), **parameters}
 
 
 def _listen(parameters: dict[str, Any], ready: threading.Event) -> None:
@@ -222,7 +229,9 @@ class _Ear:
         """Connect. Nothing is prepared: a pooler may send each statement to another session."""
         import psycopg
 
-        return psycopg.connect(**self._parameters, autocommit=True, prepare_threshold=None)
+        line = psycopg.connect(**self._parameters, autocommit=True, prepare_threshold=None)
+        watch(line)
+        return line
 
     def hears(self, line: Any) -> bool:
         """Listen; whether what another connection sends really arrives.

@@ -14,7 +14,6 @@ import jsonschema
 import pytest
 import websockets
 from django.core.management import call_command
-from django.db import connection
 
 import jobs
 from jobs import engine
@@ -25,6 +24,7 @@ from jobs.http.authentication import make_key
 from jobs.models import Event, Job, JobLog, OperatorAction, Source
 from tests import processes
 from tests.conftest import url_of_test_database
+from tests.database import connection
 from tests.factories import ago
 from tests.processes import eventually
 from workers.bindings.rota import messages
@@ -114,10 +114,11 @@ def connecting():
         stack.callback(thread.join, PATIENCE)
         stack.callback(loop.call_soon_threadsafe, loop.stop)
 
-        def connect(port, **headers):
+        def connect(port, more_headers=(), **headers):
             async def opened():
                 url = f"ws://127.0.0.1:{port}/work"
-                return await websockets.connect(url, additional_headers=headers, proxy=None)
+                sent = [*more_headers, *headers.items()]
+                return await websockets.connect(url, additional_headers=sent, proxy=None)
 
             opening = asyncio.run_coroutine_threadsafe(opened(), loop)
             worker = Rota(loop, opening.result(PATIENCE))
@@ -618,6 +619,18 @@ def test_a_key_that_is_used_or_refused_leaves_its_trace(start, connecting):
             ("bound", "permission_denied", "message"),
         )
     ]
+
+
+def test_behind_a_proxy_the_address_is_the_one_that_it_saw(start, connecting):
+    _, key = make_key("rota", scopes=["work"])
+
+    with start(PROXIES=1) as process:
+        # A proxy may add a header of its own after the client's.
+        forwarded = [("X-Forwarded-For", "10.1.1.1"), ("X-Forwarded-For", "203.0.113.9")]
+        with pytest.raises(websockets.InvalidStatus):
+            connecting(process.port, forwarded, Authorization=f"Bearer {key}x")
+
+    assert OperatorAction.objects.get(verb="refuse_request").address == "203.0.113.9"
 
 
 def test_the_documents_examples_follow_its_schema_and_are_understood():

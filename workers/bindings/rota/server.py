@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import http
 import logging
-import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -13,11 +12,12 @@ from typing import Any, TypeVar
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
+from jobs.access.address import client_address
 from jobs.errors import DatabaseUnavailable, NotAuthenticated, OJSError
 from jobs.http.endpoints import url_of
 from jobs.http.origins import check_socket
 from jobs.store import wakeup
-from jobs.store.database import borrowed, is_postgresql
+from jobs.store.database import borrowed
 from jobs.store.trouble import explain
 from jobs.store.watchdog import bounded
 from workers.bindings.shared import keys as keyed
@@ -60,8 +60,7 @@ class RotaServer:
     ) -> None:
         """Serve until `stop` is set."""
         self.hub = Hub()
-        is_postgres = await self.in_thread(is_postgresql)
-        pause = math.inf if is_postgres else wakeup.SHORT_POLL
+        pause = await self.in_thread(wakeup.look_again_after)
         ticking = asyncio.create_task(self.hub.look_now_and_then(pause))
         watching = asyncio.create_task(keyed.watch(self._open, self.in_thread))
         async with serve(
@@ -119,7 +118,7 @@ class RotaServer:
             if not _login(request):
                 check_socket(request.headers.get("Origin", ""))
             connection.visitor = await self.in_thread(  # type: ignore[attr-defined]
-                actions.admit, _login(request), _address(connection)
+                actions.admit, _login(request), _address(connection, request)
             )
         except NotAuthenticated as unknown:
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, f"{unknown.message}\n")
@@ -177,8 +176,9 @@ def _login(request: Any) -> str:
     return header
 
 
-def _address(connection: ServerConnection) -> str:
-    return str((connection.remote_address or ("",))[0])
+def _address(connection: ServerConnection, request: Any) -> str:
+    peer = str((connection.remote_address or ("",))[0])
+    return client_address(peer, ",".join(request.headers.get_all("X-Forwarded-For")))
 
 
 def _offered(header: str) -> list[str]:
