@@ -47,9 +47,6 @@ cron_triggered = Signal()
 """`events`: a schedule enqueued a job; its name is the event's `subject`."""
 cron_skipped = Signal()
 """`events`: an occurrence of a schedule made no job; `data["reason"]` says why."""
-conformance_reset = Signal()
-"""Within the transaction that empties our tables for a case of the conformance suite; only with
-`CONFORMANCE_MODE`."""
 finish_refused = Signal()
 """`job_id`, `operation`, `worker_id`: somebody settled a job it does not hold."""
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 
-from jobs.conf import GROUPS, option_names
+from jobs.conf import option_groups, option_names
+from jobs.protocols import DEFAULT_PACKAGES
 
 TRUE = {"1", "true", "yes", "on"}
 FALSE = {"0", "false", "no", "off", ""}
@@ -86,7 +87,8 @@ def ojs_options(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the `OJS` setting that the variables `OJS_<NAME>` spell; `misread` tells of the rest.
 
     Raises:
-        ImproperlyConfigured: a group is given both as a whole that is no object, and by option.
+        ImproperlyConfigured: a group is given both as a whole that is no object, and by option; or
+            `OJS_WORKER_PROTOCOLS` names a package that cannot be used.
     """
     options: dict[str, Any] = {}
     # In sorted order a group given as a whole (OJS_AGQ) comes before its single options.
@@ -110,7 +112,8 @@ def misread(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     What Kubernetes sets beside our options is passed over in silence.
     """
     known = [f"OJS_{name}" for name in option_names()]
-    known += [f"OJS_{group}_{name}" for group in GROUPS for name in option_names(GROUPS[group])]
+    groups = _groups(environ)
+    known += [f"OJS_{group}_{name}" for group in groups for name in option_names(groups[group])]
     for variable, place in _variables(environ):
         if _is_service(variable, environ[variable]):
             if place is not None:
@@ -130,15 +133,32 @@ def misread(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 def _variables(environ: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str] | None]]:
     """Each variable that begins like ours, sorted: its group and option, or None for no option."""
+    groups = _groups(environ)
     for variable in sorted(environ):
         if not variable.startswith("OJS_") or variable in NOT_OPTIONS:
             continue
         name = variable.removeprefix("OJS_")
         group, _, option = name.partition("_")
-        if group in GROUPS and option:
-            yield variable, (group, option) if option in option_names(GROUPS[group]) else None
+        if group in groups and option:
+            yield variable, (group, option) if option in option_names(groups[group]) else None
         else:
-            yield variable, ("", name) if name in option_names() else None
+            known = name in groups or name in option_names()
+            yield variable, ("", name) if known else None
+
+
+def _groups(environ: Mapping[str, str]) -> dict[str, type[Any]]:
+    """The options of worker protocols, by the beginning of their variables' names."""
+    packages = environ.get("OJS_WORKER_PROTOCOLS")
+    return option_groups(DEFAULT_PACKAGES if packages is None else _packages(packages))
+
+
+def _packages(text: str) -> list[str]:
+    packages = value(text)
+    if not isinstance(packages, list):
+        raise ImproperlyConfigured(
+            f"OJS_WORKER_PROTOCOLS must be a JSON list of packages, not {text!r}."
+        )
+    return packages
 
 
 def _is_service(variable: str, text: str) -> bool:

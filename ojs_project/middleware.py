@@ -9,12 +9,14 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.urls import ResolverMatch, URLResolver, get_resolver, get_urlconf
 from django.utils import translation
 
+from jobs.conf import protocols
 from jobs.errors import InvalidRequest
 from jobs.http.base import dress, error_response
 from jobs.http.hosts import check_host
 from jobs.http.response import for_django
 
-PROTOCOLS = ("/ojs/", "/flare/")
+PROTOCOLS = tuple({"/ojs/"} | {one.http.prefix for one in protocols() if one.http})
+"""How the paths of machines begin: those of OJS HTTP, and of worker protocols over HTTP."""
 POLICY = "Content-Security-Policy"
 OUR_POLICY = (
     "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "

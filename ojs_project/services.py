@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jobs.conf import ojs_settings
+from jobs.conf import options_of, protocols
+from jobs.protocols import WorkerProtocol
 
+from . import demo_jobs
 from .quickstart_environment import Address, Unusable
 from .supervisor import Service
 
 ROOT = Path(__file__).resolve().parent.parent
 
-AGQ = "AGQ server"
-ROTA = "Rota server"
 THREADS = 40
 """More than `MAX_WAITING` and `MAX_UNFINISHED_BODIES` together: requests that wait, or whose bodies
 do, keep their threads, and acks need some too."""
 WORKER_GRACE = 3
 """Seconds for the demonstration jobs in hand at the end; slower ones are failed as `shutdown`."""
+LAST_WORDS = 5
+"""Seconds after that for its last reports and its deregistration."""
 
 
 def services(
@@ -38,22 +39,37 @@ def services(
         Service("reaper", [*manage, "runreaper"], logs / "reaper.log", environment),
         Service("cluster", [*manage, "qcluster"], logs / "cluster.log", environment),
     ]
-    if can_listen(ojs_settings.AGQ):
-        found.append(Service(AGQ, [*manage, "runagq"], logs / "agq.log", environment))
-    if can_listen(ojs_settings.ROTA) and rota_is_installed():
-        found.append(Service(ROTA, [*manage, "runrota"], logs / "rota.log", environment))
+    found += [
+        Service(
+            server_name(protocol),
+            [*manage, "runprotocol", protocol.name],
+            logs / f"{protocol.name}.log",
+            environment,
+        )
+        for protocol in protocols()
+        if protocol.server and protocol.server.is_installed and can_listen(protocol)
+    ]
     if demo:
+        # Over HTTP, as a worker on another machine would be.
         access = {"OJS_URL": address.url, "OJS_AUTH_TOKEN": token}
-        command = [sys.executable, "-m", "ojs_project.demo_worker", "--grace", str(WORKER_GRACE)]
+        command = [*manage, "runjobworker", "--queues", demo_jobs.QUEUE, "--labels", "demo"]
+        command += ["--concurrency", "5", "--grace-period", str(WORKER_GRACE)]
         log = logs / "worker.log"
-        # Time for its last fetch to come back as well.
-        worker = Service("demonstration worker", command, log, environment | access, grace=5.5)
+        # Time for its last words as well.
+        grace = WORKER_GRACE + LAST_WORDS
+        worker = Service("demonstration worker", command, log, environment | access, grace=grace)
         found.append(worker)
     return found
 
 
-def can_listen(options: Any) -> bool:
-    """Whether a binding is wanted (`OJS_AGQ_PORT=0` says no) and its port is free."""
+def server_name(protocol: WorkerProtocol) -> str:
+    """What the process that serves a worker protocol is called."""
+    return f"{protocol.title} server"
+
+
+def can_listen(protocol: WorkerProtocol) -> bool:
+    """Whether its server is wanted (`OJS_AGQ_PORT=0` says no) and its port is free."""
+    options: Any = options_of(protocol.options or object)
     if not options.PORT:
         return False
     try:
@@ -61,11 +77,6 @@ def can_listen(options: Any) -> bool:
     except Unusable:
         return False
     return True
-
-
-def rota_is_installed() -> bool:
-    """Whether the extra `rota` is there."""
-    return importlib.util.find_spec("websockets") is not None
 
 
 def server(address: Address) -> list[str]:

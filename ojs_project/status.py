@@ -14,7 +14,7 @@ from jobs.spec.lifecycle import State
 from workers.models import Worker
 
 from .console import Console
-from .demo_client import Client, NoAnswer, Refused
+from .health import NoAnswer, health
 
 EVERY = 1.0
 """Seconds between two looks where the line can be rewritten."""
@@ -29,9 +29,9 @@ LEISURE = 20
 class Reporter:
     """Shows how things stand now and again, in a thread of its own, until told to stop."""
 
-    def __init__(self, console: Console, client: Client, stop: threading.Event) -> None:
+    def __init__(self, console: Console, url: str, stop: threading.Event) -> None:
         self._console = console
-        self._client = client
+        self._url = url
         self._stop = stop
         self._since = timezone.now()
         self._started = time.monotonic()
@@ -51,7 +51,7 @@ class Reporter:
             connections.close_all()
 
     def line(self) -> str:
-        parts = [_duration(time.monotonic() - self._started), *troubles(self._client)]
+        parts = [_duration(time.monotonic() - self._started), *troubles(self._url)]
         try:
             parts += [workers(), *waiting(), *finished(self._since)]
         except (DatabaseError, InterfaceError):
@@ -66,15 +66,15 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-def troubles(client: Client) -> list[str]:
+def troubles(url: str) -> list[str]:
     """What the health endpoint complains of; nothing where all is well."""
     try:
-        health = client.get("/ojs/v1/health", timeout=2)
-    except (NoAnswer, Refused):
+        reaper = health(url).get("reaper", {})
+    except NoAnswer:
         return ["THE SERVER DOES NOT ANSWER"]
-    if health.get("reaper", {}).get("status") == "healthy":
+    if reaper.get("status") == "healthy":
         return []
-    return [health.get("reaper", {}).get("message", "THE REAPER IS SILENT")]
+    return [reaper.get("message", "THE REAPER IS SILENT")]
 
 
 def workers() -> str:

@@ -5,7 +5,7 @@ Every wire format calls these six; what is written here holds on all of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypedDict, Unpack
@@ -17,7 +17,6 @@ from jobs.access.projects import own
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
 from jobs.errors import InvalidRequest
-from jobs.models import Job
 from jobs.record.events import record, worker_event
 from jobs.signals import send_on_commit
 from jobs.store import clock
@@ -45,6 +44,10 @@ class Reply:
     """Reported as running, but no longer this worker's: drop them (§10.4)."""
     stale: bool = False
     """An older heartbeat that arrived late: nothing was changed (§10.3)."""
+
+
+before_reply: Callable[[Reply], None] | None = None
+"""Set by `workers.conformance`, which only `CONFORMANCE_MODE` loads."""
 
 
 def register(
@@ -215,8 +218,8 @@ def beat(
     else:
         for text, job_id in heartbeat.job_ids().items():
             (reply.jobs_extended if job_id in held else reply.jobs_lost).append(text)
-    if ojs_settings.CONFORMANCE_MODE and reply.jobs_extended:
-        _obey_test_directive(reply)
+    if before_reply is not None and reply.jobs_extended:
+        before_reply(reply)
     return reply
 
 
@@ -267,15 +270,6 @@ def _standing_order(heartbeat: Heartbeat) -> WorkerState:
     """What the worker was told last; one that is gone hears nothing new."""
     worker = Worker.objects.live().filter(pk=heartbeat.worker_id).first()
     return worker.desired_state if worker else heartbeat.state or WorkerState.RUNNING
-
-
-def _obey_test_directive(reply: Reply) -> None:
-    """Let a job of the public conformance suite say what its worker shall hear."""
-    jobs = Job.objects.filter(pk__in=reply.jobs_extended).values_list("meta", flat=True)
-    for meta in jobs:
-        directive = meta.get("test_directive")
-        if directive in (WorkerState.QUIET, WorkerState.TERMINATE):
-            reply.state = WorkerState(directive)
 
 
 def _returns(worker_id: str, project: str) -> bool:

@@ -7,10 +7,14 @@ found: `projects` narrows to a project, `admission` to a worker or a label.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ..conf import protocols
 from ..errors import PermissionDenied
 from ..models import Scope
 
@@ -19,13 +23,10 @@ if TYPE_CHECKING:
 
 
 class Binding(StrEnum):
-    """What a command is part of."""
+    """What a command of `jobs` is part of. Worker protocols have names of their own."""
 
     OJS = "OJS HTTP"
     ADMIN = "Admin API"
-    FLARE = "Flare"
-    AGQ = "AGQ"
-    ROTA = "Rota"
 
 
 class OfProject(StrEnum):
@@ -54,7 +55,8 @@ class OfWorker(StrEnum):
 class Command:
     """What one command of a binding takes, and what it may be used on."""
 
-    binding: Binding
+    binding: str
+    """A `Binding`, or what a worker protocol calls itself in the table."""
     name: str
     """`resource.action` of a viewset, or the command's word."""
     scopes: tuple[Scope, ...]
@@ -83,7 +85,7 @@ class Command:
         object.__setattr__(self, "opened_by", frozenset(opening))
 
 
-_table: dict[tuple[Binding, str], Command] = {}
+_table: dict[tuple[str, str], Command] = {}
 
 
 def declare(*rows: Command) -> None:
@@ -98,14 +100,47 @@ def declare(*rows: Command) -> None:
         _table[row.binding, row.name] = row
 
 
-def find(binding: Binding, name: str) -> Command | None:
+@cache
+def _declared_in(module: str) -> dict[str, Command]:
+    """
+    Raises:
+        ValueError: a command is declared twice.
+    """
+    rows: Sequence[Command] = import_module(module).COMMANDS
+    found = {row.name: row for row in rows}
+    if len(found) < len(rows):
+        raise ValueError(f"{module} declares a command twice.")
+    return found
+
+
+def _of_protocols(binding: str) -> Iterator[Command]:
+    """What the packages of worker protocols declare; those of another binding are not imported."""
+    for protocol in protocols():
+        if protocol.commands and protocol.named_in_table == binding:
+            yield from _declared_in(protocol.commands).values()
+
+
+def find(binding: str, name: str) -> Command | None:
     """The declaration of a command; None if it has none, and then no key may use it."""
-    return _table.get((binding, name))
+    found = _table.get((binding, name))
+    if found is not None:
+        return found
+    return next((row for row in _of_protocols(binding) if row.name == name), None)
 
 
-def commands(binding: Binding | None = None) -> list[Command]:
-    """All that are declared, in the order of their declaration."""
-    return [row for row in _table.values() if binding in (None, row.binding)]
+def bindings() -> list[str]:
+    """All that commands are declared for: those of `jobs`, then the worker protocols."""
+    names = [*Binding, *(protocol.named_in_table for protocol in protocols())]
+    return list(dict.fromkeys(map(str, names)))
+
+
+def commands(binding: str = "") -> list[Command]:
+    """All that are declared, or those of one binding, in the order of their declaration."""
+    return [
+        row
+        for name in ([str(binding)] if binding else bindings())
+        for row in [*(own for own in _table.values() if own.binding == name), *_of_protocols(name)]
+    ]
 
 
 def authorize(caller: Caller, command: Command | None) -> None:

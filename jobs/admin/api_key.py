@@ -19,6 +19,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ..access.audit import of_request, record_action
+from ..conf import protocol_of, protocols
 from ..http.authentication import NotRotated, forget_keys, make_key, rotate_key
 from ..models import ApiKey, Scope
 from ..store import clock
@@ -92,6 +93,17 @@ class UsableFilter(admin.SimpleListFilter):
         return getattr(queryset, str(self.value()))()
 
 
+class LastProtocolFilter(admin.SimpleListFilter):
+    title = _("last used protocol")
+    parameter_name = "last_used_protocol"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        return [(protocol.name, protocol.title) for protocol in protocols()]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        return queryset.filter(last_used_protocol=self.value()) if self.value() else queryset
+
+
 @admin.register(ApiKey)
 class ApiKeyAdmin(OJSModelAdmin):
     form = ApiKeyForm
@@ -108,7 +120,7 @@ class ApiKeyAdmin(OJSModelAdmin):
         "used_by",
         "created",
     )
-    list_filter = (UsableFilter, "last_used_protocol")
+    list_filter = (UsableFilter, LastProtocolFilter)
     search_fields = ("name", "prefix", "previous_prefix", "project", "worker_id")
     ordering = ("name", "id")
     actions = ("rotate", "revoke")
@@ -251,8 +263,9 @@ class ApiKeyAdmin(OJSModelAdmin):
     @admin.display(description=_("by"), ordering="last_used_address")
     def used_by(self, key: ApiKey) -> str:
         """Address and protocol of its last use."""
-        protocol = key.get_last_used_protocol_display()
-        return f"{key.last_used_address} ({protocol})" if protocol else key.last_used_address
+        if not key.last_used_protocol:
+            return key.last_used_address
+        return f"{key.last_used_address} ({protocol_of(key.last_used_protocol).title})"
 
     @admin.display(description=_("made"), ordering="created_at")
     def created(self, key: ApiKey) -> str | SafeString:

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from uuid import UUID
 
-from ..conf import ojs_settings
 from ..errors import DuplicateJob
 from ..models import Job
 from ..signals import jobs_enqueued, send_on_commit
@@ -165,8 +164,7 @@ _known_queues: defaultdict[str, set[str]] = defaultdict(set)
 
 def _unknown_queues(names: set[str]) -> set[str]:
     """Those that this process has not made sure of yet."""
-    # A test suite's reset deletes queues behind the other server processes' backs.
-    return names if ojs_settings.CONFORMANCE_MODE else names - _known_queues[alias()]
+    return names - _known_queues[alias()]
 
 
 def forget_queues() -> None:

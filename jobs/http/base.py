@@ -46,7 +46,7 @@ from ..errors import (
     UnsupportedCompression,
     WaitTimeout,
 )
-from ..models import Protocol
+from ..protocols import OJS
 from ..spec.identifiers import parse_uuid, uuid7
 from ..store.database import connection, drop_if_dead
 from ..store.trouble import explain
@@ -109,9 +109,9 @@ class OJSViewSet(ViewSet):
     # No OPTIONS: DRF would describe its classes to anybody.
     http_method_names: Any = ["get", "head", "post", "put", "patch", "delete"]
 
-    protocol: ClassVar[str] = Protocol.OJS
+    protocol: ClassVar[str] = OJS
     """What its clients speak, for the record of a key's last use."""
-    binding: ClassVar[Binding] = Binding.OJS
+    binding: ClassVar[str] = Binding.OJS
     resource: ClassVar[str] = ""
     """What its actions are about; `resource.action` is the name of a command in the table."""
     commands: ClassVar[dict[str, Command | None]] = {}

@@ -4,7 +4,7 @@ Instances never write themselves; state moves only through `JobQuerySet.transiti
 statements of `jobs.engine`.
 """
 
-from .apikey import ApiKey, Protocol, Scope, all_scopes
+from .apikey import ApiKey, Scope, all_scopes
 from .audit import OperatorAction, Source
 from .checkpoint import Checkpoint
 from .cron import CronJob, CronRun, OverlapPolicy
@@ -41,7 +41,6 @@ __all__ = [
     "OperatorAction",
     "OverlapPolicy",
     "ProgressReport",
-    "Protocol",
     "Queue",
     "QueueFlow",
     "QueuePolicy",

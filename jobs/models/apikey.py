@@ -55,15 +55,6 @@ EXPIRES_SOON = timedelta(days=14)
 """How long before its date a key is pointed out to operators."""
 
 
-class Protocol(models.TextChoices):
-    """What a client speaks."""
-
-    OJS = "ojs", "OJS"
-    FLARE = "flare", "Flare"
-    AGQ = "agq", "AGQ"
-    ROTA = "rota", "Rota"
-
-
 class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
     """Names for the conditions of a key. The database's clock decides."""
 
@@ -146,8 +137,9 @@ class ApiKey(models.Model):
     )
     """Network address of the client, or of the proxy before the server."""
     last_used_protocol = models.CharField(
-        max_length=5, blank=True, default="", db_default="", choices=Protocol, editable=False
+        max_length=16, blank=True, default="", db_default="", editable=False
     )
+    """Name of a protocol of `OJS["WORKER_PROTOCOLS"]`."""
     revoked_at = models.DateTimeField(null=True, blank=True)
 
     objects = ApiKeyQuerySet.as_manager()

@@ -145,8 +145,6 @@ class ProgressReport(models.Model):
     """0 to 1, never decreasing within an attempt."""
     data = models.JSONField(null=True, blank=True)
     message = models.TextField(blank=True, default="")
-    checkpoint = models.JSONField(null=True, blank=True)
-    """What the next attempt may go on from (§6.4)."""
     updated_at = models.DateTimeField()
     told_at = models.DateTimeField()
     """When the last event was recorded: one a second at most (§6.2)."""

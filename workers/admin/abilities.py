@@ -9,14 +9,13 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobs.admin import display
+from jobs.conf import protocol_of
 from jobs.models import JobSpec
 from jobs.spec.versions import Versions
 
+from ..lifecycle import WorkerState
 from ..models import Worker
 from . import matrix
-
-DEAF = frozenset({"agq", "flare"})
-"""Protocols in which a worker cannot be told anything."""
 
 
 class AbilityFields:
@@ -53,9 +52,13 @@ class AbilityFields:
         )
         return format_html_join("", "<div>{} {}</div>", rows)
 
+    @admin.display(description=_("protocol"))
+    def speaks(self, worker: Worker) -> str:
+        return protocol_of(worker.protocol).title
+
     @admin.display(description=_("hears of quiet"))
     def hears(self, worker: Worker) -> str:
-        if worker.protocol in DEAF:
+        if not protocol_of(worker.protocol).can_hear(WorkerState.QUIET):
             return gettext("no: its protocol has no word for it; quiet is enforced at fetch")
         return gettext("at its next heartbeat")
 

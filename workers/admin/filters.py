@@ -11,6 +11,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from jobs.admin.filters import with_chosen
+from jobs.conf import protocol_of
 from jobs.store.expressions import JSONArrayHas
 
 from ..fleet.condition import Condition
@@ -85,8 +86,18 @@ LabelFilter = described("labels", _("label"), "label")
 QueueFilter = described("queues", _("queue"), "queue")
 HostFilter = described("hostname", _("host"), "host")
 VersionFilter = described("version", _("version"), "version")
-ProtocolFilter = described("protocol", _("protocol"), "protocol")
 ProjectFilter = described("project", _("project"), "project")
+
+
+class ProtocolFilter(DescriptionFilter):
+    """By name, shown by title."""
+
+    title = _("protocol")
+    parameter_name = column = "protocol"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        found = super().lookups(request, model_admin)
+        return [(name, protocol_of(name).title) for name, _shown in found]
 
 
 class DesiredFilter(SimpleListFilter):

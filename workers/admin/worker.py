@@ -20,6 +20,7 @@ from django.utils.translation import gettext_lazy as _
 from jobs.admin import display
 from jobs.admin.base import ReadOnlyModelAdmin, may
 from jobs.admin.words import word
+from jobs.conf import protocol_of
 from jobs.models import RefusedFinish
 from jobs.record import dashboard
 from jobs.store import clock
@@ -107,7 +108,7 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
         ),
         (
             _("Process"),
-            {"fields": (("hostname", "pid"), ("protocol", "version"), ("started", "incarnation"))},
+            {"fields": (("hostname", "pid"), ("speaks", "version"), ("started", "incarnation"))},
         ),
         (
             _("What it can do"),
@@ -186,7 +187,8 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
     def who(self, worker: Worker) -> SafeString:
         place = [str(part) for part in (worker.hostname, worker.pid) if part not in ("", None)]
         project = f"{gettext('project')} {worker.project}" if worker.project else ""
-        client = [part for part in (project, worker.protocol, worker.version[:40]) if part]
+        title = protocol_of(worker.protocol).title
+        client = [part for part in (project, title, worker.version[:40]) if part]
         return format_html(
             '{}<br><span class="ojs-quiet"><span class="ojs-nowrap">{}</span><br>{}</span>',
             worker.worker_id,

@@ -133,6 +133,12 @@ def keep_queues(worker_id: str, queues: Collection[str]) -> None:
     Worker.objects.live().filter(pk=worker_id).update(queues=list(queues))
 
 
+def keep_reports_state(worker_id: str, reports_state: bool) -> None:
+    """Remember whether a worker says which state it is in, where its protocol leaves that to it."""
+    changed = Worker.objects.filter(pk=worker_id).exclude(reports_state=reports_state)
+    changed.update(reports_state=reports_state)
+
+
 def job(job_id: UUID, caller: Caller | None = None) -> Any | None:
     """A job's state, holder and how long it is reserved; None if there is no such job."""
     columns = ("state", "reserved_by", "reserved_until", "result")

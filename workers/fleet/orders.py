@@ -17,15 +17,16 @@ from django.utils.translation import gettext
 
 from jobs.access.audit import Actor, record_action
 from jobs.access.projects import own
-from jobs.conf import ojs_settings
+from jobs.conf import ojs_settings, protocol_of
 from jobs.errors import NotFound
+from jobs.protocols import Reports
 from jobs.spec.worker_ids import spellings
 from jobs.store import clock
 from jobs.store.database import atomic
 from jobs.store.expressions import JSONArrayHas
 
 from ..lifecycle import WorkerState
-from ..models import Answer, Directive, Worker
+from ..models import FOLLOWED, Answer, Directive, Worker
 from ..models.querysets import WorkerQuerySet
 
 BATCH = 2000
@@ -199,21 +200,32 @@ def answer_of(directive: Directive, worker: Worker | None) -> tuple[str, datetim
         stopped = directive.state == WorkerState.TERMINATE and worker.left_at is not None
         answer = Answer.REPORTED if stopped else Answer.GONE
         return answer, worker.left_at or worker.died_at or worker.last_heartbeat_at
-    if worker.last_heartbeat_at >= directive.asked_at and _obeys(worker, directive.state):
-        return Answer.REPORTED, worker.last_heartbeat_at
-    return Answer.WAITING, None
+    if worker.last_heartbeat_at < directive.asked_at:
+        return Answer.WAITING, None
+    if not reports_its_state(worker):
+        is_relayed = protocol_of(worker.protocol).can_hear(directive.state)
+        answer = Answer.RELAYED if is_relayed else Answer.ENFORCED
+    elif _is_in(worker, directive.state):
+        answer = Answer.REPORTED
+    else:
+        return Answer.WAITING, None
+    return answer, worker.last_heartbeat_at
 
 
-def _obeys(worker: Worker, state: str) -> bool:
-    if worker.protocol != "ojs":
-        return True  # it has no words for its state; what it is not given it cannot run
+def reports_its_state(worker: Worker) -> bool:
+    """Whether the worker says which state it is in, so that its word can be waited for."""
+    reports = protocol_of(worker.protocol).reports
+    return reports == Reports.ALWAYS or (reports == Reports.OPTIONALLY and worker.reports_state)
+
+
+def _is_in(worker: Worker, state: str) -> bool:
     if state == WorkerState.RUNNING:
         return worker.state == WorkerState.RUNNING
     return WorkerState(worker.state).rank >= WorkerState(state).rank
 
 
 def note_answers() -> int:
-    """Write down which orders were reported: the reaper does it, so that no heartbeat has to."""
+    """Write down what became of orders: the reaper does it, so that no heartbeat has to."""
     waiting = list(Directive.objects.filter(answer=Answer.WAITING).order_by("-id")[:BATCH])
     workers = Worker.objects.in_bulk({directive.worker_id for directive in waiting})
     count = 0
@@ -241,6 +253,11 @@ class Convergence:
 
     def count(self, answer: str) -> int:
         return sum(row[2] == answer for row in self.rows)
+
+    @property
+    def followed(self) -> int:
+        """How many workers are known to do as they were asked."""
+        return sum(row[2] in FOLLOWED for row in self.rows)
 
     @property
     def is_over(self) -> bool:

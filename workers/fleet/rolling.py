@@ -29,7 +29,7 @@ from ..models import (
     Worker,
 )
 from .condition import in_hand
-from .orders import capacity, order, places, serving
+from .orders import capacity, order, places, reports_its_state, serving
 
 LOCK = "fleet-operations"
 # Kept as it is written here: whoever reads it has a language, the reaper has none.
@@ -132,11 +132,13 @@ class _Round:
         limit = self.operation.idle_limit
         if limit is not None and step.quieted_at and self.now - step.quieted_at >= limit:
             return True
-        # A fetch may have been under way when it was quieted; what it says afterwards is sure.
-        said = worker.state != WorkerState.RUNNING or (
-            worker.protocol != "ojs" and worker.last_heartbeat_at > (step.quieted_at or self.now)
+        # A fetch may have been under way when it was quieted. Sure is what the worker reports, or
+        # else that it was heard since.
+        is_sure = worker.state != WorkerState.RUNNING or (
+            not reports_its_state(worker)
+            and worker.last_heartbeat_at > (step.quieted_at or self.now)
         )
-        return said and not worker.in_hand
+        return is_sure and not worker.in_hand
 
     def _quiet_more(self) -> None:
         room = self.operation.max_unavailable - len(self._of(*IN_WORK))

@@ -14,12 +14,22 @@ class Answer(models.TextChoices):
 
     WAITING = "waiting", _("not yet reported")
     REPORTED = "reported", _("reported")
+    """The worker says that it is what was asked for."""
+    RELAYED = "relayed", _("relayed; it reports no state")
+    """The order was the answer to its next sign of life, and more will not be known."""
+    ENFORCED = "enforced", _("enforced at fetch; its protocol has no word for it")
+    """The worker cannot be asked. Since its next sign of life it has been given jobs, or none, as
+    the order says."""
     SUPERSEDED = "superseded", _("another order followed")
     GONE = "gone", _("it was gone before it reported")
 
 
+FOLLOWED = (Answer.REPORTED, Answer.RELAYED, Answer.ENFORCED)
+"""All that can be known of a worker that does as it was asked."""
+
+
 class Directive(models.Model):
-    """One order to one worker: who, why, when asked, when the worker reported it (§4.4)."""
+    """One order to one worker: who, why, when asked, when it was answered and how (§4.4)."""
 
     # No foreign keys: a worker's record goes when its retention has passed, and an order of the
     # reaper's belongs to an operator's action of long ago.

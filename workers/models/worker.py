@@ -56,6 +56,8 @@ class Worker(models.Model):
 
     state = models.CharField(max_length=10, choices=WorkerState, default=WorkerState.RUNNING)
     """What it last said it is; `terminated` once it left or was declared dead."""
+    reports_state = models.BooleanField(default=False, db_default=False, editable=False)
+    """It has said which state it is in, where its protocol leaves that to workers."""
     directive = models.CharField(max_length=10, choices=WorkerState, blank=True, default="")
     """The state an operator asked for; `running` takes a `quiet` back."""
     directed_at = models.DateTimeField(null=True, blank=True)

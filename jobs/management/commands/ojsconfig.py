@@ -23,21 +23,24 @@ def shown_days(value: timedelta) -> str:
     return f"{value // timedelta(seconds=1)}"
 
 
-def every_option(
-    group: Any = conf.Settings, values: Any = None, place: str = ""
-) -> Iterator[tuple[str, Any, str]]:
-    """Every option's name, value and sentence; those of a group as `AGQ["PORT"]`."""
+def every_option(*, of_this_site: bool = False) -> Iterator[tuple[str, Any, str]]:
+    """Every option's name, default or value here, and sentence; a protocol's as `AGQ["PORT"]`."""
+    yield from _options_of(conf.Settings, conf.configured() if of_this_site else None)
+    for protocol in conf.protocols():
+        if protocol.options is not None:
+            values = conf.options_of(protocol.options) if of_this_site else None
+            for name, value, meaning in _options_of(protocol.options, values):
+                yield f'{protocol.group}["{name}"]', value, meaning
+
+
+def _options_of(group: type[Any], values: Any) -> Iterator[tuple[str, Any, str]]:
     for option in fields(group):
-        name = f'{place}["{option.name}"]' if place else option.name
         if values is not None:
             value = getattr(values, option.name)
         else:
             factory = option.default_factory
             value = option.default if factory is MISSING else factory()
-        if option.name in conf.GROUPS:
-            yield from every_option(conf.GROUPS[option.name], value, name)
-        else:
-            yield name, value, option.metadata["help"]
+        yield option.name, value, option.metadata["help"]
 
 
 def reference() -> str:
@@ -62,5 +65,5 @@ class Command(BaseCommand):
         if options["markdown"]:
             self.stdout.write(reference())
             return
-        for name, value, _ in every_option(values=conf.configured()):
+        for name, value, _ in every_option(of_this_site=True):
             self.stdout.write(f"{name} = {shown(value)}")

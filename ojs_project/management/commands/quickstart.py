@@ -14,14 +14,14 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, InterfaceError, connections
 
-from jobs.conf import ojs_settings
+from jobs.conf import ojs_settings, protocols
 from ojs_project import access, beside, demo_jobs, quickstart_environment
 from ojs_project.announcement import Announcement
 from ojs_project.console import Console
-from ojs_project.demo_client import Client, NoAnswer, Refused
 from ojs_project.environment import data_folder
+from ojs_project.health import NoAnswer, health
 from ojs_project.quickstart_environment import Address, Unusable
-from ojs_project.services import AGQ, ROTA, services
+from ojs_project.services import server_name, services
 from ojs_project.status import Reporter
 from ojs_project.stopping import Stopping
 from ojs_project.supervisor import ServiceFailed, Supervisor
@@ -87,7 +87,6 @@ class Command(BaseCommand):
 
     def _run(self) -> None:
         logs = self._empty_logs()
-        self.client = Client(self.address.url, self.token)
         self.supervisor = Supervisor(
             services(self.address, logs, demo=self.demo, token=self.token, environ=os.environ),
             self.stopping,
@@ -126,13 +125,13 @@ class Command(BaseCommand):
         while not self.stopping.asked:
             self._revive()
             try:
-                health = self.client.get("/ojs/v1/health", timeout=2)
-            except (NoAnswer, Refused) as problem:
+                found = health(self.address.url)
+            except NoAnswer as problem:
                 answer = str(problem)
             else:
-                if health.get("status") == "ok":
+                if found.get("status") == "ok":
                     return True
-                answer = str(health)
+                answer = str(found)
             if time.monotonic() > deadline:
                 raise Unusable(
                     f"The server was not well after {START_TIMEOUT} s. Its last answer: {answer}"
@@ -153,18 +152,15 @@ class Command(BaseCommand):
             logs=logs,
             token=self.token,
             worker_pid=worker.pid if self.demo and worker else None,
-            agq=AGQ in names,
-            rota=ROTA in names,
+            served=frozenset(one.name for one in protocols() if server_name(one) in names),
         )
         self.console.say("\n".join(announcement.lines()))
 
     def _start_companions(self) -> list[threading.Thread]:
-        reporter = Reporter(self.console, self.client, self.over)
+        reporter = Reporter(self.console, self.address.url, self.over)
         companions = [threading.Thread(target=reporter.run, daemon=True)]
         if self.demo:
-            trickle = threading.Thread(
-                target=demo_jobs.trickle, args=[self.client, self.over], daemon=True
-            )
+            trickle = threading.Thread(target=demo_jobs.trickle, args=[self.over], daemon=True)
             companions.append(trickle)
         for companion in companions:
             companion.start()

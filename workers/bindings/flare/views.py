@@ -9,8 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 
 from jobs import engine
-from jobs.access import Binding, projects
-from jobs.conf import ojs_settings
+from jobs.access import projects
 from jobs.errors import (
     Conflict,
     InvalidPayload,
@@ -27,7 +26,7 @@ from workers.access import admission
 from workers.liveness import job_heartbeats as liveness
 from workers.protocol import Completion, Description
 
-from . import ids, replies, requests
+from . import PROTOCOL, ids, options, replies, requests
 
 MEDIA_TYPE = "application/json"
 SHARE = 2 / 3
@@ -79,9 +78,9 @@ def _in_flare_ids(document: dict[str, Any]) -> dict[str, Any]:
 class FlareViewSet(base.OJSViewSet):
     """What the endpoints under `/flare/v1` share."""
 
-    binding = Binding.FLARE
+    binding = PROTOCOL.named_in_table
     http_method_names: Any = ["get", "head", "post"]
-    protocol = "flare"
+    protocol = PROTOCOL.name
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         # The version of OJS that a client speaks is no matter here.
@@ -181,7 +180,7 @@ class WorkerViewSet(FlareViewSet):
                 job_id,
                 name,
                 share=SHARE,
-                at_least=ojs_settings.FLARE.MINIMUM_GRACE,
+                at_least=options().MINIMUM_GRACE,
                 progress=progress,
                 project=self.caller.project,
             )
@@ -190,7 +189,7 @@ class WorkerViewSet(FlareViewSet):
         return Response({"status": "ok" if goes_on else "cancel"})
 
     def _description(self, **said: Any) -> Description:
-        return Description(protocol="flare", project=self.caller.project or None, **said)
+        return Description(protocol=PROTOCOL.name, project=self.caller.project or None, **said)
 
     def _admit(self, worker_id: str) -> str:
         """The name the worker is stored under."""

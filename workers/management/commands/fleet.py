@@ -160,6 +160,8 @@ class Command(BaseCommand):
         progress: dict[str, Any] = {
             "asked": len(given.heard),
             "reported": 0,
+            "relayed": 0,
+            "enforced": 0,
             "waiting": [],
             "gone": [],
         }
@@ -171,17 +173,19 @@ class Command(BaseCommand):
                 found = fleet.convergence(action_id)
                 progress.update(
                     reported=found.count(Answer.REPORTED),
+                    relayed=found.count(Answer.RELAYED),
+                    enforced=found.count(Answer.ENFORCED),
                     waiting=[row[0].worker_id for row in found.rows if row[2] == Answer.WAITING],
                     gone=[row[0].worker_id for row in found.rows if row[2] == Answer.GONE],
                 )
-                self._show(progress["reported"], len(found.rows))
+                self._show(found.followed, len(found.rows))
                 return found.is_over
 
             is_over = self._wait(look) if self.options["wait"] else True
         self._tell(
             {"verb": self.options["verb"], "converged": is_over and not progress["waiting"]}
             | progress,
-            f"{progress['asked']} asked, {progress['reported']} report it.",
+            _in_words(progress),
         )
         if not is_over:
             self._fail(f"Not yet heard: {', '.join(progress['waiting'][:10])}", TIMED_OUT)
@@ -307,6 +311,15 @@ def _drain_options(parser: Any) -> None:
 
 
 HEADER = ("WORKER", "PROJECT", "HOST", "CONDITION", "JOBS", "HEARTBEAT", "LABELS")
+
+
+def _in_words(progress: dict[str, Any]) -> str:
+    words = f"{progress['asked']} asked, {progress['reported']} report it"
+    if progress["relayed"]:
+        words += f", relayed to {progress['relayed']} that report no state"
+    if progress["enforced"]:
+        words += f", enforced at fetch for {progress['enforced']}"
+    return f"{words}."
 
 
 def _line(worker: Any) -> tuple[str, ...]:
