@@ -186,7 +186,7 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
     @admin.display(description=_("worker"), ordering="worker_id")
     def who(self, worker: Worker) -> SafeString:
         place = [str(part) for part in (worker.hostname, worker.pid) if part not in ("", None)]
-        project = f"{gettext('project')} {worker.project}" if worker.project else ""
+        project = " ".join((gettext("project"), worker.project)) if worker.project else ""
         title = protocol_of(worker.protocol).title
         client = [part for part in (project, title, worker.version[:40]) if part]
         return format_html(
