@@ -4,7 +4,7 @@
 #   make test     the whole test suite, on SQLite and on PostgreSQL, and its core behind a database router
 #   make test-fast  without what starts processes or browsers, on SQLite: for while you work
 #   make test-django6  what depends on Django's version, on Django 6; skipped where no Python is new enough
-#   make check    lint, format, types, migrations, system checks, OpenAPI, architecture
+#   make check    lint, format, types, layers, migrations, system checks, OpenAPI, architecture
 #   make lock     write requirements*.lock anew, after a change of constraints.txt or pyproject.toml
 #   make release-check  the files of a release, installed and upgraded to (docs/releasing.md)
 #   make bench    the benchmarks                                  (ARGS="--help" shows their options)
