@@ -205,7 +205,7 @@ def _drop(queue: str, count: int, *, patient: bool) -> list[Job]:
 
 
 def relieve() -> int:
-    """Record which queues are under pressure no longer (OJS backpressure §10.1); return how many."""
+    """Record queues that are no longer pressed (OJS backpressure §10.1); return how many."""
     relieved = 0
     for queue in Queue.objects.filter(is_pressed=True):
         bound = queue.max_depth or 0
