@@ -77,7 +77,8 @@ def _transaction_of(connection: Any) -> tuple[Any, Any, Any]:
 def watched_cursor(database: Any) -> Any:
     """Return a cursor inside Django's wrapper, so that query logs and execute wrappers see it.
 
-    psycopg prepares its statements: planning the claim costs more than running it.
+    If a site always watches (execute wrappers), psycopg prepares the statements: planning the claim
+    costs more than running it.
     """
     connection = database.connection
     if database.execute_wrappers and connection not in _names:

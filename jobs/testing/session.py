@@ -183,7 +183,7 @@ def execute(
 ) -> BaseException | None:
     """Run a job as a worker would, report its outcome, and return the error.
 
-    The workers app does the running, because this app does not know how.
+    This app does not know how jobs are run: it calls the workers app.
 
     Args:
         inside: the context in which the job was claimed. Its handler runs outside it.
