@@ -1,7 +1,7 @@
-"""The store in Django's own words, for databases where one statement cannot do it all: SQLite.
+"""The store on Django's ORM, for databases where one statement cannot do everything: SQLite.
 
-This is what lets a site try the app without PostgreSQL, and tests run in memory. What one way
-serves on every database is inherited by the other store.
+With it a site can try the app without PostgreSQL, and tests run in memory. The PostgreSQL store
+inherits the verbs that work the same on every database.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ COLUMNS = (
     *("rate_key", "version_number", "workflow_id", "workflow_index", "followed"),
     "parent_results",
 )
-"""What a new job and its row call by the same name."""
+"""Attributes with the same name on a new job and on its row."""
 EVENT_OF = {State.AVAILABLE: "job.enqueued", State.SCHEDULED: "job.scheduled"}
 """A pending job has entered no queue yet; its event is written when it is activated."""
 ROW = (
@@ -107,8 +107,8 @@ class PortableStore:
         """Writers take turns."""
 
     def claim(self, request: ClaimRequest) -> Claimed:
-        # SQLite's one lock is got as the transaction begins: what was read before the wait for it,
-        # of the worker or of the queues, may not be so any more.
+        # SQLite's single lock is acquired as the transaction begins: what was read of the worker
+        # or the queues before waiting for it may be out of date.
         with atomic():
             request = request.through_gate()
             if request.count < 1:
@@ -120,7 +120,7 @@ class PortableStore:
     def _claim_available(self, request: ClaimRequest) -> list[ClaimedJob]:
         ids: list[UUID] = []
         wanted = open_queues(request.queues)
-        # Those with a rate limit are claimed under its lock alone.
+        # Jobs with a rate limit are claimed only under its lock.
         suiting = Job.objects.unexpired().suiting(request.types, request.able, request.versions)
         fetchable = own(suiting, request.project).filter(rate_key="")
         fetchable = fetchable.select_for_update(skip_locked=skips_locked())
@@ -149,7 +149,7 @@ class PortableStore:
             return []
         with atomic():
             chosen = Job.objects.filter(pk__in=ids)
-            # Recorded as it is before the attempt is counted, as by the timer.
+            # Recorded before the attempt is counted, as by the timer.
             was_due = dict(chosen.due().values_list("pk", "attempt"))
             if was_due:
                 chosen.filter(pk__in=was_due).transition(
@@ -214,7 +214,7 @@ class PortableStore:
             period = _longest(period, at_least)
         until = models.ExpressionWrapper(Now() + period, output_field=models.DateTimeField())
         with atomic():
-            # Locked in the order of ids, as every batch does: no deadlock with a batch of ACKs.
+            # Locked in id order, like every batch: no deadlock with a batch of ACKs.
             held = list(
                 Job.objects.active()
                 .filter(pk__in=job_ids, reserved_by__in=(worker_id, ""))
@@ -332,12 +332,12 @@ class PortableStore:
 
 
 def skips_locked() -> bool:
-    """Whether a SELECT FOR UPDATE may pass over rows that are locked."""
+    """Whether a SELECT FOR UPDATE can skip locked rows."""
     return bool(connection().features.has_select_for_update_skip_locked)
 
 
 def _row(job: NewJob) -> Job:
-    """The row of a job that is stamped."""
+    """Return the row of a stamped job."""
     return Job(
         **{name: getattr(job, name) for name in COLUMNS},
         deadline=job.created_at + job.total_timeout if job.total_timeout else None,
@@ -352,7 +352,7 @@ def _enqueued_data(job: NewJob) -> dict[str, Any]:
 
 
 def open_queues(queues: Sequence[str]) -> list[str]:
-    """Those of the queues that hand out jobs now; none during maintenance."""
+    """Return the queues that hand out jobs now; none during maintenance."""
     if Maintenance.objects.on().exists():
         return []
     paused = set(Queue.objects.paused().filter(pk__in=queues).values_list("pk", flat=True))
@@ -399,7 +399,7 @@ def _claimed(chosen: models.QuerySet[Job], ids: Sequence[UUID]) -> list[ClaimedJ
 
 
 def _held(item: Completion) -> Any:
-    """The job if the sender holds it: by worker, and by attempt where it says which."""
+    """Match the job if the sender holds it: by worker, and by attempt where it gives one."""
     jobs = Job.objects.active().filter(pk=item.job_id)
     if item.worker_id is not None:
         jobs = jobs.filter(reserved_by=item.worker_id)
@@ -421,7 +421,7 @@ def _completed_event(job: Job) -> EventRow:
 
 
 def record_heartbeats(job_ids: Collection[UUID]) -> None:
-    """Record that a sign of life extended these jobs, where that is wanted (OJS events §4.1)."""
+    """Record that a heartbeat extended these jobs, where that is enabled (OJS events §4.1)."""
     if not ojs_settings.RECORD_HEARTBEATS:
         return
     now = clock.now()
@@ -439,7 +439,7 @@ def record_heartbeats(job_ids: Collection[UUID]) -> None:
 
 
 def _lost(workers: Collection[str] | None, project: str) -> list[Job]:
-    """Lock a batch; jobs that are locked are being settled or extended right now."""
+    """Lock a batch, skipping locked jobs: they are being settled or extended right now."""
     jobs = Job.objects.overdue()
     if workers is not None:
         jobs = Job.objects.active().filter(reserved_for__isnull=False, reserved_by__in=workers)
