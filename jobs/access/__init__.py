@@ -1,7 +1,7 @@
-"""Who may do what: one table for every command of every protocol, and what asks it.
+"""Authorization: one table of who may do what, for every command of every protocol.
 
 `table` is the mechanism. `producing` declares what `jobs` serves, `workers.access.table` the Admin
-API for workers, and the package of each worker protocol its own commands. A command that is in no
+API for workers, and the package of each worker protocol its own commands. A command without a
 declaration is refused.
 """
 

@@ -1,8 +1,8 @@
-"""The table of commands, and the one function that asks it.
+"""The table of commands, and the one function that checks it.
 
 A binding looks its commands up once, when its URLs or tables are set up, and calls `authorize` for
-each request. What a row says of objects (`OfProject`, `OfWorker`) is carried out where they are
-found: `projects` narrows to a project, `admission` to a worker or a label.
+each request. What a row declares about objects (`OfProject`, `OfWorker`) is enforced where they
+are found: `projects` narrows to a project, `admission` to a worker or a label.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Binding(StrEnum):
-    """What a command of `jobs` is part of. Worker protocols have names of their own."""
+    """The part of `jobs` that a command belongs to. Worker protocols have names of their own."""
 
     OJS = "OJS HTTP"
     ADMIN = "Admin API"
@@ -33,47 +33,47 @@ class OfProject(StrEnum):
     """What the key of a project may use a command on."""
 
     OWN = "own"
-    """What belongs to the project. Nothing else exists for it."""
+    """Objects of the project. Nothing else exists for it."""
     SHARED = "shared"
-    """What all projects share: it may look."""
+    """Objects that all projects share: read only."""
     NOTHING = "nothing"
-    """It concerns all projects."""
+    """The command concerns all projects."""
 
 
 class OfWorker(StrEnum):
     """What a key bound to a worker, or to the workers with a label, may use a command on."""
 
     ANYTHING = "anything"
-    """The binding says whom it works for, and this is not work."""
+    """Nothing: the binding names the workers it works for, and this is not work."""
     SELF = "self"
-    """Its worker; workers that carry its label."""
+    """Its worker, or workers that carry its label."""
     HELD = "held"
     """Jobs that such a worker holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What one command of a binding takes, and what it may be used on."""
+    """What a command of a binding requires, and what it may be used on."""
 
     binding: str
-    """A `Binding`, or what a worker protocol calls itself in the table."""
+    """A `Binding`, or the name of a worker protocol in the table."""
     name: str
     """`resource.action` of a viewset, or the command's word."""
     scopes: tuple[Scope, ...]
-    """Any of these opens it; empty where every key does."""
+    """Any of these allows it; empty where every key does."""
     of_project: OfProject
     of_worker: OfWorker = OfWorker.ANYTHING
     reads: bool = False
-    """It changes nothing: `ojs:data:read` opens it, where `ojs:data:write` opens others."""
+    """It changes nothing: `ojs:data:read` allows it, where `ojs:data:write` allows others."""
     is_open: bool = False
-    """It is answered without a key."""
+    """It needs no key."""
     hides: bool = False
     """It returns arguments, results or errors to keys that may not see them: these are redacted
     unless the key has `ojs:admin:args`."""
     note: str = ""
-    """What else there is to say of it, for people."""
+    """A remark for people."""
     opened_by: frozenset[str] = field(init=False, repr=False)
-    """All scopes that open it, the wider ones as well; empty where every key does."""
+    """All scopes that allow it, including the wider ones; empty where every key does."""
 
     def __post_init__(self) -> None:
         opening = {
@@ -114,14 +114,14 @@ def _declared_in(module: str) -> dict[str, Command]:
 
 
 def _of_protocols(binding: str) -> Iterator[Command]:
-    """What the packages of worker protocols declare; those of another binding are not imported."""
+    """Yield what the packages of worker protocols declare, importing only those of `binding`."""
     for protocol in protocols():
         if protocol.commands and protocol.named_in_table == binding:
             yield from _declared_in(protocol.commands).values()
 
 
 def find(binding: str, name: str) -> Command | None:
-    """The declaration of a command; None if it has none, and then no key may use it."""
+    """Return the declaration of a command; None if there is none, and then no key may use it."""
     found = _table.get((binding, name))
     if found is not None:
         return found
@@ -129,13 +129,13 @@ def find(binding: str, name: str) -> Command | None:
 
 
 def bindings() -> list[str]:
-    """All that commands are declared for: those of `jobs`, then the worker protocols."""
+    """Return everything that commands are declared for: parts of `jobs`, then worker protocols."""
     names = [*Binding, *(protocol.named_in_table for protocol in protocols())]
     return list(dict.fromkeys(map(str, names)))
 
 
 def commands(binding: str = "") -> list[Command]:
-    """All that are declared, or those of one binding, in the order of their declaration."""
+    """Return all commands, or those of one binding, in the order of declaration."""
     return [
         row
         for name in ([str(binding)] if binding else bindings())
@@ -144,11 +144,11 @@ def commands(binding: str = "") -> list[Command]:
 
 
 def authorize(caller: Caller, command: Command | None) -> None:
-    """Let a caller use a command, on whatever objects.
+    """Allow a caller to use a command, on whatever objects.
 
     Raises:
-        PermissionDenied: its key was not made for this, or it concerns all projects and the key
-            belongs to one, or the command is not declared.
+        PermissionDenied: the caller's key lacks the scope, or belongs to a project while the
+            command concerns all projects, or the command is not declared.
     """
     if command is None:
         raise PermissionDenied("No key may do that: this server does not declare who may.")

@@ -1,4 +1,4 @@
-"""What is stored about jobs: the job, its errors, its queue, what happened to it, and who may ask.
+"""Models of jobs: the job, its errors, its queue, its events, and the keys that give access.
 
 Instances never write themselves; state moves only through `JobQuerySet.transition()` and the
 statements of `jobs.engine`.
