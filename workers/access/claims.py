@@ -38,8 +38,8 @@ def require_own(worker: Worker, project: str | None) -> None:
     Args:
         project: the project of the key; a key without one speaks for all workers.
 
-            Raises:
-                ForeignWorker: the worker belongs to another project, or to none.
+    Raises:
+        ForeignWorker: the worker belongs to another project, or to none.
     """
     if project and worker.project != project:
         raise ForeignWorker
