@@ -71,7 +71,7 @@ def _server_class(protocol: WorkerProtocol) -> Any:
     """
     Raises:
         CommandError: the site does not list the protocol, or the protocol has no server, or the
-                    server cannot be imported.
+            server cannot be imported.
     """
     server = protocol.server
     if server is None:
