@@ -1,7 +1,7 @@
-"""Who may use what operators ask of workers: rows of the table in `jobs.access`.
+"""Permissions for operators' actions on workers: rows of the table in `jobs.access`.
 
-What workers say is declared by the package of each protocol, in its module `authorization`. On whom
-a key bound to a worker or to a label may use it is carried out by `workers.access.admission`.
+The commands of workers are declared by the package of each protocol, in its module
+`authorization`. `workers.access.admission` enforces the bindings of keys to a worker or a label.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""On a worker's page: what it can do, what it can be told, and what gives cause for concern."""
+"""Fields of a worker's page: what it can do, what it can be told, and causes for concern."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class AbilityFields:
 
     @admin.display(description=_("job types"))
     def type_list(self, worker: Worker) -> str | SafeString:
-        """What it runs: types it named, or those whose checksum it told."""
+        """The types it runs: those it declared, or those for which it sent a checksum."""
         if worker.specs is not None:
             return display.chips(f"{kind} ({spec})" for kind, spec in sorted(worker.specs.items()))
         return gettext("any") if worker.job_types is None else display.chips(worker.job_types)
 
     @admin.display(description=_("versions of jobs"))
     def version_list(self, worker: Worker) -> str | SafeString:
-        """Of the types of which it does not run every version (OJS job versioning §8.1)."""
+        """Version ranges, for types not run in all versions (OJS job versioning §8.1)."""
         taken = sorted((worker.job_versions or {}).items())
         return display.chips(f"{kind} {Versions(*bounds)}" for kind, bounds in taken)
 

@@ -1,4 +1,4 @@
-"""After an order: who has come to it, and who has not been heard."""
+"""Shows the progress of an order: workers that obeyed, and workers not heard."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..fleet.orders import Convergence, convergence
 from ..models import Answer
 
 EVERY = 2
-"""Seconds between two looks, while something may still change."""
+"""Seconds between two refreshes, while something may still change."""
 
 
 def page(model_admin: Any, request: HttpRequest, action_id: int) -> HttpResponse:

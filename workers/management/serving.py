@@ -1,4 +1,4 @@
-"""What the commands that serve a worker protocol beside the HTTP port have in common."""
+"""Base class of the commands that serve a worker protocol beside the HTTP port."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ServerCommand(BaseCommand):
     """Serve one worker protocol until SIGTERM or SIGINT."""
 
     protocol_name = ""
-    """Which one; a command without it serves the one that is named on the command line."""
+    """The protocol's name; without it, the command serves the one named on the command line."""
 
     def add_arguments(self, parser: Any) -> None:
         group = self.protocol_name.upper() or "<PROTOCOL>"
@@ -70,8 +70,8 @@ class ServerCommand(BaseCommand):
 def _server_class(protocol: WorkerProtocol) -> Any:
     """
     Raises:
-        CommandError: the site does not list the protocol, or it has no server, or that cannot be
-            imported.
+        CommandError: the site does not list the protocol, or the protocol has no server, or the
+            server cannot be imported.
     """
     server = protocol.server
     if server is None:

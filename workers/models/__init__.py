@@ -1,4 +1,4 @@
-"""What is stored about workers, about what operators asked of them, and about housekeeping."""
+"""Models of workers, of operators' directives and operations, and of housekeeping."""
 
 from .dashboard import Dashboard
 from .directive import FOLLOWED, Answer, Directive

@@ -29,7 +29,7 @@ WORKER = {
 
 def addresses() -> dict[tuple[str, str], list[str]]:
     """The commands that have addresses: `POST /ojs/v1/jobs` and others that do the same."""
-    # Only here: URLs are set up when they are first asked for.
+    # Imported here: URLs are set up when first needed.
     from workers import urls
 
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
