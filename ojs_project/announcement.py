@@ -1,4 +1,4 @@
-"""What quickstart says once everything runs: where to look, and how to get in."""
+"""The announcement of quickstart once everything runs: addresses, and how to log in."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Announcement:
     operator: Operator
     logs: Path
     token: str
-    """The demonstration's key; empty where none is needed."""
+    """The demonstration's key; empty if none is needed."""
     worker_pid: int | None
     """None without a demonstration."""
     served: frozenset[str]
@@ -102,12 +102,12 @@ class Announcement:
         yield f"            {self._command('createapikey', '--name', 'mine')}"
 
     def _command(self, *words: str) -> str:
-        """A call of manage.py that works as it stands, in another terminal while this runs."""
+        """Return a manage.py command that works as printed, in another terminal while this runs."""
         return shlex.join([from_here(Path(sys.executable)), from_here(MANAGE), *words])
 
 
 def database_name() -> str:
-    """The database in words, without what is nobody's business."""
+    """Describe the database without its credentials."""
     database = connection().settings_dict
     if connection().vendor == "sqlite":
         return f"SQLite, {from_here(Path(database['NAME']))}"

@@ -1,4 +1,4 @@
-"""A trickle of demonstration jobs, enqueued as a Django site does; `handlers` runs them."""
+"""A steady supply of demonstration jobs, enqueued as a Django site does; `handlers` runs them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import jobs
 from jobs.errors import OJSError
 
 QUEUE = "demo"
-"""A queue of their own: the demonstration worker must not take a visitor's jobs."""
+"""A separate queue: the demonstration worker must not take a visitor's jobs."""
 EVERY = 2.0
-"""Seconds between two jobs: enough to see something move, about 40,000 a day."""
+"""Seconds between two jobs: enough to see activity, about 40,000 a day."""
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ def new_jobs() -> Iterator[New]:
 
 
 def trickle(stop: threading.Event) -> None:
-    """Enqueue one of each at once, and then a job now and again, until told to stop."""
+    """Enqueue one of each immediately, then one job at a time, until stopped."""
     coming = new_jobs()
     batch = list(itertools.islice(coming, len(ONE_OF_EACH)))
     try:
@@ -76,7 +76,7 @@ def trickle(stop: threading.Event) -> None:
                 for job_type, args, options in batch:
                     jobs.enqueue(job_type, args, queue=QUEUE, **options)
             except (DatabaseError, InterfaceError, OJSError) as problem:
-                # A demonstration need not know whether the job exists all the same.
+                # A demonstration need not know whether the job was stored nevertheless.
                 logger.debug("Could not enqueue: %s", problem)
                 connections.close_all()
             stop.wait(EVERY)

@@ -1,4 +1,4 @@
-"""What the demonstration jobs do: succeed, take their time, fail, or fail for good."""
+"""Handlers of the demonstration jobs: succeed, take their time, fail, or fail for good."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from workers.runtime import JobContext, handler
 
 @handler("demo.fast")
 def fast(context: JobContext, *args: Any) -> dict[str, Any]:
-    """Done at once."""
+    """Finishes immediately."""
     return {"echo": list(args)}
 
 
 @handler("demo.scheduled")
 def scheduled(context: JobContext, *args: Any) -> dict[str, Any]:
-    """As `fast`: what makes it special is when it runs."""
+    """Like `fast`; only the time when it runs is different."""
     return fast(context, *args)
 
 
 @handler("demo.slow")
 def slow(context: JobContext, seconds: int) -> dict[str, Any]:
-    """Takes a while, says how far it is, and notices when it should stop."""
+    """Takes a while, reports progress, and notices when it should stop."""
     for second in range(seconds):
         context.progress(second / seconds, f"second {second + 1} of {seconds}")
         if context.wait(1):
@@ -31,7 +31,7 @@ def slow(context: JobContext, seconds: int) -> dict[str, Any]:
 
 @handler("demo.flaky")
 def flaky(context: JobContext, failures: int) -> dict[str, Any]:
-    """Fails so many times, then succeeds."""
+    """Fails the given number of times, then succeeds."""
     if context.attempt <= failures:
         raise ConnectionError("The other side hung up (as this demonstration job is meant to).")
     return {"succeeded_at_attempt": context.attempt}

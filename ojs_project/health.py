@@ -1,4 +1,4 @@
-"""What the health endpoint of a server says, asked over HTTP as a load balancer does."""
+"""Queries the health endpoint of a server over HTTP, as a load balancer does."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ TIMEOUT = 2.0
 
 
 class NoAnswer(Exception):
-    """The server could not be reached, did not answer in time, or is not well."""
+    """The server could not be reached, did not answer in time, or is not healthy."""
 
 
 def health(url: str) -> dict[str, Any]:
-    """
+    """Return the answer of the health endpoint.
+
     Args:
-        url: where the server is, without a path.
+        url: base URL of the server, without a path.
 
     Raises:
-        NoAnswer: nothing answers, or not with a status of success.
+        NoAnswer: there is no answer, or its status is not a success.
     """
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=TIMEOUT)
     try:

@@ -1,4 +1,4 @@
-"""How things stand, in one line: what the health endpoint says, and what the database holds."""
+"""A one-line status, from the health endpoint and the database."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .console import Console
 from .health import NoAnswer, health
 
 EVERY = 1.0
-"""Seconds between two looks where the line can be rewritten."""
+"""Seconds between two updates where the line can be rewritten."""
 EVERY_LINE = 30.0
-"""Seconds between two looks where each adds a line to a log."""
+"""Seconds between two updates where each adds a line to a log."""
 FIRST = 1.0
-"""Seconds until the first look: by then the worker has registered."""
+"""Seconds until the first update: by then the worker has registered."""
 LEISURE = 20
-"""How many times as long as a look the pause after it is at least: counting is not free."""
+"""Least pause after an update, as a multiple of its duration: counting is not free."""
 
 
 class Reporter:
-    """Shows how things stand now and again, in a thread of its own, until told to stop."""
+    """Shows the status at intervals, in a thread of its own, until stopped."""
 
     def __init__(self, console: Console, url: str, stop: threading.Event) -> None:
         self._console = console
@@ -67,7 +67,7 @@ def _duration(seconds: float) -> str:
 
 
 def troubles(url: str) -> list[str]:
-    """What the health endpoint complains of; nothing where all is well."""
+    """Return the problems that the health endpoint reports; empty if it is healthy."""
     try:
         reaper = health(url).get("reaper", {})
     except NoAnswer:

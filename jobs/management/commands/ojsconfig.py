@@ -1,4 +1,4 @@
-"""Show the options of the `OJS` setting: their defaults, and what is in force here."""
+"""Show the options of the `OJS` setting: their defaults, and the values in force here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jobs import conf
 
 
 def shown(value: Any) -> str:
-    """A value as it is written in the settings: durations in seconds."""
+    """A value as it is written in the settings; durations in seconds."""
     if isinstance(value, timedelta):
         return f"{value.total_seconds():g}" if value < timedelta(days=1) else shown_days(value)
     return repr(value)
@@ -24,7 +24,8 @@ def shown_days(value: timedelta) -> str:
 
 
 def every_option(*, of_this_site: bool = False) -> Iterator[tuple[str, Any, str]]:
-    """Every option's name, default or value here, and sentence; a protocol's as `AGQ["PORT"]`."""
+    """Yield each option's name, default or value here, and sentence; a protocol's as
+    `AGQ["PORT"]`."""
     yield from _options_of(conf.Settings, conf.configured() if of_this_site else None)
     for protocol in conf.protocols():
         if protocol.options is not None:
@@ -44,7 +45,7 @@ def _options_of(group: type[Any], values: Any) -> Iterator[tuple[str, Any, str]]
 
 
 def reference() -> str:
-    """The table of the README."""
+    """Return the table for the README."""
     lines = ["| option | default | meaning |", "|---|---|---|"]
     for name, default, meaning in every_option():
         unit = " s" if isinstance(default, timedelta) else ""

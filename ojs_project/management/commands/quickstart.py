@@ -1,4 +1,4 @@
-"""Start a complete job server for a first look: one command, and one Ctrl-C to end it."""
+"""Start a complete job server to try out: one command, and one Ctrl-C to end it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ojs_project.stopping import Stopping
 from ojs_project.supervisor import ServiceFailed, Supervisor
 
 START_TIMEOUT = 60
-"""Seconds until all must be well; many times what it takes."""
+"""Seconds until everything must be healthy; many times what it takes."""
 TICK = 0.1
 
 
@@ -43,7 +43,7 @@ class Command(BaseCommand):
         self.console = Console(sys.stdout)
         self.stopping = Stopping()
         self.stopping.listen()
-        # What the threads beside this one look at.
+        # Shared with the threads beside this one.
         self.over = threading.Event()
         self.demo = not options["no_demo"]
         try:
@@ -54,7 +54,7 @@ class Command(BaseCommand):
             raise CommandError(str(problem)) from None
 
     def _be_found(self) -> None:
-        """Do all of it, and let commands in other terminals find out how meanwhile."""
+        """Run everything, and meanwhile let commands in other terminals find the configuration."""
         try:
             found_by = beside.be_found(os.environ)
         except OSError as problem:
@@ -114,7 +114,7 @@ class Command(BaseCommand):
         return logs
 
     def _wait_until_well(self) -> bool:
-        """Wait until server and reaper are up; False if told to stop meanwhile.
+        """Wait until server and reaper are up; False if stopped meanwhile.
 
         Raises:
             ServiceFailed: one of them will not start.
