@@ -324,6 +324,12 @@ def options_of(group: type[Options]) -> Options:
     return found
 
 
+def protocol_options() -> dict[str, Any]:
+    """Return the site's options of all listed protocols, by the name of their dictionary."""
+    groups = option_groups(configured().WORKER_PROTOCOLS)
+    return {name: options_of(group) for name, group in groups.items()}
+
+
 def is_served(protocol: WorkerProtocol) -> bool:
     """Whether it has HTTP endpoints and they are switched on."""
     if protocol.http is None:

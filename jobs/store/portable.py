@@ -39,7 +39,7 @@ from .contract import (
     Reclaimed,
     stamp,
 )
-from .database import atomic, connection
+from .database import atomic, connection, run
 
 COLUMNS = (
     *("id", "type", "queue", "args", "meta", "priority", "state", "max_attempts", "retry"),
@@ -77,6 +77,25 @@ ROW = (
     Value(None, output_field=models.TextField()),
 )
 ATTRIBUTES, CHECKPOINT = 18, 22
+# As in postgres/save_checkpoint.sql, whose casts SQLite does not know.
+SAVE_CHECKPOINT = f"""
+    INSERT INTO ojs_jobs_checkpoint AS kept
+           (job_id, state, sequence, attempt, is_cleared, saved_at)
+    SELECT id, %(state)s, 1, attempt, false, %(now)s
+      FROM ojs_jobs_job
+     WHERE id = %(job_id)s
+       AND state NOT IN ({", ".join(f"'{state}'" for state in sorted(TERMINAL))})
+       AND (%(worker_id)s IS NULL OR (state = 'active' AND reserved_by = %(worker_id)s))
+       AND (%(attempt)s IS NULL OR (state = 'active' AND attempt = %(attempt)s))
+        ON CONFLICT (job_id) DO UPDATE
+       SET state = excluded.state,
+           sequence = kept.sequence + 1,
+           attempt = excluded.attempt,
+           is_cleared = excluded.is_cleared,
+           saved_at = excluded.saved_at
+     WHERE kept.attempt <= excluded.attempt
+ RETURNING sequence
+"""
 
 
 class PortableStore:
@@ -173,9 +192,14 @@ class PortableStore:
     ) -> list[Completed]:
         completed: list[Completed] = []
         with atomic():
+            left: set[UUID] = set()
+            if not followed:
+                ids = [item.job_id for item in completions]
+                waited_for = Job.objects.filter(pk__in=ids, followed=True)
+                left = set(waited_for.values_list("pk", flat=True))
             for place, item in enumerate(completions):
                 held = _held(item)
-                if not followed and held.filter(followed=True).exists():
+                if item.job_id in left:
                     completed.append(Completed(place, None, None, None))
                     continue
                 moved = held.transition(
@@ -299,36 +323,17 @@ class PortableStore:
     def save_checkpoint(
         self, job_id: UUID, state: str, now: datetime, *, worker_id: str | None, attempt: int | None
     ) -> int | None:
-        jobs = Job.objects.exclude(state__in=sorted(TERMINAL)).filter(pk=job_id)
-        if worker_id is not None:
-            jobs = jobs.active().filter(reserved_by=worker_id)
-        if attempt is not None:
-            jobs = jobs.active().filter(attempt=attempt)
-        with atomic():
-            held = jobs.values_list("attempt", flat=True).first()
-            if held is None:
-                return None
-            kept, created = Checkpoint.objects.get_or_create(
-                pk=job_id,
-                defaults={
-                    "state": orjson.loads(state),
-                    "sequence": 1,
-                    "attempt": held,
-                    "is_cleared": False,
-                    "saved_at": now,
-                },
-            )
-            if created:
-                return 1
-            older = Checkpoint.objects.filter(pk=job_id, attempt__lte=held)
-            saved = older.update(
-                state=orjson.loads(state),
-                sequence=F("sequence") + 1,
-                attempt=held,
-                is_cleared=False,
-                saved_at=now,
-            )
-            return kept.sequence + 1 if saved else None
+        rows = run(
+            SAVE_CHECKPOINT,
+            {
+                "job_id": Job._meta.pk.get_db_prep_value(job_id, connection()),
+                "state": state,
+                "now": connection().ops.adapt_datetimefield_value(now),
+                "worker_id": worker_id,
+                "attempt": attempt,
+            },
+        )
+        return int(rows[0][0]) if rows else None
 
 
 def skips_locked() -> bool:
