@@ -1,4 +1,4 @@
-"""From where somebody logs in, as far as it can be known."""
+"""The address that a login comes from, as far as it is known."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from django.http import HttpRequest
 from jobs.access.address import address_of
 
 PREFIX = 64
-"""Of an IPv6 address: whoever has one has all that begin alike."""
+"""Of an IPv6 address: the owner of one address has all that begin alike."""
 
 
 def client_address(request: HttpRequest) -> str | None:
-    """Return the client's address, of IPv6 the network; None where it is unknown."""
+    """Return the client's address, for IPv6 its network; None where it is unknown."""
     try:
         address = ipaddress.ip_address(address_of(request.META))
     except ValueError:

@@ -1,6 +1,6 @@
-"""What a browser is answered while the database is away: a page that says so and tries again.
+"""The browser's page while the database is unavailable: says so, and reloads itself.
 
-Nothing on it asks the database. Clients of a protocol are answered in its own form (`jobs.http`).
+It needs no database. Clients of a protocol are answered in its own form (`jobs.http`).
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ logger = logging.getLogger("ojs_project")
 
 TEMPLATE = "admin/ojs/unavailable.html"
 AGAIN = 5
-"""Seconds until the page is loaded again."""
+"""Seconds until the page reloads."""
 
 _known: set[str] = set()
-"""What has been complained of since a page could last be answered."""
+"""What has been logged since a page could last be answered."""
 
 
 class UnavailableMiddleware:
-    """Answers for views to which the database was away."""
+    """Answers for views that found the database unavailable."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         response = self.get_response(request)
-        # Someone was looked up for it, in the database.
+        # A user was looked up for it, in the database.
         known = getattr(request, "_cached_user", None)
         if _known and response.status_code < 500 and known is not None and known.is_authenticated:
             _known.clear()
@@ -48,14 +48,14 @@ class UnavailableMiddleware:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """The project's `handler500`: what other middleware asks of the database fails here."""
+    """The project's `handler500`: database errors in other middleware end up here."""
     problem = sys.exc_info()[1]
     answered = answer(request, problem) if problem is not None else None
     return answered or defaults.server_error(request)
 
 
 def answer(request: HttpRequest, problem: BaseException) -> HttpResponse | None:
-    """Return the page, if it is the database that cannot be used at present."""
+    """Return the page, if the problem is that the database is unavailable."""
     trouble = explain(problem)
     if not isinstance(trouble, DatabaseUnavailable):
         return None
@@ -67,7 +67,7 @@ def answer(request: HttpRequest, problem: BaseException) -> HttpResponse | None:
             # For a person: as `jobs.store.trouble` marks it.
             "reason": gettext(trouble.message),
             "again": AGAIN,
-            # What was sent is not sent again by itself.
+            # A submitted form is not submitted again by itself.
             "reload": is_safe,
             "here": request.get_full_path(),
         },
@@ -75,7 +75,7 @@ def answer(request: HttpRequest, problem: BaseException) -> HttpResponse | None:
     response = HttpResponse(text, status=503)
     response["Retry-After"] = str(AGAIN)
     add_never_cache_headers(response)
-    # Not another line for each, with a traceback.
+    # No further log line and traceback for each request.
     response._has_been_logged = True  # type: ignore[attr-defined]
     return response
 

@@ -1,8 +1,8 @@
-"""The client's address: what the audit and a key's last use write down, on every protocol.
+"""The client's address, as the audit and a key's last use record it, on every protocol.
 
-Behind a proxy the other end of a connection is the proxy. Each one in front of us (`PROXIES`) has
-added the address that it saw to `X-Forwarded-For`. What stands before those was sent by the client,
-and may be anything.
+Behind a proxy the other end of a connection is the proxy. Each of our proxies (`PROXIES`) appends
+the address that it saw to `X-Forwarded-For`. Anything before those entries was sent by the client
+and cannot be trusted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from ..conf import ojs_settings
 
 WITH_PORT = re.compile(r"\[(?P<six>[^\]]*)\](:\d+)?|(?P<four>[\d.]+):\d+")
-"""How some proxies write it."""
+"""The form that some proxies use."""
 
 
 def client_address(peer: str, forwarded: str) -> str:
@@ -24,7 +24,7 @@ def client_address(peer: str, forwarded: str) -> str:
 
     Args:
         peer: the other end of the connection.
-        forwarded: `X-Forwarded-For`; several of them joined by commas, as they came.
+        forwarded: `X-Forwarded-For`; several headers joined by commas, in order of arrival.
     """
     proxies = ojs_settings.PROXIES
     if not proxies or forwarded.count(",") < proxies - 1 or not forwarded:
@@ -33,7 +33,7 @@ def client_address(peer: str, forwarded: str) -> str:
 
 
 def address_of(meta: Mapping[str, Any]) -> str:
-    """As `client_address`, of a request with this `META` or WSGI environment."""
+    """Like `client_address`, for a request with this `META` or WSGI environment."""
     return client_address(meta.get("REMOTE_ADDR") or "", meta.get("HTTP_X_FORWARDED_FOR") or "")
 
 

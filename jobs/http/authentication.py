@@ -18,7 +18,8 @@ from rest_framework.request import Request
 from ..access.address import address_of
 from ..conf import ojs_settings
 from ..errors import Conflict, KeyExpired, NotAuthenticated
-from ..models import ApiKey, Protocol, Scope
+from ..models import ApiKey, Scope
+from ..protocols import OJS
 from ..spec.timestamps import format_timestamp
 from ..store.database import alias, atomic, connection
 from .origins import check_page
@@ -306,7 +307,7 @@ class ApiKeyAuthentication(BaseAuthentication):
     one, and has no say: a key is no person.
     """
 
-    protocol: str = Protocol.OJS
+    protocol: str = OJS
     """What the clients speak, for the record of a key's last use."""
 
     def authenticate(self, request: Request) -> tuple[Any, Caller]:

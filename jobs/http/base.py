@@ -60,7 +60,7 @@ class OJSViewSet(ViewSet):
     format_kwarg = None
 
     request: Request
-    binding: ClassVar[Binding] = Binding.OJS
+    binding: ClassVar[str] = Binding.OJS
     resource: ClassVar[str] = ""
     """What its actions are about; `resource.action` is the name of a command in the table."""
 

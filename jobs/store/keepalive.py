@@ -1,13 +1,13 @@
-"""How a PostgreSQL connection notices that the other side is gone without a word.
+"""Makes PostgreSQL connections detect that the other side has disappeared.
 
-A machine that loses its power, or a network that drops everything, sends no farewell. By its
-defaults Linux notices after a quarter of an hour, or two hours where nothing is under way. These
-parameters of libpq make that about ten seconds. The stand-alone project has them in its settings,
-our own long-lived processes and the thread that listens add them to what a site's `DATABASES`
-says, and a system check shows them to sites whose servers lack them. What a site sets itself wins.
+A machine that loses power, or a network that drops everything, closes no connection. By default
+Linux notices after a quarter of an hour, or two hours if the connection is idle. These libpq
+parameters reduce that to about ten seconds. The stand-alone project has them in its settings, the
+long-lived processes and the listening thread add them to a site's `DATABASES`, and a system check
+shows them to sites whose servers lack them. Values that a site sets itself take precedence.
 
-Where several hosts are named, libpq tries them in turn. After a failover the first one may be a
-machine that does not answer, and each new connection would wait for it.
+If several hosts are configured, libpq tries them in turn. After a failover the first one may be a
+machine that does not respond, and each new connection would wait for it.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from .database import alias, connection
 PARAMETERS: dict[str, int] = {
     # Seconds for a new connection, for each host of several.
     "connect_timeout": 5,
-    # Seconds of silence after which the other side is asked, then the pause and number of repeats.
+    # Seconds of silence before the first probe, then the interval and number of probes.
     "keepalives": 1,
     "keepalives_idle": 5,
     "keepalives_interval": 3,
     "keepalives_count": 3,
-    # Milliseconds that what was sent, or asked, may stay without an acknowledgement. A server that
-    # is only busy acknowledges: its kernel does.
+    # Milliseconds that data or a probe may stay unacknowledged. A server that is merely busy still
+    # acknowledges: its kernel does.
     "tcp_user_timeout": 10_000,
 }
 HOST_TIMEOUT = 3
-"""`connect_timeout` for each of several hosts: those that come first may be the ones that died."""
+"""`connect_timeout` for each of several hosts: the first ones may be those that failed."""
 ENVIRONMENT = {
     "connect_timeout": "PGCONNECT_TIMEOUT",
     "target_session_attrs": "PGTARGETSESSIONATTRS",
 }
-"""Where libpq looks for what it is not given."""
+"""Where libpq looks for parameters it is not given."""
 ONLY_ONE = ("read-write", "primary")
-"""`target_session_attrs` that one host alone can have at a time."""
+"""`target_session_attrs` that only one host can satisfy at a time."""
 
 
 def missing(options: Mapping[str, Any], hosts: str = "") -> dict[str, int]:
-    """Return the parameters that a site's `OPTIONS` leave to the defaults of system and libpq.
+    """Return the parameters that a site's `OPTIONS` leave to the defaults of the system and libpq.
 
     Args:
-        hosts: where the database is: one host, or several with commas.
+        hosts: the database's host, or several separated by commas.
     """
     if options.get("service"):
-        return {}  # a file of libpq's says what is wanted
+        return {}  # a libpq service file sets the parameters
     parameters = dict(PARAMETERS)
     if "," in hosts:
         parameters["connect_timeout"] = HOST_TIMEOUT
@@ -60,9 +60,9 @@ def missing(options: Mapping[str, Any], hosts: str = "") -> dict[str, int]:
 
 
 def apply() -> None:
-    """Have the connections of this process notice; for commands that run for long.
+    """Set the parameters for this process's connections; for long-running commands.
 
-    To be called before the first connection is made. It concerns the jobs' database alone.
+    Call it before the first connection is made. It affects only the jobs' database.
     """
     settings = connection().settings_dict
     if connection().vendor == "postgresql":
@@ -71,10 +71,10 @@ def apply() -> None:
 
 
 def prefer(sender: Any, connection: Any, **others: Any) -> None:
-    """Try the host that has just taken a connection first from now on, in all of this process.
+    """Make the host that has just accepted a connection the first choice of the whole process.
 
-    Only where no other host would be right, and only where one assignment does it, since other
-    threads may be connecting: their ports have to be the same.
+    Only where no other host can be right, and where a single assignment suffices, since other
+    threads may be connecting: the hosts' ports have to be the same.
     """
     if connection.vendor != "postgresql" or connection.alias != alias():
         return
@@ -95,7 +95,7 @@ def prefer(sender: Any, connection: Any, **others: Any) -> None:
 
 
 def unguarded() -> dict[str, int]:
-    """Return what the site's settings lack, where the database is on another machine."""
+    """Return the parameters the site's settings lack, if the database is on another machine."""
     from django.db import connections
 
     database = connections[alias()]

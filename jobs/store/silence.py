@@ -1,14 +1,13 @@
-"""A server that has fallen silent: all connections of this process to it are given up together.
+"""Detects a server that has fallen silent and gives up all connections of this process to it.
 
-A server that is frozen, or gone without a word, looks like one that is busy: its kernel may go on
-to acknowledge what it is sent. So once a statement has been waiting for some seconds, its server is
-asked a question of another kind, on a connection of its own: whether it speaks TLS. PostgreSQL and
-its poolers answer that before anybody logs in, whatever else they are doing, so a statement on a
-healthy server may take as long as it likes, or wait for a lock. A server that answers none of
-several such questions, and sends nothing on any other connection of this process meanwhile, is
-given up. Its connections are shut down: statements that wait fail with an `OperationalError`, as if
-the server had gone, and new connections go to the next host, or to where the server's name leads by
-then.
+A server that is frozen or has disappeared looks like a busy one: its kernel may still acknowledge
+what it is sent. So once a statement has been waiting for some seconds, its server is probed on a
+separate connection with a different question: whether it supports TLS. PostgreSQL and its poolers
+answer that before any login, whatever else they are doing, so a statement on a healthy server may
+take as long as it needs, or wait for a lock. A server that answers none of several such probes,
+and sends nothing on any other connection of this process meanwhile, is given up. Its connections
+are shut down: waiting statements fail with an `OperationalError`, as if the server had gone, and
+new connections go to the next host, or to the address that the server's name then resolves to.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ from typing import Any
 logger = logging.getLogger("jobs.watchdog")
 
 SUSPICION = 3.0
-"""Seconds that a statement waits before its server is asked."""
+"""Seconds that a statement waits before its server is probed."""
 QUESTIONS = 4
 PAUSE = 2.5
-"""Seconds from one question to the next, and from the last one to the verdict."""
+"""Seconds from one probe to the next, and from the last one to the verdict."""
 AGAIN = 5.0
-"""Seconds before a server that has answered is asked again while statements go on waiting."""
+"""Seconds before a server that has answered is probed again while statements keep waiting."""
 SSL_REQUEST = bytes((0, 0, 0, 8, 4, 210, 22, 47))
 """Answered with one byte (PostgreSQL, frontend/backend protocol, "SSL Session Encryption")."""
 ACTIVE = 1
-"""`PQTRANS_ACTIVE` of libpq: a statement is under way."""
+"""`PQTRANS_ACTIVE` of libpq: a statement is running."""
 TCP_INFO = struct.Struct("20x I 28x I")
-"""Of Linux's `struct tcp_info`: the largest segment received, in bytes, and how many milliseconds
-ago the last data came."""
-# EAGAIN: the queue of a UNIX socket is full. Any other error is either an answer of the server's
-# machine or trouble of ours, and proves nothing.
+"""From Linux's `struct tcp_info`: the largest segment received, in bytes, and how many milliseconds
+ago the last data arrived."""
+# EAGAIN: the queue of a UNIX socket is full. Any other error is either an answer from the server's
+# machine or a local problem, and proves nothing.
 SILENCE = {
     errno.EAGAIN,
     errno.EHOSTDOWN,
@@ -53,7 +52,7 @@ SILENCE = {
 }
 
 Address = tuple[int, Any]
-"""Family of a socket, and where its other end is."""
+"""Family of a socket, and the address of its other end."""
 
 
 class Server:
@@ -65,7 +64,7 @@ class Server:
         self._asking: threading.Thread | None = None
 
     def suspect(self, now: float) -> None:
-        """Ask it, unless that is under way or was done a moment ago."""
+        """Probe it, unless a probe is running or was made a moment ago."""
         if now < self._ask_at or (self._asking is not None and self._asking.is_alive()):
             return
         self._asking = threading.Thread(target=self._ask, name="ojs-silence", daemon=True)
@@ -95,14 +94,14 @@ class Server:
 
 
 class Line:
-    """One connection of psycopg's."""
+    """One psycopg connection."""
 
     def __init__(self, connection: Any, server: Server) -> None:
         key = id(connection)
         self.connection = weakref.ref(connection, lambda _: _lines.pop(key, None))
         self.server = server
         self._waiting_since: float | None = None
-        """Since when each look has found a statement under way."""
+        """Since when every check has found a statement running."""
         self._is_cut = False
 
     def look(self, now: float) -> None:
@@ -118,17 +117,17 @@ class Line:
             self.server.suspect(now)
 
     def silent_for(self) -> float:
-        """For how many seconds nothing has come; infinite where the system does not tell."""
+        """Return the seconds since data last came; infinite if the system does not report it."""
         with contextlib.suppress(Exception), _socket_of(self.connection()) as end:
             if end.family != socket.AF_UNIX:
                 known = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO.size)
                 segment, milliseconds = TCP_INFO.unpack(known)
-                # Imitations of Linux leave all of it at 0, which would be just now.
+                # Imitations of Linux leave all fields at 0, which would mean just now.
                 return milliseconds / 1000 if segment else math.inf
         return math.inf
 
     def cut(self) -> bool:
-        """Shut the connection down; whether there was anything to be shut."""
+        """Shut the connection down; return whether there was anything to shut down."""
         connection = self.connection()
         if connection is None or self._is_cut or not shut(connection, self.server.address):
             return False
@@ -137,7 +136,7 @@ class Line:
 
 
 _lines: dict[int, Line] = {}
-"""By the identity of their connections."""
+"""By the id of the connection object."""
 _servers: dict[Address, Server] = {}
 
 
@@ -146,35 +145,35 @@ def is_watching() -> bool:
 
 
 def register(connection: Any) -> None:
-    """Have a connection of psycopg's looked at, for as long as it is open."""
+    """Watch a psycopg connection for as long as it is open."""
     known = _lines.get(id(connection))
     if known is not None and known.connection() is connection:
         return
     try:
         with _socket_of(connection) as end:
             address = _other_end(end)
-    except Exception:  # no connection of psycopg's, or closed at once
+    except Exception:  # not a psycopg connection, or closed at once
         return
     server = _servers.setdefault(address, Server(address))
     _lines[id(connection)] = Line(connection, server)
 
 
 def look(now: float) -> None:
-    """Look at every connection once; `jobs.store.watchdog` does so every second."""
+    """Check every connection once; `jobs.store.watchdog` does so every second."""
     for line in list(_lines.values()):
-        # Closed just now, in its own thread.
+        # It may just have been closed in its own thread.
         with contextlib.suppress(Exception):
             line.look(now)
 
 
 def shut(connection: Any, address: Address | None = None) -> bool:
-    """Shut down the socket below a connection, so that a thread that waits for an answer goes on.
+    """Shut down the socket of a connection, so that a thread waiting for a result continues.
 
     Args:
         address: leave it alone if its other end is elsewhere.
     """
     with contextlib.suppress(Exception), _socket_of(connection) as end:
-        # Closed in its own thread meanwhile, its number may stand for another connection already.
+        # If it was closed in its own thread meanwhile, its number may belong to another connection.
         if address is None or _other_end(end) == address:
             end.shutdown(socket.SHUT_RDWR)
             return True
@@ -190,10 +189,10 @@ def _other_end(end: socket.socket) -> Address:
 
 
 def answers(address: Address) -> bool:
-    """Whether the server there answers one of several questions, or anything speaks for it.
+    """Whether the server there answers one of several probes, or anything else shows it is alive.
 
-    Several, one after the other: a process or a machine that stood still in the meantime finds all
-    its time gone when it goes on.
+    Several, one after the other: a process or machine that was suspended during one probe finds its
+    time used up when it resumes.
     """
     family, place = address
     with contextlib.ExitStack() as stack:
@@ -204,7 +203,7 @@ def answers(address: Address) -> bool:
                 line.setblocking(False)
                 code = line.connect_ex(place)
             except OSError:
-                return True  # no trouble of the server's
+                return True  # not the server's problem
             if code in (0, errno.EINPROGRESS):
                 selector.register(line, selectors.EVENT_WRITE)
             elif code not in SILENCE:
@@ -218,7 +217,7 @@ def _hears_within(selector: Any, seconds: float) -> bool:
     over = time.monotonic() + seconds
     while True:
         left = over - time.monotonic()
-        # Once more when the time is up: this thread may have had no turn until then.
+        # Once more when the time is up: this thread may not have been scheduled until then.
         for key, _ in selector.select(max(0, left)):
             if _hears(selector, key.fileobj, key.events):
                 return True
@@ -227,12 +226,12 @@ def _hears_within(selector: Any, seconds: float) -> bool:
 
 
 def _hears(selector: Any, line: socket.socket, awaited: int) -> bool:
-    """Go on with one question; whether that shows that the server is alive."""
+    """Continue one probe; return whether that shows that the server is alive."""
     code = line.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if not code:
         try:
             if awaited == selectors.EVENT_READ:
-                # Also the end, or a refusal: it takes somebody to send it.
+                # End of file and a refusal count too: something must have sent them.
                 line.recv(1)
                 return True
             line.send(SSL_REQUEST)
@@ -247,7 +246,7 @@ def _hears(selector: Any, line: socket.socket, awaited: int) -> bool:
 
 
 def _forget() -> None:
-    """In a process that was forked: the connections are its parent's."""
+    """Forget all connections in a forked process: they are its parent's."""
     _lines.clear()
     _servers.clear()
 

@@ -1,9 +1,9 @@
-"""Work that must not wait for the database for ever, and the thread that sees to it.
+"""Limits how long work may wait for the database, enforced by a thread.
 
-Keepalives find a machine that is gone (`keepalive`), and `silence` a server that is frozen while
-its kernel goes on. Neither finds a lock that is never given back, or a disk that hangs. A statement
-of ours that has been under way for too long is cancelled; if that does not help, its connection is
-cut, and what waits for it gets an `OperationalError` as if the server had gone.
+Keepalives detect a machine that is gone (`keepalive`), and `silence` a server that is frozen while
+its kernel still runs. Neither detects a lock that is never released, or a disk that hangs. A
+statement that runs for too long is cancelled; if that does not help, its connection is cut, and
+the waiting thread gets an `OperationalError` as if the server had gone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PATIENCE = 3.0
 
 
 class Work:
-    """Something under way in one thread."""
+    """A piece of work in one thread."""
 
     def __init__(self, what: str, limit: float, stuck: Callable[[], object] | None) -> None:
         self.what = what
@@ -41,7 +41,7 @@ class Work:
         self.began = time.monotonic()
         self.stuck = stuck
         self.waiting_since: float | None = None
-        """Since when each look has found a statement under way."""
+        """Since when every check has found a statement running."""
         self.cancelled_at: float | None = None
         self.is_cut = False
 
@@ -62,10 +62,10 @@ class Work:
 
     @property
     def _waits(self) -> bool:
-        """Whether a statement's answer is awaited."""
+        """Whether a statement is waiting for its result."""
         try:
             status = self.database.connection.pgconn.transaction_status
-        except Exception:  # no connection, or one that ends just now
+        except Exception:  # no connection, or one that is being closed
             return False
         return bool(status == silence.ACTIVE)
 
@@ -76,7 +76,7 @@ class Work:
             self.what,
             self.limit,
         )
-        # Beside this thread: a server that does not answer does not answer this either.
+        # In another thread: a server that does not respond does not respond to this either.
         threading.Thread(
             target=_cancel, args=[self.database.connection], name="ojs-cancel", daemon=True
         ).start()
@@ -88,7 +88,7 @@ class Work:
 
 
 def _cancel(connection: Any) -> None:
-    with contextlib.suppress(Exception):  # it is cut then
+    with contextlib.suppress(Exception):  # then it is cut
         connection.cancel_safe(timeout=PATIENCE)
 
 
@@ -99,11 +99,11 @@ _some = threading.Event()
 
 
 class bounded:  # noqa: N801 (reads as a function, and costs every request half as much)
-    """Let no statement in this block wait for much longer than `limit` seconds.
+    """Keep statements in this block from waiting much longer than `limit` seconds.
 
     Args:
-        what: for the log: whose statement it is.
-        stuck: called in another thread if the block has not ended after more than twice that.
+        what: whose statement it is, for the log.
+        stuck: called in another thread if the block has not ended after more than twice `limit`.
     """
 
     __slots__ = ("_work",)
@@ -122,13 +122,13 @@ class bounded:  # noqa: N801 (reads as a function, and costs every request half 
 
 
 def watch(connection: Any) -> None:
-    """Give a connection of psycopg's up once its server has fallen silent (`silence`)."""
+    """Give up a psycopg connection once its server has fallen silent (`silence`)."""
     silence.register(connection)
     _see_to_it()
 
 
 def watch_new(sender: Any, connection: Any, **others: Any) -> None:
-    """Watch each connection that Django makes to the jobs' database, those of the site as well."""
+    """Watch each connection that Django makes to the jobs' database, including the site's own."""
     if connection.vendor == "postgresql" and connection.alias == alias():
         watch(connection.connection)
 

@@ -17,9 +17,9 @@ from tests.flare_client import FlareClient
 from tests.ojs_client import OJSClient, refusal
 from workers import protocol
 from workers.access import admission, names
+from workers.access.claims import ForeignWorker
 from workers.bindings.agq import verify
 from workers.chores import reaper
-from workers.liveness.claims import ForeignWorker
 from workers.models import Directive, Worker
 from workers.protocol import Description, SessionClaim
 

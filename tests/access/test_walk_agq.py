@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobs.access import Binding, Command, commands
+from jobs.access import Command, commands
 from jobs.spec.worker_ids import qualified
 from workers.bindings.agq.commands import known, rule
 from workers.models import Worker
@@ -186,4 +186,4 @@ def test_no_word_tells_a_project_that_another_has_a_worker_of_the_same_id(agq, b
 
 def test_every_word_is_declared_and_nothing_else_is():
     assert [word for word in known() if rule(word) is None] == []
-    assert {row.name for row in commands(Binding.AGQ)} == set(known())
+    assert {row.name for row in commands("AGQ")} == set(known())

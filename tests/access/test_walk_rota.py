@@ -11,7 +11,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from jobs import engine
-from jobs.access import Binding, Command, commands
+from jobs.access import Command, commands
 from jobs.models import Job
 from jobs.spec.worker_ids import qualified
 from tests.factories import JobErrorFactory, JobFactory, ago
@@ -140,4 +140,4 @@ def test_no_part_tells_a_project_that_another_has_a_worker_of_the_same_id(rota, 
 
 def test_every_part_of_a_message_is_declared_and_nothing_else_is():
     assert {field.name for field in dataclasses.fields(Message)} == PARTS.keys()
-    assert {row.name for row in commands(Binding.ROTA)} == {"handshake", *PARTS.values()}
+    assert {row.name for row in commands("Rota")} == {"handshake", *PARTS.values()}

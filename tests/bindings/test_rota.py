@@ -17,10 +17,11 @@ from django.core.management import call_command
 
 import jobs
 from jobs import engine
+from jobs.access.audit import Actor
 from jobs.errors import InvalidRequest
 from jobs.http import endpoints
 from jobs.http.authentication import make_key
-from jobs.models import Event, Job, JobLog, OperatorAction
+from jobs.models import Event, Job, JobLog, OperatorAction, Source
 from tests import processes
 from tests.conftest import url_of_test_database
 from tests.database import connection
@@ -28,8 +29,9 @@ from tests.factories import ago
 from tests.processes import eventually
 from workers.bindings.rota import messages
 from workers.chores import reaper
+from workers.fleet.orders import order
 from workers.lifecycle import WorkerState
-from workers.models import Worker
+from workers.models import Directive, Worker
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 PATIENCE = processes.PATIENCE
@@ -389,6 +391,37 @@ def test_a_quieted_worker_hears_it_and_is_given_nothing(connect):
 
     assert answer["state"] == "quiet"
     assert state_of(job) == "available"
+
+
+def quieted(worker):
+    Directive.objects.all().delete()
+    workers = Worker.objects.filter(pk="rota-1")
+    order(workers, WorkerState.QUIET, actor=Actor("ops", Source.SHELL))
+    worker.say()
+    assert worker.hear("heartbeat")["state"] == "quiet"
+    reaper.sweep()
+    return Directive.objects.get().answer
+
+
+def test_an_order_is_reported_once_a_worker_that_says_its_state_says_so(connect):
+    worker = connect()
+    worker.register(status={"state": "running"})
+
+    assert quieted(worker) == "waiting"
+    worker.say(status={"state": "quiet"})
+    worker.hear("heartbeat")
+    reaper.sweep()
+
+    assert Directive.objects.get().answer == "reported"
+
+
+def test_an_order_is_relayed_to_a_worker_that_never_says_its_state(connect):
+    before = connect()
+    before.register(status={"state": "running"})
+    worker = connect()
+    worker.register()
+
+    assert quieted(worker) == "relayed"
 
 
 def test_a_silent_workers_job_is_recovered_and_run_by_another(connect):

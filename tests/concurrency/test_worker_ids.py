@@ -17,7 +17,7 @@ from tests.flare_client import FlareClient
 from tests.ojs_client import OJSClient
 from workers import protocol
 from workers.access import admission
-from workers.liveness.claims import ForeignWorker
+from workers.access.claims import ForeignWorker
 from workers.models import Worker
 from workers.protocol import Description
 

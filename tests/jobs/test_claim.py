@@ -425,13 +425,13 @@ def test_claiming_is_one_statement_with_the_look_at_the_limits(
     with django_assert_num_queries(1):
         claim(count=count)
     with django_assert_num_queries(1):
-        claim(count=count, limited=False)
+        claim(count=count)
 
 
 @pytest.mark.postgres
 def test_an_empty_fetch_costs_no_more(db, django_assert_num_queries):
     with django_assert_num_queries(1):
-        claim("a", "b", "c", limited=False)
+        claim("a", "b", "c")
 
 
 @pytest.mark.postgres

@@ -1,10 +1,10 @@
-"""For whom a caller speaks, and which workers and jobs of others it may see.
+"""Decides which worker a caller speaks for, and which workers and jobs it may see.
 
-What `OfWorker` and `OfProject` promise in the table of `jobs.access`, carried out. Keys that are
-bound to nothing, nearly all, cost no query here.
+Enforces `OfWorker` and `OfProject` from the table of `jobs.access`. Keys without a binding, nearly
+all of them, cost no query here.
 
-A client says a worker's id; what is stored may be another name (`names`). Here the one becomes the
-other: the protocol and the engine know stored names only.
+A client sends a worker's id; it may be stored under another name (`names`). This module translates
+between the two: the protocol and the engine know stored names only.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from jobs.spec.lifecycle import State
 from jobs.spec.worker_ids import SEPARATOR, is_reserved, spellings
 from jobs.store.expressions import JSONArrayHas
 
-from ..liveness.claims import ForeignWorker
 from ..models import Worker
+from .claims import ForeignWorker
 from .names import stored_names
 
 if TYPE_CHECKING:
@@ -34,16 +34,16 @@ Result = TypeVar("Result")
 
 
 class OtherWorker(PermissionDenied):
-    """The key is bound to another worker than it was used for."""
+    """The key is bound to a worker other than the one it was used for."""
 
 
 def speak_for(caller: Caller, said: str | None) -> str | None:
-    """Return the worker for which a caller speaks: whom it names, else the one its key is bound to.
+    """Return the worker that a caller speaks for: the one it names, else that of its key.
 
-    None if neither names one. It is what the client calls the worker.
+    None if there is neither. The id is the client's, not the stored name.
 
     Raises:
-        InvalidRequest: it can be no worker's id.
+        InvalidRequest: it cannot be a worker's id.
         OtherWorker: the key speaks for another worker.
     """
     if said and is_reserved(said):
@@ -62,12 +62,12 @@ def speak_for(caller: Caller, said: str | None) -> str | None:
 def admit(
     caller: Caller, worker_id: str | None, *, said: Collection[str] | None = None
 ) -> str | None:
-    """Hold a key made for workers of one label to them; return the name the worker is stored under.
+    """Restrict a label-bound key to workers with its label; return the worker's stored name.
 
     Args:
-        worker_id: for whom it speaks; None is a worker without a name.
-        said: the labels that a worker gives itself when it arrives. They must hold the key's, and
-            so must those of one that is known.
+        worker_id: the worker that the caller speaks for; None for a worker without a name.
+        said: the labels that a worker declares when it arrives. They must include the key's label,
+            and so must the labels of a known worker.
 
     Raises:
         PermissionDenied: the worker does not carry the label.
@@ -78,7 +78,7 @@ def admit(
 def admit_all(
     caller: Caller, worker_ids: Collection[str | None], *, said: Collection[str] | None = None
 ) -> dict[str | None, str | None]:
-    """The same for several: worker id → stored name."""
+    """`admit()` for several workers: worker id → stored name."""
     if not (caller.label or caller.project):
         return {worker_id: worker_id for worker_id in worker_ids}
     names = stored_names({worker_id for worker_id in worker_ids if worker_id}, caller.project)
@@ -99,13 +99,13 @@ def as_worker(
     said: Collection[str] | None = None,
     name: str | None = None,
 ) -> Result:
-    """Do what may make a worker known; `act` gets the name it is stored under.
+    """Run an action that may create a worker; `act` gets the worker's stored name.
 
     Args:
-        act: what is refused with `ForeignWorker` if another worker has taken the name meanwhile,
-            and then done again with the name that is the project's alone.
+        act: raises `ForeignWorker` if another worker has taken the name meanwhile; it is then
+            called again with the name that only this project uses.
         said: as in `admit`.
-        name: what `admit` returned, where it has been asked already.
+        name: the result of `admit`, if it has been called already.
 
     Raises:
         PermissionDenied: the worker does not carry the key's label.
@@ -125,10 +125,10 @@ def _check_label(caller: Caller, labels: Collection[str]) -> None:
 
 
 def holder_of(caller: Caller, job_id: UUID) -> str | None:
-    """Return who must hold a job for this caller to touch what belongs to its attempt.
+    """Return the worker that must hold a job for this caller to touch its current attempt.
 
-    None: it does not matter, for the key is bound to no worker. Act on the job only as long as that
-    worker holds it: it may lose it in this very moment.
+    None if any may, because the key is not bound. Act on the job only while that worker holds it:
+    it may lose the job at any moment.
 
     Raises:
         JobNotFound: there is no such job.
@@ -136,7 +136,7 @@ def holder_of(caller: Caller, job_id: UUID) -> str | None:
     """
     if not caller.is_bound:
         return None
-    # Before the job is looked at: it may be stored under another name afterwards.
+    # Before the job is read: this may change the name that the job's holder has.
     bound = stored_names([caller.worker_id], caller.project)[caller.worker_id]
     found = Job.objects.filter(pk=job_id).values_list("state", "attempt", "reserved_by").first()
     if found is None:
@@ -183,7 +183,7 @@ def own_reservations(jobs: Any, caller: Caller | None) -> Any:
 
 
 def own_jobs(active_job_ids: Collection[str], project: str) -> list[str]:
-    """Those that are `project`'s. The others are none of its business, lost or not."""
+    """The ids of the project's jobs. The others are hidden from it, lost or not."""
     ids = {text: parse_uuid(text) for text in active_job_ids}
     foreign = projects.foreign((job_id for job_id in ids.values() if job_id), project)
     return [text for text, job_id in ids.items() if job_id not in foreign]
@@ -192,7 +192,7 @@ def own_jobs(active_job_ids: Collection[str], project: str) -> list[str]:
 def settle_own(
     settle: Callable[[Sequence[Any]], list[Outcome]], items: Sequence[Any], project: str
 ) -> list[Outcome]:
-    """Settle what is `project`'s; another project's jobs do not exist for it."""
+    """Settle the jobs of `project`; another project's jobs do not exist for it."""
     foreign = foreign_jobs(items, project)
     outcomes = settle([item for item in items if item.job_id not in foreign])
     return with_foreign(items, outcomes, foreign)
@@ -206,7 +206,7 @@ def foreign_jobs(items: Sequence[Any], project: str) -> set[UUID]:
 def with_foreign(
     items: Sequence[Any], outcomes: Sequence[Outcome], foreign: Collection[UUID]
 ) -> list[Outcome]:
-    """Put the outcomes of foreign jobs between the others: they do not exist for the project."""
+    """Insert `JobNotFound` outcomes for foreign jobs, in order: the project cannot see them."""
     if not foreign:
         return list(outcomes)
     settled = iter(outcomes)

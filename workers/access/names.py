@@ -1,11 +1,11 @@
-"""Under which name a project's worker is stored (`jobs.spec.worker_ids`).
+"""Chooses the name under which a project's worker is stored (`jobs.spec.worker_ids`).
 
-The plain id as long as it is free, so that nothing changes for a server with one project, and
-servers of the release before, which know plain ids only, find the same records. A name stays as
-long as there is a record under it: a worker that is dead may come back.
+That is the plain id as long as it is free: nothing changes for a server with one project, and
+servers of the previous release, which know plain ids only, find the same records. A name is taken
+as long as it has a record: a dead worker may come back.
 
-Two projects that take an id in the same moment both find it free. The primary key decides, the
-protocol refuses the second (`ForeignWorker`), and it looks again: see `admission.as_worker`.
+Two projects that take an id at the same moment both find it free. The primary key decides: the
+protocol refuses the second (`ForeignWorker`), which looks again: see `admission.as_worker`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from ..models import Worker
 
 
 def stored_names(worker_ids: Collection[str], project: str) -> dict[str, str]:
-    """Return what each id is stored under: worker id → name; an empty id is no worker's.
+    """Map each worker id to its stored name; an empty id stays as it is.
 
-    No query without a project; one with it, and another one for each worker without a record.
+    Without a project, no query; with one, a single query, and another for each worker without a
+    record.
     """
     names = {worker_id: worker_id for worker_id in worker_ids}
     named = {worker_id for worker_id in names if worker_id} if project else ()
@@ -37,30 +38,30 @@ def stored_names(worker_ids: Collection[str], project: str) -> dict[str, str]:
 def _name(worker_id: str, project: str, owners: dict[str, str]) -> str:
     """
     Args:
-        owners: name → project, of the records there are.
+        owners: name → project, for the existing records.
     """
     own_name = qualified(worker_id, project)
     owner = owners.get(worker_id)
     if owner == project:
         if own_name in owners:
-            # A server of the release before met the worker while the plain id was free again.
+            # A server of the previous release stored the worker while the plain id was free.
             _bring(own_name, worker_id, project)
         return worker_id
     if own_name in owners:
         return own_name
     # Registration is optional: without a record, a worker may hold jobs under the name that was
-    # right when it fetched them, before another took the plain id or gave it back.
+    # valid when it fetched them, before another worker took or released the plain id.
     if owner is None:
         _bring(own_name, worker_id, project)
         return worker_id
     if owner:
-        # Nobody but this project's worker can hold its jobs under the id of another project's.
+        # Only this project's worker can hold its jobs under the id of another project's worker.
         _bring(worker_id, own_name, project)
     return own_name
 
 
 def _bring(earlier: str, name: str, project: str) -> None:
-    """Have a worker hold under `name` what it holds of its project's jobs under `earlier`."""
+    """Move the project's jobs that a worker holds under `earlier` to `name`."""
     held = own(Job.objects.held_by(earlier), project)
     if not held.exists():
         return

@@ -1,4 +1,4 @@
-"""Take a worker that is silent or gone off the list, and its jobs back (OJS admin API §9.4)."""
+"""Removes a silent or terminated worker and reclaims its jobs (OJS admin API §9.4)."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ BATCHES = 20
 
 @dataclass(frozen=True)
 class Removal:
-    """What became of a worker and of its jobs."""
+    """The outcome of a removal."""
 
     jobs_taken_back: int
     removed: bool
-    """Whether its record is gone; else the reaper takes the rest of its jobs back first."""
+    """Whether its record is gone; if not, the reaper reclaims the rest of its jobs first."""
 
 
 def remove(worker_id: str, *, actor: Actor, reason: str = "", project: str = "") -> Removal:
-    """Declare a silent worker dead now, take its jobs back, and forget it.
+    """Declare a silent worker dead now, reclaim its jobs, and delete its record.
 
-    Should it speak again, it is met as a new one, and its reservations are lost (§10.4).
+    If it is heard again, it is a new worker, and its reservations are lost (§10.4).
 
     Args:
-        worker_id: what a key of `project` calls it.
+        worker_id: the id that a key of `project` uses.
 
     Raises:
-        NotFound: nobody knows it.
+        NotFound: there is no such worker.
         Conflict: it is alive.
     """
     name = find(worker_id, project=project).pk
     with atomic():
-        # Locked first, as a heartbeat locks it: one that returns just now is alive.
+        # Locked first, as a heartbeat does: a worker that returns right now is alive.
         Worker.objects.filter(pk=name).select_for_update().first()
         died = (
             own(Worker.objects.silent(), project)
@@ -70,8 +70,7 @@ def remove(worker_id: str, *, actor: Actor, reason: str = "", project: str = "")
             if not batch:
                 break
         record_action(actor, "delete_worker", [worker], reason=reason)
-        # A job that somebody is changing right now was passed over; its worker's record is how the
-        # reaper finds it.
+        # A job whose row is locked was skipped; the reaper finds it through its worker's record.
         gone = Worker.objects.filter(pk=name, state=WorkerState.TERMINATED)
         removed = not held.exists() and bool(gone.delete()[0])
         if died:

@@ -1,7 +1,7 @@
-"""Which jobs are in the hands of a worker, and taking them back.
+"""Finds the jobs that workers hold, and reclaims them.
 
-They are found by the id the worker is stored under. Of a project's worker, those of other projects
-are not its own: a worker without a record fetched them when the id was still free
+Jobs are found by the worker's stored id. For a project's worker, jobs of other projects under that
+id do not count: a worker without a record fetched them while the id was free
 (`workers.access.names`).
 """
 
@@ -31,12 +31,10 @@ def held_by(workers: Iterable[Worker]) -> Any:
 def reclaim(
     workers: Iterable[Worker], details: Mapping[str, dict[str, Any] | None] | None = None
 ) -> int:
-    """Take back one batch, for each project one, of what workers hold who are gone (§10.2).
-
-    Returns how many.
+    """Reclaim one batch of jobs per project from workers that are gone (§10.2); return how many.
 
     Args:
-        details: what the error says besides, by the id of the worker.
+        details: additional error details, by worker id.
     """
     return sum(
         engine.reclaim(stored, details, project=project)

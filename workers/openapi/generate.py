@@ -16,6 +16,7 @@ from drf_spectacular.settings import patched_settings
 from drf_spectacular.validation import validate_schema
 
 from jobs import __version__
+from jobs.conf import protocols
 from jobs.errors import (
     BodyTooLarge,
     Conflict,
@@ -34,12 +35,11 @@ from jobs.errors import (
 from jobs.http.base import OJSViewSet
 from jobs.http.dialects import MEDIA_TYPE
 from jobs.http.errors import error_document
-from workers.bindings.flare.urls import Switched
-from workers.bindings.flare.views import refusal as flare_refusal
+from workers.bindings.shared.switched import Switched
 
 from .components import COMPONENTS
 from .operation import Operation, Reply
-from .operations import ALIASES, OPERATIONS, TAGS, flare, queue_operations
+from .operations import ALIASES, OF_PROTOCOLS, OPERATIONS, TAGS, queue_operations
 from .schema import Schema, ref
 
 URLS = "workers.urls"
@@ -115,7 +115,6 @@ SECURITY = {
 
 LINKS: dict[tuple[str, str], tuple[str, str, tuple[str, ...]]] = {
     ("/ojs/v1/jobs", "201"): ("job_id", "/job/id", ("/ojs/v1/jobs/", "/ojs/v1/admin/jobs/")),
-    ("/flare/v1/jobs", "201"): ("job_id", "/id", ("/flare/v1/jobs/",)),
     ("/ojs/v1/workflows", "201"): ("workflow_id", "/workflow/id", ("/ojs/v1/workflows/",)),
     ("/ojs/v1/cron", "201"): ("name", "/name", ("/ojs/v1/cron/",)),
     ("/ojs/v1/queues", "201"): ("name", "/name", ("/ojs/v1/queues/", "/ojs/v1/admin/queues/")),
@@ -127,6 +126,16 @@ LINKS: dict[tuple[str, str], tuple[str, str, tuple[str, ...]]] = {
 }
 """What is made by POST, and its status → the parameter, where its value stands in the answer, and
 the beginnings of the paths that take it."""
+DIALECTS = {table.MEDIA_TYPE: table for table in OF_PROTOCOLS if hasattr(table, "MEDIA_TYPE")}
+"""Media type → the table of the protocol whose answers have it; all others are those of OJS."""
+
+
+UNDESCRIBED = tuple(
+    protocol.http.prefix
+    for protocol in protocols()
+    if protocol.http and not protocol.http.operations
+)
+"""Paths of worker protocols whose packages name no table: they are left out."""
 
 
 class NotDescribed(LookupError):
@@ -137,7 +146,8 @@ class Endpoints(EndpointEnumerator):
     """Ours alone. The views have `schema = None`, to be no part of a host site's document."""
 
     def should_include_endpoint(self, path: str, callback: Any) -> bool:
-        return issubclass(getattr(callback, "cls", object), OJSViewSet)
+        is_ours = issubclass(getattr(callback, "cls", object), OJSViewSet)
+        return is_ours and not path.startswith(UNDESCRIBED)
 
 
 class Described(AutoSchema):
@@ -278,16 +288,20 @@ def _success(reply: Reply, media_type: str) -> dict[str, Any]:
 
 
 def _refusal(status: int, description: str, media_type: str) -> dict[str, Any]:
-    word = "Refused" if media_type == MEDIA_TYPE else "FlareRefused"
-    return {"$ref": f"#/components/responses/{word}{status}", "description": description}
+    name = f"{_refused_name(media_type)}{status}"
+    return {"$ref": f"#/components/responses/{name}", "description": description}
+
+
+def _refused_name(media_type: str) -> str:
+    return DIALECTS[media_type].REFUSED if media_type in DIALECTS else "Refused"
 
 
 def _refused(status: int, media_type: str) -> dict[str, Any]:
     problem = EXAMPLES[status]
     identifier = f"req_{JOB_ID}"
     retryable = problem.retryable or status == 503
-    if media_type == flare.MEDIA_TYPE:
-        _, error = flare_refusal(problem, identifier, retryable=retryable)
+    if media_type in DIALECTS:
+        _, error = DIALECTS[media_type].refusal(problem, identifier, retryable=retryable)
     else:
         error = error_document(problem, identifier, retryable=retryable)
     return {
@@ -299,11 +313,14 @@ def _refused(status: int, media_type: str) -> dict[str, Any]:
 
 def _components() -> dict[str, Any]:
     word: Schema = {"type": "string"}
+    schemas = COMPONENTS | queue_operations.COMPONENTS
+    for table in OF_PROTOCOLS:
+        schemas |= getattr(table, "COMPONENTS", {})
     return {
-        "schemas": COMPONENTS | flare.COMPONENTS | queue_operations.COMPONENTS,
+        "schemas": schemas,
         "responses": {
-            f"{word}{status}": _refused(status, media_type)
-            for word, media_type in (("Refused", MEDIA_TYPE), ("FlareRefused", flare.MEDIA_TYPE))
+            f"{_refused_name(media_type)}{status}": _refused(status, media_type)
+            for media_type in (MEDIA_TYPE, *DIALECTS)
             for status in EXAMPLES
         },
         "securitySchemes": SECURITY,
@@ -316,7 +333,10 @@ def _components() -> dict[str, Any]:
 
 def _link(paths: dict[str, Any]) -> None:
     """Say with which requests one may go on: tools that play through a session ask for it."""
-    for (made, status), (parameter, pointer, beginnings) in LINKS.items():
+    links = dict(LINKS)
+    for table in OF_PROTOCOLS:
+        links |= getattr(table, "LINKS", {})
+    for (made, status), (parameter, pointer, beginnings) in links.items():
         paths[made]["post"]["responses"][status]["links"] = {
             operation["operationId"]: {
                 "operationId": operation["operationId"],

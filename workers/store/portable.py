@@ -1,4 +1,4 @@
-"""Heartbeats in Django's own words: SQLite."""
+"""Heartbeats through Django's ORM, for SQLite."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class PortableHeartbeatStore:
 
 
 def changes(heartbeat: Heartbeat) -> dict[str, Any]:
-    """The columns that a worker's first heartbeat writes; later ones leave what is `SETTLED`."""
+    """Columns that a worker's first heartbeat writes; later ones leave those in `SETTLED` alone."""
     said: dict[str, Any] = heartbeat.description.given() if heartbeat.description else {}
     said["last_heartbeat_at"] = clock.now()
     if heartbeat.active_job_ids is not None:

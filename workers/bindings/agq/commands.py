@@ -8,8 +8,7 @@ from functools import cache
 from typing import Any
 
 from jobs import engine
-from jobs.access import Binding, Command, find, projects
-from jobs.conf import ojs_settings
+from jobs.access import Command, find, projects
 from jobs.engine import ClaimedJob
 from jobs.errors import JobNotFound, OJSError
 from jobs.spec.batches import new_jobs
@@ -21,7 +20,7 @@ from workers.fleet import directory
 from workers.lifecycle import WorkerState
 from workers.protocol import Failure, SessionClaim
 
-from . import connection_commands, documents, keys, verify
+from . import PROTOCOL, connection_commands, documents, keys, options, verify
 from .resp import Failed, Status
 from .session import Session, valid_worker_id
 from .transaction import AT_ONCE
@@ -79,7 +78,7 @@ def register(session: Session, document: bytes, *, resume: bool = True) -> Statu
 
     session.arrive_as(worker_id, description.labels or (), act)
     session.worker_id = worker_id
-    seconds = ojs_settings.AGQ.HEARTBEAT_INTERVAL.total_seconds()
+    seconds = options().HEARTBEAT_INTERVAL.total_seconds()
     return Status(f"OK worker_id={worker_id} heartbeat_interval={seconds:g}")
 
 
@@ -131,7 +130,7 @@ def pop(session: Session, queues: Sequence[str]) -> Look:
     jobs = protocol.fetch(
         queues,
         worker_id=stored,
-        visibility_timeout=ojs_settings.AGQ.JOB_TIMEOUT,
+        visibility_timeout=options().JOB_TIMEOUT,
         # A dead worker registers anew (§6).
         discover=False,
         project=session.project,
@@ -329,7 +328,7 @@ def known() -> list[str]:
 @cache
 def rule(name: str) -> Command | None:
     """What is declared of a word."""
-    return find(Binding.AGQ, name)
+    return find(PROTOCOL.named_in_table, name)
 
 
 def carry_out(session: Session, name: str, *arguments: bytes, **more: Any) -> Any:

@@ -15,14 +15,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from jobs.access import refusals
-from jobs.conf import ojs_settings
 from jobs.errors import DatabaseUnavailable, NotAuthenticated, OJSError
 from jobs.http.authentication import Caller
 from jobs.store import wakeup
 from jobs.store.trouble import explain
 from workers.fetching.waiting import Look, Waiter
 
-from . import commands, connection_commands, documents, verify
+from . import PROTOCOL, commands, connection_commands, documents, options, verify
 from .commands import COMMANDS, OK
 from .resp import (
     NO_ITEMS,
@@ -103,7 +102,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
         self.session.address = str((transport.get_extra_info("peername") or ("",))[0])
-        if len(self.server.connections) >= ojs_settings.AGQ.MAX_CONNECTIONS:
+        if len(self.server.connections) >= options().MAX_CONNECTIONS:
             transport.write(encode(Failed("ERR max number of clients reached")))
             transport.close()
             return
@@ -116,7 +115,7 @@ class Connection(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
         self._is_overdue = False
-        patience = ojs_settings.AGQ.AUTH_TIMEOUT.total_seconds()
+        patience = options().AUTH_TIMEOUT.total_seconds()
         if patience and not self.session.is_known:
             self._deadline = self.server.loop.call_later(patience, self._end_stranger)
 
@@ -136,7 +135,7 @@ class Connection(asyncio.Protocol):
         if self._ends or self._deaf:
             return
         if self.session.is_known:
-            self.parser.limit = ojs_settings.AGQ.MAX_COMMAND
+            self.parser.limit = options().MAX_COMMAND
         try:
             for command in self.parser.feed(data):
                 self._commands.append(command)
@@ -312,7 +311,7 @@ class Connection(asyncio.Protocol):
         caller = self.session.caller
         refusal = refusals.seen(
             problem,
-            protocol="agq",
+            protocol=PROTOCOL.name,
             address=self.session.address,
             key=caller.name if caller else "",
             # A word that is no command may be a key in the wrong place.
@@ -388,7 +387,7 @@ class Connection(asyncio.Protocol):
         if name == "MULTI":
             if waiting is not None:
                 raise Failed("ERR MULTI calls can not be nested")
-            self._transaction = Transaction(ojs_settings.AGQ.MAX_COMMAND)
+            self._transaction = Transaction(options().MAX_COMMAND)
             return OK
         if waiting is None:
             raise Failed(f"ERR {name} without MULTI")
@@ -409,7 +408,7 @@ class Connection(asyncio.Protocol):
             self._transaction = None
             raise Failed(ABORTED)
         answers: list[bytes] = []
-        size, most = 0, ojs_settings.AGQ.MAX_COMMAND
+        size, most = 0, options().MAX_COMMAND
         self._runs_transaction = True
         try:
             for name, *arguments in waiting.commands:

@@ -7,7 +7,6 @@ from uuid import UUID
 
 import orjson
 
-from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob
 from jobs.errors import InvalidPayload, InvalidRequest
 from jobs.http.body import parse_json
@@ -17,6 +16,7 @@ from jobs.spec.envelope import claimed_envelope
 from jobs.spec.identifiers import parse_uuid
 from workers.protocol import Completion, Description, Failure
 
+from . import PROTOCOL, options
 from .resp import Failed
 from .session import valid_worker_id
 
@@ -53,8 +53,8 @@ def registration(document: Document) -> tuple[str, Description]:
         concurrency=fields.integer(document, "max_concurrent_jobs", 1, least=1, most=1_000_000),
         labels=_tags(document),
         capabilities=_capabilities(document),
-        protocol="agq",
-        heartbeat_timeout=ojs_settings.AGQ.HEARTBEAT_TIMEOUT,
+        protocol=PROTOCOL.name,
+        heartbeat_timeout=options().HEARTBEAT_TIMEOUT,
         details=document,
     )
     fields.text(document, "platform")

@@ -20,7 +20,7 @@ from jobs.spec.validation import QUEUE_PATTERN
 from jobs.store import clock
 from workers.fleet import directory
 
-from . import glob
+from . import PROTOCOL, glob
 from .resp import Failed, Members
 
 STATS_TTL = timedelta(seconds=120)
@@ -49,7 +49,7 @@ def _worker_part(worker_id: str, part: str, caller: Caller) -> Held | None:
     if part not in PARTS:
         return None
     worker = directory.find(worker_id, caller)
-    if worker is None or (part != "alive" and worker.protocol != "agq"):
+    if worker is None or (part != "alive" and worker.protocol != PROTOCOL.name):
         return None
     if part == "metadata":
         # Until it unregisters; a dead worker's stays, for whoever wants to know (§5.3).
@@ -160,9 +160,9 @@ def _members(key: str, caller: Caller) -> Members:
 def _workers(caller: Caller) -> Iterator[str]:
     for worker in directory.active(caller=caller):
         yield f"worker:{worker}:alive"
-    for worker in directory.registered("agq", caller):
+    for worker in directory.registered(PROTOCOL.name, caller):
         yield f"worker:{worker}:metadata"
-    for worker in directory.measured("agq", STATS_TTL, caller):
+    for worker in directory.measured(PROTOCOL.name, STATS_TTL, caller):
         yield f"worker:{worker}:stats"
 
 

@@ -13,6 +13,7 @@ from jobs.errors import KeyExpired, NotAuthenticated
 from jobs.http.authentication import ANYBODY, Caller, caller_of, current_caller, digest
 from workers.access import admission
 
+from . import PROTOCOL
 from .resp import Failed
 
 WORKER_ID = re.compile(r"[A-Za-z0-9_-]+")
@@ -82,7 +83,7 @@ class Session:
             Failed: it is neither a session key nor an API key.
         """
         try:
-            self.caller = caller_of(key, protocol="agq", address=self.address)
+            self.caller = caller_of(key, protocol=PROTOCOL.name, address=self.address)
         except NotAuthenticated as problem:
             self._note(problem, "AUTH")
             self.forget()
@@ -94,7 +95,7 @@ class Session:
         self.worker_id = self.caller.worker_id
 
     def _note(self, problem: NotAuthenticated, call: str = "") -> None:
-        refusals.note(problem, protocol="agq", address=self.address, call=call)
+        refusals.note(problem, protocol=PROTOCOL.name, address=self.address, call=call)
 
     def forget(self) -> None:
         """Be a stranger again."""
@@ -114,7 +115,7 @@ class Session:
         if not self.key:
             return
         try:
-            self.caller = current_caller(self.key, protocol="agq", address=self.address)
+            self.caller = current_caller(self.key, protocol=PROTOCOL.name, address=self.address)
         except NotAuthenticated as problem:
             self._note(problem)
             raise Revoked from None

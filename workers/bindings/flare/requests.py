@@ -24,7 +24,7 @@ from jobs.store import clock
 from workers.access import admission
 from workers.protocol import Completion, Description, Failure
 
-from . import cronos, ids
+from . import PROTOCOL, cronos, ids
 
 LONGEST_WORKER_ID = 100
 CAPACITY = (1, 50)
@@ -76,7 +76,7 @@ def registration(body: Document, caller: Caller) -> Description:
         queues=queues(body),
         job_types=required_names(body, "job_types"),
         version=fields.text(body, "sdk_version"),
-        protocol="flare",
+        protocol=PROTOCOL.name,
         project=caller.project or None,
     )
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from jobs import engine
 from jobs.access import projects
-from jobs.conf import ojs_settings
 from jobs.http.authentication import Caller
 from jobs.http.verbs import VerbRequest, VerbResponse
 from jobs.spec.lifecycle import State
@@ -15,7 +14,7 @@ from workers.access import admission
 from workers.liveness import job_heartbeats as liveness
 from workers.protocol import Completion, Description
 
-from . import ids, replies, requests
+from . import PROTOCOL, ids, options, replies, requests
 
 SHARE = 2 / 3
 """Of a job's `timeout_seconds`: the silence allowed after a heartbeat."""
@@ -77,7 +76,7 @@ def heartbeat(request: VerbRequest) -> VerbResponse:
             job_id,
             name,
             share=SHARE,
-            at_least=ojs_settings.FLARE.MINIMUM_GRACE,
+            at_least=options().MINIMUM_GRACE,
             progress=progress,
             project=caller.project,
         )
@@ -104,7 +103,7 @@ def create(request: VerbRequest) -> VerbResponse:
 
 
 def _description(caller: Caller, **said: Any) -> Description:
-    return Description(protocol="flare", project=caller.project or None, **said)
+    return Description(protocol=PROTOCOL.name, project=caller.project or None, **said)
 
 
 def _admit(caller: Caller, worker_id: str) -> str:

@@ -9,7 +9,7 @@ from django.views.decorators.csrf import csrf_exempt
 from rest_framework.response import Response
 
 from jobs import engine
-from jobs.access import Binding, projects
+from jobs.access import projects
 from jobs.errors import (
     Conflict,
     InvalidPayload,
@@ -26,7 +26,7 @@ from jobs.spec.identifiers import parse_uuid
 from workers import protocol
 from workers.access import admission
 
-from . import ids, replies, requests, verbs
+from . import PROTOCOL, ids, replies, requests, verbs
 
 # Everything else keeps the status and code it has on OJS HTTP.
 WORDS: tuple[tuple[type[OJSError], int, str], ...] = (
@@ -61,13 +61,13 @@ def _in_flare_ids(document: dict[str, Any]) -> dict[str, Any]:
 
 
 class FlareAuthentication(ApiKeyAuthentication):
-    protocol = "flare"
+    protocol = PROTOCOL.name
 
 
 class FlareViewSet(base.OJSViewSet):
     """What the endpoints under `/flare/v1` share."""
 
-    binding = Binding.FLARE
+    binding = PROTOCOL.named_in_table
     authentication_classes = [FlareAuthentication]
     renderer_classes = [PlainJSONRenderer]
     # The version of OJS that a client speaks is no matter here.

@@ -9,7 +9,7 @@ from functools import cache
 from uuid import UUID
 
 from jobs import engine
-from jobs.access import Binding, Command, authorize, find, refusals
+from jobs.access import Command, authorize, find, refusals
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
 from jobs.errors import JobNotFound, NotAuthenticated, OJSError
@@ -21,6 +21,7 @@ from workers.fetching.waiting import Look
 from workers.fleet import alerts, directory
 from workers.protocol import Reply
 
+from . import PROTOCOL
 from .messages import Message, Registration
 
 PARTS = {
@@ -42,7 +43,7 @@ PARTS = {
 @cache
 def rule(part: str) -> Command | None:
     """What is declared of a part of what workers send."""
-    return find(Binding.ROTA, part)
+    return find(PROTOCOL.named_in_table, part)
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ class Visitor:
             NotAuthenticated: it opens nothing any more.
         """
         if self.key:
-            self.caller = current_caller(self.key, protocol="rota", address=self.address)
+            self.caller = current_caller(self.key, protocol=PROTOCOL.name, address=self.address)
 
     def entitle(self, *parts: str) -> Caller:
         """Return who sends such parts.
@@ -96,14 +97,14 @@ def admit(authorization: str, address: str = "") -> Visitor:
 def note(problem: OJSError, call: str, address: str, visitor: Visitor | None) -> None:
     """Put a refusal into the audit; any other problem is none of its business."""
     name = visitor.caller.name if visitor and visitor.key else ""
-    refusals.note(problem, protocol="rota", address=address, call=call, key=name)
+    refusals.note(problem, protocol=PROTOCOL.name, address=address, call=call, key=name)
 
 
 def _visitor(authorization: str, address: str) -> Visitor:
     scheme, _, key = authorization.partition(" ")
     key = key.strip()
     if key and scheme.lower() == "bearer":
-        caller = caller_of(key, protocol="rota", address=address)
+        caller = caller_of(key, protocol=PROTOCOL.name, address=address)
         return Visitor(caller, digest(key), address)
     if not authorization and ojs_settings.ALLOW_ANONYMOUS:
         return Visitor(ANYBODY, address=address)
@@ -194,6 +195,11 @@ def hear(
         result.worker_id = registration.name
     outcomes = _settle(message.results, registration.project)
     settled = {str(outcome.job_id) for outcome in outcomes}
+    # Before the heartbeat: after it, an order counts as relayed to a worker that reports no state.
+    reports_state = registration.reports_state or message.state is not None
+    if reports_state != registration.reports_state:
+        directory.keep_reports_state(registration.name, reports_state)
+        registration.reports_state = reports_state
 
     def act(name: str) -> Reply:
         registration.name = name

@@ -20,6 +20,8 @@ from workers.fleet.alerts import Alert
 from workers.lifecycle import WorkerState
 from workers.protocol import Completion, Description, Failure, Reply
 
+from . import PROTOCOL
+
 STATES = {state.value: state for state in WorkerState if state != WorkerState.TERMINATED}
 MOST = 10_000
 """Results, jobs, or lines in one message."""
@@ -37,6 +39,8 @@ class Registration:
     """That of the key it came with."""
     name: str = ""
     """What the worker is stored under."""
+    reports_state: bool | None = None
+    """Whether it has said which state it is in; None until its first message is dealt with."""
     told: dict[str, Progress] = field(default_factory=dict)
     """What is on record of the progress of its jobs, so that saying it again costs nothing."""
 
@@ -142,7 +146,7 @@ def _registration(said: Document, timeout: timedelta) -> Registration:
         labels=fields.texts(said, "labels"),
         started_at=fields.when(said, "started_at", clock.now()),
         version=fields.text(said, "version"),
-        protocol="rota",
+        protocol=PROTOCOL.name,
         heartbeat_timeout=timeout,
         specs=specs,
         details={"os": system} if system else None,

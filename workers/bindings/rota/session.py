@@ -23,7 +23,7 @@ from jobs.http.authentication import Caller
 from jobs.store.trouble import explain
 from workers.fetching.waiting import Look, Waiter
 
-from . import actions, messages
+from . import actions, messages, options
 
 if TYPE_CHECKING:
     from .server import RotaServer
@@ -67,7 +67,7 @@ class Session:
         return self._registration.worker_id if self._registration else ""
 
     async def run(self) -> None:
-        timeout = ojs_settings.ROTA.HEARTBEAT_TIMEOUT.total_seconds()
+        timeout = options().HEARTBEAT_TIMEOUT.total_seconds()
         while True:
             try:
                 text = await asyncio.wait_for(self._connection.recv(), timeout)
@@ -125,7 +125,7 @@ class Session:
             await self._connection.send(text)
 
     async def _hear(self, text: str | bytes) -> None:
-        timeout = ojs_settings.ROTA.HEARTBEAT_TIMEOUT
+        timeout = options().HEARTBEAT_TIMEOUT
         message = messages.read(text, self.worker_id, timeout)
         more: dict[str, Any] = {}
         if message.registration is not None:
@@ -169,7 +169,7 @@ class Session:
         if self._pusher is not None:
             self._pusher.cancel()
         self._pusher = asyncio.create_task(self._push(registration))
-        timeout = ojs_settings.ROTA.HEARTBEAT_TIMEOUT.total_seconds()
+        timeout = options().HEARTBEAT_TIMEOUT.total_seconds()
         return {
             "registered": registration.worker_id,
             "heartbeat_timeout_ms": round(timeout * 1000),

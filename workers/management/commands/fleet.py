@@ -51,7 +51,7 @@ HELP = {
 }
 REFUSED, WRONG, TIMED_OUT, NO_MATCH = 1, 2, 3, 4
 LOOK_EVERY = 0.5
-"""Seconds between two looks while waiting."""
+"""Seconds between two checks while waiting."""
 
 
 def seconds(text: str) -> float:
@@ -66,7 +66,7 @@ def seconds(text: str) -> float:
 
 
 def _readable(read: Callable[[str], Any]) -> Callable[[str], str]:
-    """Let the parser refuse what the drain could not read, before any worker is looked for."""
+    """Let the parser reject what the drain could not read, before any worker is queried."""
 
     def check(text: str) -> str:
         try:
@@ -79,11 +79,11 @@ def _readable(read: Callable[[str], Any]) -> Callable[[str], str]:
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter, DjangoHelpFormatter):
-    """Leaves the examples on lines of their own."""
+    """Keeps the examples on their own lines."""
 
 
 class Parser(CommandParser):
-    """Wrong arguments have their exit code under `call_command` too."""
+    """Uses the exit code for wrong arguments under `call_command` too."""
 
     def error(self, message: str) -> Any:
         if not self.called_from_command_line:
@@ -160,6 +160,8 @@ class Command(BaseCommand):
         progress: dict[str, Any] = {
             "asked": len(given.heard),
             "reported": 0,
+            "relayed": 0,
+            "enforced": 0,
             "waiting": [],
             "gone": [],
         }
@@ -171,17 +173,19 @@ class Command(BaseCommand):
                 found = fleet.convergence(action_id)
                 progress.update(
                     reported=found.count(Answer.REPORTED),
+                    relayed=found.count(Answer.RELAYED),
+                    enforced=found.count(Answer.ENFORCED),
                     waiting=[row[0].worker_id for row in found.rows if row[2] == Answer.WAITING],
                     gone=[row[0].worker_id for row in found.rows if row[2] == Answer.GONE],
                 )
-                self._show(progress["reported"], len(found.rows))
+                self._show(found.followed, len(found.rows))
                 return found.is_over
 
             is_over = self._wait(look) if self.options["wait"] else True
         self._tell(
             {"verb": self.options["verb"], "converged": is_over and not progress["waiting"]}
             | progress,
-            f"{progress['asked']} asked, {progress['reported']} report it.",
+            _in_words(progress),
         )
         if not is_over:
             self._fail(f"Not yet heard: {', '.join(progress['waiting'][:10])}", TIMED_OUT)
@@ -191,7 +195,7 @@ class Command(BaseCommand):
         state: dict[str, Any] = {}
 
         def look() -> bool:
-            # As the reaper does; one that runs elsewhere does no harm.
+            # As the reaper does; a reaper elsewhere does no harm.
             rolling.drive()
             fresh = FleetOperation.objects.get(pk=operation.pk)
             steps = list(fresh.steps.values_list("worker_id", "phase", "is_open"))
@@ -234,10 +238,10 @@ class Command(BaseCommand):
         except OJSError as problem:
             self._fail(problem.message, REFUSED)
 
-    # Waiting and telling
+    # Waiting and reporting
 
     def _wait(self, look: Callable[[], bool]) -> bool:
-        """Look again and again until it is over; False if the time is up before."""
+        """Check repeatedly until `look` returns True; False if the time is up first."""
         limit = self.options["timeout"]
         deadline = None if limit is None else time.monotonic() + limit
         pause = threading.Event()
@@ -307,6 +311,15 @@ def _drain_options(parser: Any) -> None:
 
 
 HEADER = ("WORKER", "PROJECT", "HOST", "CONDITION", "JOBS", "HEARTBEAT", "LABELS")
+
+
+def _in_words(progress: dict[str, Any]) -> str:
+    words = f"{progress['asked']} asked, {progress['reported']} report it"
+    if progress["relayed"]:
+        words += f", relayed to {progress['relayed']} that report no state"
+    if progress["enforced"]:
+        words += f", enforced at fetch for {progress['enforced']}"
+    return f"{words}."
 
 
 def _line(worker: Any) -> tuple[str, ...]:

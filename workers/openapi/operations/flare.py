@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from workers.bindings.flare import views
+
 from ..operation import FULL, MAINTAINED, TOO_LARGE, Operation, Reply
 from ..schema import (
     TIME,
@@ -21,6 +23,10 @@ from ..schema import (
 from ..sent import BARRED, WHEN
 
 MEDIA_TYPE = "application/json"
+REFUSED = "FlareRefused"
+refusal = views.refusal
+TAGS = {"Flare": "The Zeridion Flare Workers API, where it is switched on."}
+LINKS = {("/flare/v1/jobs", "201"): ("job_id", "/id", ("/flare/v1/jobs/",))}
 CLASS = text(
     "Dotted words, `email.send`, or a class within a class: `Billing.Invoices+Send`.",
     pattern=r"^[a-zA-Z][a-zA-Z0-9_-]*([.+][a-zA-Z][a-zA-Z0-9_-]*)*$",
@@ -227,4 +233,3 @@ OPERATIONS = {
         "Cancel a job", WHOLE, refusals=NO_JOB | STATE
     ),
 }
-ALIASES: dict[tuple[str, str], tuple[str, str]] = {}

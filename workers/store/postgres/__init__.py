@@ -1,4 +1,4 @@
-"""Heartbeats on PostgreSQL: one statement each, or one for all that a process has in hand."""
+"""Heartbeats on PostgreSQL: one statement each, or one for all that are pending in a process."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _write(heartbeat: Heartbeat) -> Written | None:
             if said.job_versions is None
             else orjson.dumps(said.job_versions).decode(),
             "heartbeat_timeout": said.heartbeat_timeout,
-            # An array as PostgreSQL spells it: they are looked through already.
+            # A PostgreSQL array literal: the ids have been checked already.
             "job_ids": f"{{{','.join(job_ids)}}}",
             "requested": heartbeat.requested,
             "grace": ojs_settings.GRACE_PERIOD,

@@ -1,5 +1,5 @@
--- Whether a worker may have more jobs, how many, and which: `fetching.gate.evaluate` in SQL. It takes
--- the place of the gate in the claim of the jobs app.
+-- Whether a worker may have more jobs, how many, and which: `fetching.gate.evaluate` in SQL.
+-- Replaces the gate in the claim statement of the jobs app.
 
 \set worker_id 'worker-1'
 

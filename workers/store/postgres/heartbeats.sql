@@ -1,13 +1,13 @@
--- Writes several heartbeats that say nothing new.
+-- Writes several heartbeats that bring nothing new.
 --
--- Only what is sure to be written is: rows that are not locked, of workers that say what they said
--- before, with all the jobs they name in their hands. SKIP LOCKED waits for nothing, so that the
--- order of the locks does not matter. What decides is settled before the UPDATEs: they may have to
--- look again at a row that changed meanwhile, and would count anew.
+-- Writes only what is certain: rows that are not locked, of workers that report the same state as
+-- before and hold all the jobs they name. SKIP LOCKED never waits, so the order of the locks does
+-- not matter. The conditions are evaluated before the UPDATEs: those may have to re-read a row that
+-- changed meanwhile, and would count again.
 
 \set heartbeats '[{"worker_id": "worker-1", "state": "running", "active_job_ids": []}]'
 \set grace '25 seconds'
--- They tell the planner how many heartbeats and jobs there are.
+-- Tell the planner how many heartbeats and jobs there are.
 \set most 32
 \set limit 100
 
