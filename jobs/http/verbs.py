@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .body import read_required
+from .loop import Stream
 from .request import Meta
 
 if TYPE_CHECKING:
@@ -43,12 +44,17 @@ class VerbRequest:
 class VerbResponse:
     """A document with its status, and headers beside those that every response has."""
 
-    __slots__ = ("document", "headers", "status")
+    __slots__ = ("document", "headers", "status", "stream")
 
-    def __init__(self, document: Any, status: int = 200) -> None:
+    def __init__(self, document: Any, status: int = 200, *, stream: Stream | None = None) -> None:
+        """
+        Args:
+            stream: the body, in place of a document; needs a server with an event loop.
+        """
         self.document = document
         self.status = status
         self.headers: dict[str, str] = {}
+        self.stream = stream
 
     def __setitem__(self, name: str, text: str) -> None:
         self.headers[name] = text
