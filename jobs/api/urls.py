@@ -6,7 +6,7 @@ from django.urls import path
 
 from ..http.fast_path import fast
 from ..http.verbs import Verb
-from . import verbs
+from . import results, verbs
 from .admin import urls as admin
 from .admin.bulk import AdminBulkViewSet
 from .admin.dead_letter import AdminDeadLetterViewSet, WholeDeadLetterViewSet
@@ -39,7 +39,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     (JOB, "job", JobViewSet, {"get": "retrieve", "delete": "cancel", "patch": "prioritize"}),
     (f"{JOB}/cancel", "job-cancel", JobViewSet, {"post": "cancel"}),
     (f"{JOB}/activate", "job-activate", JobViewSet, {"post": "activate"}),
-    (f"{JOB}/result", "job-result", ResultViewSet, {"get": "retrieve"}),
     ("v1/workflows", "workflows", WorkflowViewSet, {"get": "list", "post": "create"}),
     (WORKFLOW, "workflow", WorkflowViewSet, {"get": "retrieve", "delete": "cancel"}),
     (f"{WORKFLOW}/cancel", "workflow-cancel", WorkflowViewSet, {"post": "cancel"}),
@@ -80,16 +79,21 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ("v1/events", "events", EventViewSet, {"get": "list"}),
 )
 
-# The hot verbs have addresses of their own. The busiest come first.
-HOT: tuple[tuple[str, str, dict[str, Any], Verb], ...] = (
-    ("v1/jobs", "jobs", {"post": "create"}, verbs.create),
-    ("v1/jobs/batch", "jobs-batch", {"post": "batch"}, verbs.batch),
+# The hot verbs, and those that wait, have addresses of their own. The busiest come first.
+FAST: tuple[tuple[str, str, Any, str, str, Verb], ...] = (
+    ("v1/jobs", "jobs", JobViewSet, "POST", "create", verbs.create),
+    ("v1/jobs/batch", "jobs-batch", JobViewSet, "POST", "batch", verbs.batch),
+    (f"{JOB}/result", "job-result", ResultViewSet, "GET", "retrieve", results.retrieve),
 )
 
 urlpatterns = [
     *(
-        path(f"ojs/{route}", fast(JobViewSet.as_view(actions), verb), name=name)
-        for route, name, actions, verb in HOT
+        path(
+            f"ojs/{route}",
+            fast(viewset.as_view({method.lower(): action}), verb, method),
+            name=name,
+        )
+        for route, name, viewset, method, action, verb in FAST
     ),
     *(
         path(f"ojs/{route}", viewset.as_view(actions), name=name)

@@ -34,6 +34,7 @@ from .renderers import OJSRenderer, PlainJSONRenderer, SDKRenderer, dumps
 from .request import Meta, Request, check_url, request_id_of
 from .verbs import Verb, VerbRequest, VerbResponse
 from .versioning import SPEC_VERSION, SpecVersioning
+from .waiting import Waiting
 
 
 class OJSViewSet(ViewSet):
@@ -203,7 +204,8 @@ class OJSViewSet(ViewSet):
         request = VerbRequest(
             self.caller, document, self.request.META, self.request.path, self.request_id
         )
-        return sent(verb(request, **named))
+        response = verb(request, **named)
+        return sent(response.in_thread() if isinstance(response, Waiting) else response)
 
 
 def _keep_type(response: Response) -> None:
