@@ -20,7 +20,7 @@ from jobs.conf import ojs_settings
 from jobs.http.fast_path import Answer, Parked, ParkedResponse, StreamedResponse
 from jobs.http.loop import Stream
 
-from .bodies import Bodies, Unfinished
+from .bodies import Bodies, Late, Unfinished
 from .environ import environ_of
 from .loop import ServerLoop
 from .threads import Threads
@@ -75,7 +75,11 @@ class JobServer:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
         if kind == "http":
-            await self._http(scope, receive, send)
+            try:
+                await self._http(scope, receive, send)
+            except Exception:
+                logger.exception("A request could not be answered: %s", scope["path"])
+                raise
         elif kind == "lifespan":
             await self._lifespan(receive, send)
         else:
@@ -105,8 +109,11 @@ class JobServer:
         environ = environ_of(scope)
         body: bytes | None = b""
         if environ["REQUEST_METHOD"] not in BODILESS or "CONTENT_LENGTH" in environ:
-            give_up = partial(self._give_up, environ, send)
-            body = await run.bodies.read(receive, environ, give_up)
+            try:
+                body = await run.bodies.read(receive, environ)
+            except Late as late:
+                await _send_whole(await self._refuse(environ, str(late)), send)
+                return
         if body is None:
             return
         environ["wsgi.input"] = io.BytesIO(body)
@@ -126,19 +133,15 @@ class JobServer:
     def _call(self, environ: dict[str, Any]) -> Reply | Later:
         return self._respond(environ) or call(self._site, environ)
 
-    def _give_up(self, environ: dict[str, Any], send: Send, refusal: str) -> None:
-        self._run.loop.keep(self._refuse(environ, send, refusal))
-
-    async def _refuse(self, environ: dict[str, Any], send: Send, refusal: str) -> None:
-        """Answer a request whose body did not arrive, with the site's own refusal if it has one."""
+    async def _refuse(self, environ: dict[str, Any], refusal: str) -> Reply:
+        """The reply to a request whose body did not arrive: the site's own if it has one."""
         environ["wsgi.input"] = Unfinished(refusal)
         reply = await self._answer(environ)
         if isinstance(reply, Later) or reply.status != HTTPStatus.REQUEST_TIMEOUT:
             plain = [("Content-Type", "text/plain; charset=utf-8")]
             reply = Reply(HTTPStatus.REQUEST_TIMEOUT, plain, f"{refusal}\n".encode())
         reply.headers.append(("Connection", "close"))
-        with contextlib.suppress(Exception):  # the client has left
-            await _send_whole(reply, send)
+        return reply
 
 
 class _Running:
@@ -182,10 +185,16 @@ def _with_headers(headers: Headers, answer: Answer) -> Reply:
     return Reply(answer.status, [*answer.headers.items(), *added], answer.content, answer.stream)
 
 
+async def _until_gone(receive: Receive) -> None:
+    """Return when the client has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 async def _wait(loop: ServerLoop, parked: Parked, receive: Receive) -> Answer | None:
     """Return the answer once it is there; None if the client leaves before."""
     waiting = asyncio.ensure_future(parked.waiting.on_loop(loop, parked.answer))
-    gone = asyncio.ensure_future(receive())
+    gone = asyncio.ensure_future(_until_gone(receive))
     try:
         await asyncio.wait([waiting, gone], return_when=asyncio.FIRST_COMPLETED)
         if not gone.done():
@@ -205,7 +214,7 @@ async def _send(reply: Reply, loop: ServerLoop, receive: Receive, send: Send) ->
         await _send_whole(reply, send)
         return
     await send(_start(reply, reply.headers))
-    gone = asyncio.ensure_future(receive())
+    gone = asyncio.ensure_future(_until_gone(receive))
     try:
         async with contextlib.aclosing(reply.stream(loop)) as parts:  # type: ignore[type-var]
             while True:

@@ -36,16 +36,26 @@ class Unfinished(io.RawIOBase):
     readline = read  # type: ignore[assignment]
 
 
+class Late(Exception):
+    """The body was given up; the text says why."""
+
+
 class Reading:
     """A body that is being read."""
 
-    __slots__ = ("began", "give_up", "held", "is_given_up")
+    __slots__ = ("began", "held", "pending", "refusal")
 
-    def __init__(self, give_up: Callable[[str], None]) -> None:
+    def __init__(self) -> None:
         self.began = time.monotonic()
-        self.give_up = give_up
         self.held = 0
-        self.is_given_up = False
+        self.refusal = ""
+        """Why it was given up."""
+        self.pending: asyncio.Future[Any] | None = None
+        """The next part."""
+
+
+def _future(awaited: Any) -> asyncio.Future[Any]:
+    return asyncio.ensure_future(awaited)
 
 
 class Bodies:
@@ -68,39 +78,37 @@ class Bodies:
 
     def _give_up(self, reading: Reading, refusal: str) -> None:
         self._forget(reading)
-        reading.is_given_up = True
-        reading.give_up(refusal)
+        reading.refusal = refusal
+        if reading.pending is not None:
+            reading.pending.cancel()
 
     def _forget(self, reading: Reading) -> None:
         if reading in self._readings:
             del self._readings[reading]
             self._held -= reading.held
 
-    async def read(
-        self, receive: Receive, environ: dict[str, Any], give_up: Callable[[str], None]
-    ) -> bytes | None:
-        """Return the body, of one that is too large its beginning.
+    async def read(self, receive: Receive, environ: dict[str, Any]) -> bytes | None:
+        """Return the body, of one that is too large its beginning; None if the client has left.
 
-        Args:
-            give_up: called with a sentence if it does not arrive in time; the sender of the
-                request must be answered then.
-
-        Returns:
-            None if it was given up, or if the client has left.
+        Raises:
+            Late: it was given up.
         """
         limit = ojs_settings.MAX_BODY_SIZE
         declared = environ.get("CONTENT_LENGTH") or ""
         size = int(declared) if CONTENT_LENGTH.fullmatch(declared) else 0
         if size > DRAINED * limit:
             return b""
-        reading = Reading(give_up)
+        reading = Reading()
         self._readings[reading] = None
         parts: list[bytes] = []
         total = 0
         try:
             while True:
-                message = await receive()
-                if reading.is_given_up or message["type"] == "http.disconnect":
+                # granian's is a future, and others' a coroutine; both can be cancelled like this.
+                awaited: Any = receive()
+                reading.pending = awaited if hasattr(awaited, "cancel") else _future(awaited)
+                message: Any = await reading.pending
+                if message["type"] == "http.disconnect":
                     return None
                 part = message.get("body", b"")
                 total += len(part)
@@ -110,6 +118,10 @@ class Bodies:
                     self._hold(reading, len(part))
                 if not message.get("more_body") or total > DRAINED * limit:
                     return parts[0] if len(parts) == 1 else b"".join(parts)
+        except asyncio.CancelledError:
+            if reading.refusal:
+                raise Late(reading.refusal) from None
+            raise
         finally:
             self._forget(reading)
 

@@ -24,6 +24,8 @@ IN_VAIN = 3
 """Looks in vain after which the rest of the group is skipped until the next ring."""
 QUIETED = 0.1
 """Weight of a look in vain by a worker that may not fetch: it indicates little about the others."""
+PASSED = 3
+"""Times a waiter may be passed over before it loses its place."""
 LOOKERS = 4
 """Waiters of a group that may look at the same time, once some have found jobs."""
 SWEPT = 20
@@ -58,6 +60,8 @@ class Waiter:
         self.release = release
         self.found: asyncio.Future[Look | None] = asyncio.get_running_loop().create_future()
         """None if it is sent away."""
+        self.passed = 0
+        """How often a later one found work that this one did not find."""
         self.looks = False
         """A look for it is under way."""
 
@@ -79,9 +83,14 @@ class Group:
         self._sweeping: asyncio.Task[None] | None = None
         self._swept = 0
 
-    def ring(self) -> None:
+    def ring(self, *, vainly: int = IN_VAIN) -> None:
+        """Have the first look, and more as long as they find something.
+
+        Args:
+            vainly: how many may find nothing.
+        """
         self._rings += 1
-        self._in_vain = 0.0
+        self._in_vain = IN_VAIN - vainly
         self._put_back()
         self._start_looker()
 
@@ -89,6 +98,19 @@ class Group:
         """Return those who looked in vain to their places."""
         self.waiters.extendleft(reversed(self.tried))
         self.tried.clear()
+
+    def _pass_over(self) -> None:
+        """Note that a later one found something those did not find who looked before.
+
+        Once that may be chance: it came in between. Those whom it happens to again and again cannot
+        run what there is, and lose their places.
+        """
+        for waiter in list(self.tried):
+            waiter.passed += 1
+            if waiter.passed >= PASSED:
+                self.tried.remove(waiter)
+                self.waiters.append(waiter)
+                waiter.passed = 0
 
     def _start_looker(self) -> None:
         if len(self._lookers) < LOOKERS and self.waiters:
@@ -107,9 +129,8 @@ class Group:
                 if found is None:
                     continue
                 if found.is_final:
-                    # There may be more. Those who found nothing are not for what there is.
-                    self.waiters.extend(self.tried)
-                    self.tried.clear()
+                    # There may be more.
+                    self._pass_over()
                     self._start_looker()
                 elif not found.may_fetch:
                     self._in_vain += QUIETED
@@ -196,11 +217,11 @@ class Hub:
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self.ring, frozenset(queues))
 
-    def ring(self, queues: frozenset[str] | None = None) -> None:
-        """Announce that there may be work in `queues`; None means any."""
-        self._heard.update(queues or ())
+    def ring(self, queues: frozenset[str]) -> None:
+        """Announce that there may be work in `queues`."""
+        self._heard.update(queues)
         for group in list(self._groups.values()):
-            if queues is None or not queues.isdisjoint(group.queues):
+            if not queues.isdisjoint(group.queues):
                 group.ring()
 
     def heard(self, queues: Sequence[str]) -> int:
@@ -280,12 +301,14 @@ class Hub:
                 del self._groups[key]
 
     async def look_now_and_then(self, pause: float) -> None:
-        """Ring regularly, as notifications may be lost; without waiters, stop listening."""
+        """Look regularly, as notifications may be lost; without waiters, stop listening."""
         interval = ojs_settings.WAIT_POLL_INTERVAL.total_seconds()
         pause, since = min(pause, interval), 0.0
         while True:
             await asyncio.sleep(pause)
-            self.ring()
+            # One look, so that the order of those who wait is kept if work comes meanwhile.
+            for group in list(self._groups.values()):
+                group.ring(vainly=1)
             since += pause
             if since >= interval:
                 since = 0.0
