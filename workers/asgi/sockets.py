@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from jobs.http.loop import Loop, Socket
+from jobs.http.request import Meta
 
 from .environ import environ_of
 
@@ -24,7 +25,7 @@ class ASGISocket:
         receive: Callable[[], Awaitable[Any]],
         send: Callable[[Any], Awaitable[None]],
     ) -> None:
-        self.meta = environ_of(scope)
+        self.meta: Meta = environ_of(scope)
         self.subprotocols: list[str] = list(scope.get("subprotocols") or ())
         self.close_code: int | None = None
         self._can_refuse = "websocket.http.response" in (scope.get("extensions") or {})
