@@ -12,7 +12,9 @@ from .progress import ProgressViewSet, stream
 from .views import HealthViewSet, LeavingViewSet, WorkerViewSet
 
 register = WorkerViewSet.as_view({"post": "register"})
-heartbeat = fast(WorkerViewSet.as_view({"post": "heartbeat"}), verbs.heartbeat)
+heartbeat = fast(
+    WorkerViewSet.as_view({"post": "heartbeat"}), verbs.heartbeat, together=verbs.heartbeats
+)
 fetch = fast(WorkerViewSet.as_view({"post": "fetch"}), verbs.fetch)
 ack = fast(WorkerViewSet.as_view({"post": "ack"}), verbs.ack)
 nack = fast(WorkerViewSet.as_view({"post": "nack"}), verbs.nack)
