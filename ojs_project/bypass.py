@@ -102,7 +102,10 @@ class Bypass:
     def gathered(self, environ: dict[str, Any]) -> FastView | None:
         """The view of a request that may be answered together with others."""
         hot = self._hot(environ)
-        view = self._known[environ["PATH_INFO"]][0] if hot is not None else None
+        if hot is None:
+            return None
+        # One without a name in its path, as the known ones are.
+        view, _ = self._known.get(environ["PATH_INFO"], (None, None))
         return view if view is not None and view.together is not None else None
 
     def respond_together(

@@ -16,7 +16,7 @@ heartbeat = fast(
     WorkerViewSet.as_view({"post": "heartbeat"}), verbs.heartbeat, together=verbs.heartbeats
 )
 fetch = fast(WorkerViewSet.as_view({"post": "fetch"}), verbs.fetch)
-ack = fast(WorkerViewSet.as_view({"post": "ack"}), verbs.ack)
+ack = fast(WorkerViewSet.as_view({"post": "ack"}), verbs.ack, together=verbs.acks)
 nack = fast(WorkerViewSet.as_view({"post": "nack"}), verbs.nack)
 
 # The busiest come first.

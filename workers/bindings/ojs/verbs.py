@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from jobs.api.jobs import parse_id
 from jobs.http.authentication import Caller
@@ -120,6 +121,35 @@ def ack(request: VerbRequest, job_id: str | None = None) -> VerbResponse:
     if outcome.error is not None:
         raise outcome.error
     return _answer(replies.completed(outcome), job_id)
+
+
+def acks(given: Sequence[VerbRequest]) -> list[Any]:
+    """ACKs of one job each that came at the same time: settled as one request's list would be."""
+    found: dict[int, Any] = {}
+    together: dict[str, dict[UUID, tuple[int, protocol.Completion]]] = {}
+    for index, request in enumerate(given):
+        try:
+            body, caller = request.read(), request.caller
+            completion = None
+            if body.get("acks") is None:
+                completion = requests.completion(body, caller)
+                completion.worker_id = admission.admit(caller, completion.worker_id)
+            of_project = together.setdefault(caller.project, {})
+            if completion is None or completion.job_id in of_project:
+                found[index] = outcome_of(ack, request)
+            else:
+                of_project[completion.job_id] = index, completion
+        except Exception as problem:
+            found[index] = problem
+    for project, items in together.items():
+        try:
+            outcomes = protocol.ack([item for _, item in items.values()], project=project)
+        except Exception as problem:
+            found |= {index: problem for index, _ in items.values()}
+            continue
+        for (index, _), outcome in zip(items.values(), outcomes, strict=True):
+            found[index] = outcome.error or VerbResponse(replies.completed(outcome))
+    return [found[index] for index in range(len(given))]
 
 
 def nack(request: VerbRequest, job_id: str | None = None) -> VerbResponse:
