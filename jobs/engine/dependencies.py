@@ -19,6 +19,7 @@ from ..record.events import first_enqueued, job_event, record
 from ..signals import jobs_cancelled, jobs_promoted, send_on_commit
 from ..spec.lifecycle import WAITING, Event, State
 from ..spec.validation import NewJob
+from ..spec.workflow_plans import find_cycle
 from ..store import clock, wakeup
 from ..store.database import atomic, connection
 from .enqueue import enqueue
@@ -101,27 +102,6 @@ def _hold(ids: Collection[UUID]) -> list[UUID]:
         )
     Job.objects.filter(pk__in=ids, followed=False).update(followed=True)
     return [job.pk for job in found.values() if job.finished_at is not None]
-
-
-def find_cycle(waiting: Mapping[UUID, Sequence[UUID]] | Mapping[str, Sequence[str]]) -> list:
-    """Return what waits for itself, in a circle, or an empty list."""
-    edges: dict = {
-        node: [other for other in ids if other in waiting] for node, ids in waiting.items()
-    }
-    free = [node for node, ids in edges.items() if not ids]
-    followers: dict = {}
-    missing = {node: len(ids) for node, ids in edges.items()}
-    for node, ids in edges.items():
-        for other in ids:
-            followers.setdefault(other, []).append(node)
-    while free:
-        node = free.pop()
-        del missing[node]
-        for follower in followers.get(node, ()):
-            missing[follower] -= 1
-            if not missing[follower]:
-                free.append(follower)
-    return list(missing)
 
 
 def _refuse_cycles(waiting: Mapping[UUID, Sequence[UUID]]) -> None:

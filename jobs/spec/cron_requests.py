@@ -8,15 +8,42 @@ from __future__ import annotations
 
 import contextlib
 import re
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ..engine import NewCronJob
-from ..models import OverlapPolicy
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
 from . import fields
 from .fields import Document, inside, missing, refuse
 from .schedules import InvalidSchedule, read_schedule, read_zone
 from .validation import new_job
+
+
+class OverlapPolicy(models.TextChoices):
+    """What happens when a run is due and an earlier one has not finished (OJS cron §6)."""
+
+    SKIP = "skip", _("skip")
+    ALLOW = "allow", _("allow")
+    CANCEL_PREVIOUS = "cancel_previous", _("cancel previous")
+    ENQUEUE = "enqueue", _("enqueue")
+
+
+@dataclass(frozen=True)
+class NewCronJob:
+    """A valid registration."""
+
+    name: str
+    expression: str
+    template: dict[str, Any]
+    timezone: str = "UTC"
+    overlap_policy: OverlapPolicy = OverlapPolicy.SKIP
+    enabled: bool | None = True
+    """None: as it is, where a protocol has no word for it; a new one is enabled."""
+    description: str = ""
+    project: str = ""
+
 
 NAME = re.compile(r"[a-z0-9][a-z0-9\-.]*")
 SPELLINGS = ("cron", "expression", "schedule")

@@ -7,18 +7,32 @@ Everything is checked before anything is stored, the steps that come much later 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 from ..conf import ojs_settings
 from ..errors import InvalidRequest, InvalidRetryPolicyRequest, InvalidWorkflow
-from ..models import WorkflowType
 from . import fields
 from .identifiers import UUID7_PATTERN
 from .validation import OPTION_NAMES, NewJob, new_job
+
+
+class WorkflowType(models.TextChoices):
+    """How the members follow one another (OJS workflows §1.1; HTTP §14 for `dag`)."""
+
+    CHAIN = "chain", _("Chain")
+    GROUP = "group", _("Group")
+    BATCH = "batch", _("Batch")
+    DAG = "dag", _("Dag")
+
+
+Node = TypeVar("Node", UUID, str)
 
 DEEPEST = 10
 """Levels of nesting, the outermost counted (OJS workflows §10.2)."""
@@ -180,8 +194,6 @@ def _callbacks(
 
 
 def _check_graph(plan: Plan, place: str) -> None:
-    from ..engine.dependencies import find_cycle
-
     steps: dict[str, list[str]] = {}
     for index, node in enumerate(plan.nodes):
         if isinstance(node, Plan):
@@ -205,6 +217,25 @@ def _check_graph(plan: Plan, place: str) -> None:
             "The steps depend on each other in a circle.",
             steps=[str(s) for s in circle[:20]],
         )
+
+
+def find_cycle(waiting: Mapping[Node, Sequence[Node]]) -> list[Node]:
+    """Return what waits for itself, in a circle, or an empty list."""
+    edges = {node: [other for other in ids if other in waiting] for node, ids in waiting.items()}
+    free = [node for node, ids in edges.items() if not ids]
+    followers: dict[Node, list[Node]] = {}
+    missing = {node: len(ids) for node, ids in edges.items()}
+    for node, ids in edges.items():
+        for other in ids:
+            followers.setdefault(other, []).append(node)
+    while free:
+        node = free.pop()
+        del missing[node]
+        for follower in followers.get(node, ()):
+            missing[follower] -= 1
+            if not missing[follower]:
+                free.append(follower)
+    return list(missing)
 
 
 @contextlib.contextmanager
