@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Generic, TypeVar, cast
 from uuid import UUID
@@ -181,6 +182,13 @@ class Member(Declared, Generic[T]):
         return schema
 
 
+def optional(member: Member[T]) -> Member[T | None]:
+    """The same member where a document may be without it."""
+    copied = copy(member)
+    copied.is_required = False
+    return cast("Member[T | None]", copied)
+
+
 class Anything(Member[Any]):
     """Whatever JSON can say."""
 
@@ -194,6 +202,7 @@ class Text(Member[str | None]):
     Args:
         longest: characters.
         pattern: what the whole text must match.
+        filled: refuse an empty one.
     """
 
     def __init__(
@@ -202,11 +211,13 @@ class Text(Member[str | None]):
         *,
         longest: int = 255,
         pattern: re.Pattern[str] | None = None,
+        filled: bool = False,
         **words: Any,
     ) -> None:
         super().__init__(about, **words)
         self.longest = longest
         self.pattern = pattern
+        self.is_filled = filled
 
     def check(self, value: Any, place: str) -> str:
         if type(value) is not str:
@@ -227,7 +238,7 @@ class Text(Member[str | None]):
                 validation="pattern",
                 pattern=pattern.pattern,
             )
-        if not value and self.is_required:
+        if not value and (self.is_required or self.is_filled):
             raise refuse(place, f"The '{place}' field must not be empty.", validation="min_length")
         return value
 
@@ -235,7 +246,7 @@ class Text(Member[str | None]):
         schema: Schema = {"type": "string", "maxLength": self.longest}
         if self.pattern is not None:
             schema["pattern"] = f"^{self.pattern.pattern}$"
-        elif self.is_required:
+        elif self.is_required or self.is_filled:
             schema["minLength"] = 1
         return schema
 
@@ -377,30 +388,78 @@ class Object(Member[dict[str, Any] | None]):
         return {"type": "object", "additionalProperties": True}
 
 
-class Array(Member[list[Any] | None]):
-    """A list of whatever JSON can say.
+class Listed(Member[list[V] | None], Generic[V]):
+    """A list.
 
     Args:
-        items: its elements, as they are described.
+        least, most: how long it may be; a callable is asked each time, and not described.
+        sentence: the refusal of another length, of `{name}`, `{least}`, `{most}` and `{size}`.
+        details: of that refusal.
     """
 
     def __init__(
-        self, about: str = "", *, items: Schema | type[Members] | None = None, **words: Any
+        self,
+        about: str = "",
+        *,
+        least: int = 0,
+        most: int | Callable[[], int] | None = None,
+        sentence: str = "The '{name}' field must hold {least} to {most}, not {size}.",
+        details: Mapping[str, Any] | None = None,
+        **words: Any,
     ) -> None:
         super().__init__(about, **words)
-        self.items = items
+        self.least, self.most = least, most
+        self.sentence = sentence
+        self.details = details or {}
 
-    def check(self, value: Any, place: str) -> list[Any]:
+    def check(self, value: Any, place: str) -> list[V]:
         if type(value) is not list:
             raise wrong_type(place, "array", value)
         return value
 
+    def measure(self, value: Sequence[Any], place: str) -> None:
+        """Refuse a list that is too short or too long."""
+        most = self.most() if callable(self.most) else self.most
+        if self.least <= len(value) and (most is None or len(value) <= most):
+            return
+        told = self.sentence.format(name=place, least=self.least, most=most, size=len(value))
+        raise refuse(place, told, **self.details)
+
+    def items_schema(self) -> Schema:
+        return {}
+
     def rules(self) -> Schema:
-        items = self.items or {}
-        return {"type": "array", "items": items if isinstance(items, dict) else items.reference()}
+        schema: Schema = {"type": "array", "items": self.items_schema()}
+        if self.least:
+            schema["minItems"] = self.least
+        if isinstance(self.most, int):
+            schema["maxItems"] = self.most
+        return schema
 
 
-class Texts(Member[list[str] | None]):
+class Array(Listed[Any]):
+    """A list of whatever JSON can say.
+
+    Args:
+        of: what its elements are, as they are described.
+    """
+
+    def __init__(
+        self, about: str = "", *, of: Schema | type[Members] | None = None, **words: Any
+    ) -> None:
+        super().__init__(about, **words)
+        self.of = of or {}
+
+    def check(self, value: Any, place: str) -> list[Any]:
+        found = super().check(value, place)
+        self.measure(found, place)
+        return found
+
+    def items_schema(self) -> Schema:
+        return self.of if isinstance(self.of, dict) else self.of.reference()
+
+
+class Texts(Listed[str]):
     """A list of strings, each with the rules of a `Text`."""
 
     def __init__(
@@ -415,16 +474,16 @@ class Texts(Member[list[str] | None]):
         self.each = Text(longest=longest, pattern=pattern)
 
     def check(self, value: Any, place: str) -> list[str]:
-        if type(value) is not list:
-            raise wrong_type(place, "array", value)
+        found = super().check(value, place)
         longest, pattern = self.each.longest, self.each.pattern
-        for index, item in enumerate(value):
+        for index, item in enumerate(found):
             if type(item) is not str or len(item) > longest or pattern is not None:
                 self.each.check(item, f"{place}[{index}]")
-        return value
+        self.measure(found, place)
+        return found
 
-    def rules(self) -> Schema:
-        return {"type": "array", "items": self.each.json_schema()}
+    def items_schema(self) -> Schema:
+        return self.each.json_schema()
 
 
 class Duration(Member[timedelta | None]):

@@ -166,16 +166,15 @@ class Retry(Setting):
 
 
 class Types(Setting):
-    rule = Texts(pattern=TYPE_WILDCARD)
+    rule = Texts(
+        pattern=TYPE_WILDCARD,
+        most=MOST_TYPES,
+        sentence="The '{name}' field may name at most {most} types.",
+    )
 
     def check(self, value: Any, place: str) -> dict[str, Any]:
         patterns = self.rule.check(value, place)
-        if len(patterns) > MOST_TYPES:
-            raise refuse(place, f"The '{place}' field may name at most {MOST_TYPES} types.")
         return {self.key: None if "*" in patterns else patterns}
-
-    def rules(self) -> Schema:
-        return super().rules() | {"maxItems": MOST_TYPES}
 
 
 class QueueConfig(
