@@ -190,7 +190,12 @@ def optional(member: Member[T]) -> Member[T | None]:
 
 
 class Anything(Member[Any]):
-    """Whatever JSON can say."""
+    """Whatever JSON can say; required, it must be there, and may be null."""
+
+    def read(self, document: Document) -> Any:
+        if self.is_required and self.name not in document:
+            raise missing(self.name)
+        return document.get(self.name)
 
     def check(self, value: Any, place: str) -> Any:
         return value
@@ -616,6 +621,7 @@ class Members:
         about: a sentence for people.
         component: the name of its schema in the OpenAPI document, where that is shared.
         closed: other members are refused.
+        needs: members that must be there, beside those that are declared so; see `demand`.
         either: of these members, one must be there.
         rules: JSON Schema beside that of the members.
     """
@@ -624,6 +630,7 @@ class Members:
     names: ClassVar[frozenset[str]] = frozenset()
     """Of all members that are taken, hidden ones too."""
     component: ClassVar[str] = ""
+    needs: ClassVar[tuple[str, ...]] = ()
     _words: ClassVar[Schema] = {}
 
     def __init_subclass__(
@@ -632,6 +639,7 @@ class Members:
         about: str = "",
         component: str = "",
         closed: bool = False,
+        needs: tuple[str, ...] = (),
         either: tuple[str, ...] = (),
         rules: Schema | None = None,
         **kwargs: Any,
@@ -645,6 +653,7 @@ class Members:
         }
         cls.names = frozenset(name for member in cls.members.values() for name in member.names)
         cls.component = component
+        cls.needs = needs
         words: Schema = {}
         if about:
             words["description"] = about
@@ -655,6 +664,13 @@ class Members:
         cls._words = words | (rules or {})
 
     @classmethod
+    def demand(cls, document: Document) -> None:
+        """Refuse a document without one of `needs`, before anything else of it is read."""
+        for name in cls.needs:
+            if document.get(name) is None:
+                raise missing(name)
+
+    @classmethod
     def described(cls) -> Iterator[Declared]:
         return (member for member in cls.members.values() if not member.is_hidden)
 
@@ -663,7 +679,11 @@ class Members:
         schema: Schema = {"type": "object", "properties": {}}
         for member in cls.described():
             schema["properties"] |= member.properties()
-        required = [member.name for member in cls.described() if member.is_required]
+        required = [
+            member.name
+            for member in cls.described()
+            if member.is_required or member.name in cls.needs
+        ]
         if required:
             schema["required"] = required
         return schema | cls._words

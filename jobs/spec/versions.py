@@ -17,6 +17,10 @@ PART = r"(0|[1-9][0-9]{0,8})"
 VERSION = re.compile(rf"{PART}(?:\.{PART}(?:\.{PART})?)?")
 VERSION_PATTERN = rf"{PART}(\.{PART}){{0,2}}"
 """The same, for a description."""
+RANGE_PATTERN = (
+    rf"^(\*|{VERSION_PATTERN}|>={VERSION_PATTERN}|>={VERSION_PATTERN} <{VERSION_PATTERN})$"
+)
+"""Of the ranges that `read_versions` reads, the simplest."""
 CONSTRAINT = re.compile(r"(>=|<)\s*([0-9.]+)(?=[\s,]|\Z)[\s,]*")
 LONGEST = 255
 MINORS = 10**9
