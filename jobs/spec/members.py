@@ -361,7 +361,7 @@ class Choice(Member[V | None], Generic[V]):
         self.unsaid = frozenset(unsaid)
 
     def check(self, value: Any, place: str) -> V:
-        word = TEXT.check(value, place)
+        word = (FILLED if self.is_required else TEXT).check(value, place)
         if word not in self.choices:
             told = self.sentence.format(name=place, choices=", ".join(self.choices), value=word)
             raise refuse(place, told, **self.details)
@@ -606,8 +606,9 @@ class Moment(Declared):
 
 
 TEXT = Text()
+FILLED = Text(filled=True)
 WHEN = Text(longest=64)
-JOB_ID = cast(Text, Text(longest=64).required())
+JOB_ID = Text(longest=64, filled=True)
 SECONDS = Integer(most=CENTURY)
 
 

@@ -127,7 +127,7 @@ class WorkerViewSet(FlareViewSet):
         worker_id = requests.worker_id(body, self.caller)
         queues = requests.queues(body)
         capacity = requests.capacity(body)
-        types = requests.names(body, "job_types")
+        types = requests.job_types(body)
         self._admit(worker_id)
         seen = self._description(queues=queues)
         liveness.seen(worker_id, seen)
