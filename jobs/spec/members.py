@@ -464,6 +464,17 @@ class Array(Listed[Any]):
         return self.of if isinstance(self.of, dict) else self.of.reference()
 
 
+class Objects(Array):
+    """A list of objects, which are read one by one."""
+
+    def check(self, value: Any, place: str) -> list[dict[str, Any]]:
+        found = super().check(value, place)
+        for index, item in enumerate(found):
+            if type(item) is not dict:
+                raise wrong_type(f"{place}[{index}]", "object", item)
+        return found
+
+
 class Texts(Listed[str]):
     """A list of strings, each with the rules of a `Text`."""
 

@@ -24,6 +24,7 @@ from jobs.spec.members import (
     Members,
     Moment,
     Object,
+    Objects,
     Period,
     Schema,
     Text,
@@ -171,7 +172,7 @@ class Nack(JobNack):
     job_id = JobId("A job's id.").required()
 
 
-class Outcomes(Array):
+class Outcomes(Objects):
     def __init__(self, of: type[Members]) -> None:
         super().__init__(
             of=of,
@@ -367,12 +368,7 @@ def wait(body: Document) -> float:
 
 def several(body: Document, name: str) -> list[Document] | None:
     """The outcomes of a list form, or None if there is no such list."""
-    items = LISTS[name].read(body)
-    if items is None:
-        return None
-    for index, item in enumerate(items):
-        if type(item) is not dict:
-            raise wrong_type(f"{name}[{index}]", "object", item)
+    items: list[Document] | None = LISTS[name].read(body)
     return items
 
 
