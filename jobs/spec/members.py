@@ -309,13 +309,13 @@ class Number(Member[float | None]):
         self.is_typed = typed
 
     def check(self, value: Any, place: str) -> float:
-        is_number = type(value) in (int, float)
+        is_number = type(value) is float or type(value) is int
+        if is_number and self.least <= value <= self.most:
+            return float(value)
         if not is_number and self.is_typed:
             raise wrong_type(place, "number", value)
-        if not is_number or not self.least <= value <= self.most:
-            told = self.sentence.format(name=place, value=value, least=self.least, most=self.most)
-            raise refuse(place, told)
-        return float(value)
+        told = self.sentence.format(name=place, value=value, least=self.least, most=self.most)
+        raise refuse(place, told)
 
     def rules(self) -> Schema:
         return {"type": "number", "minimum": self.least, "maximum": self.most}
@@ -361,11 +361,11 @@ class Choice(Member[V | None], Generic[V]):
         self.unsaid = frozenset(unsaid)
 
     def check(self, value: Any, place: str) -> V:
-        word = (FILLED if self.is_required else TEXT).check(value, place)
-        if word not in self.choices:
-            told = self.sentence.format(name=place, choices=", ".join(self.choices), value=word)
-            raise refuse(place, told, **self.details)
-        return self.choices[word]
+        if type(value) is str and value in self.choices:
+            return self.choices[value]
+        (FILLED if self.is_required else TEXT).check(value, place)
+        told = self.sentence.format(name=place, choices=", ".join(self.choices), value=value)
+        raise refuse(place, told, **self.details)
 
     def rules(self) -> Schema:
         return {"type": "string", "enum": [str(c) for c in self.choices if c not in self.unsaid]}
@@ -424,7 +424,11 @@ class Listed(Member[list[V] | None], Generic[V]):
 
     def measure(self, value: Sequence[Any], place: str) -> None:
         """Refuse a list that is too short or too long."""
-        most = self.most() if callable(self.most) else self.most
+        most = self.most
+        if most is None and not self.least:
+            return
+        if callable(most):
+            most = most()
         if self.least <= len(value) and (most is None or len(value) <= most):
             return
         told = self.sentence.format(name=place, least=self.least, most=most, size=len(value))
@@ -582,11 +586,11 @@ class Seconds(Member[timedelta | None]):
 
 class JobId(Member[UUID | None]):
     def check(self, value: Any, place: str) -> UUID:
-        text = JOB_ID.check(value, place)
-        found = parse_uuid(text)
-        if found is None:
-            raise refuse(place, f"The '{place}' field must be a job id (a UUID), not {text!r}.")
-        return found
+        found = parse_uuid(value)
+        if found is not None:
+            return found
+        JOB_ID.check(value, place)
+        raise refuse(place, f"The '{place}' field must be a job id (a UUID), not {value!r}.")
 
     def rules(self) -> Schema:
         return {"type": "string", "format": "uuid"}
