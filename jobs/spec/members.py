@@ -224,6 +224,14 @@ class Text(Member[str | None]):
         self.pattern = pattern
         self.is_filled = filled
 
+    def read(self, document: Document) -> str | None:
+        value = document.get(self.name)
+        if value is None and not self.is_required:
+            return self.absent
+        if type(value) is str and value and len(value) <= self.longest and self.pattern is None:
+            return value
+        return super().read(document)
+
     def check(self, value: Any, place: str) -> str:
         if type(value) is not str:
             raise wrong_type(place, "string", value)
@@ -264,6 +272,14 @@ class Integer(Member[int | None]):
     ) -> None:
         super().__init__(about, **words)
         self.least, self.most = least, most
+
+    def read(self, document: Document) -> int | None:
+        value = document.get(self.name)
+        if value is None and not self.is_required:
+            return self.absent
+        if type(value) is int and self.least <= value <= self.most:
+            return value
+        return super().read(document)
 
     def check(self, value: Any, place: str) -> int:
         if type(value) is not int:

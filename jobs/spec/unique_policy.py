@@ -73,7 +73,7 @@ class Names(Texts):
 
 class PolicyLength(Member[timedelta | None]):
     def check(self, value: Any, place: str) -> timedelta:
-        text = Text(longest=64).check(value, place)
+        text = PERIOD.check(value, place)
         try:
             return parse_duration(text)
         except ValueError as problem:
@@ -85,12 +85,17 @@ class PolicyLength(Member[timedelta | None]):
 
 class Within(Member[timedelta | None]):
     def check(self, value: Any, place: str) -> timedelta:
-        text = Text(longest=16).check(value, place)
+        text = WITHIN_TEXT.check(value, place)
         found = WITHIN.fullmatch(text)
         length = int(found[1]) * UNITS[found[2]] if found else 0
         if not 0 < length <= LONGEST.total_seconds():
             raise refuse(place, f"{text!r} is not a duration such as 1h.")
         return timedelta(seconds=length)
+
+
+PERIOD = Text(longest=64)
+WITHIN_TEXT = Text(longest=16)
+NAMES = Names()
 
 
 class Unique(Members, closed=True, about="OJS unique jobs §2."):
@@ -224,7 +229,7 @@ def _keys(given: Mapping[str, Any]) -> tuple[list[str], list[str] | None]:
     args_keys = Unique.args_keys.under(given, "unique")
     key = given.get("key")
     if keys is None and isinstance(key, list):
-        keys = Names().check(key, "unique.key")
+        keys = NAMES.check(key, "unique.key")
         named = [name for name in keys if name not in DIMENSIONS]
         if named:
             keys = [name for name in keys if name in DIMENSIONS] + ["args"]

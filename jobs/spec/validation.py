@@ -92,6 +92,7 @@ class QueueNames(Texts):
 
 
 ID = Text(longest=64)
+SPEC_VERSION_TEXT = Text(longest=32)
 
 
 class ClientId(Member[UUID | None]):
@@ -110,11 +111,11 @@ class ClientId(Member[UUID | None]):
         return {"type": "string", "format": "uuid"}
 
 
-class SpecVersion(Text):
+class SpecVersion(Member[str | None]):
     """That of the envelope."""
 
     def check(self, value: Any, place: str) -> str:
-        version = super().check(value, place)
+        version = SPEC_VERSION_TEXT.check(value, place)
         if not SPEC_VERSION.fullmatch(version):
             raise Unsupported(
                 f"This server speaks OJS 1.0, not {version!r}.", field=place, supported=["1.0"]
@@ -171,7 +172,7 @@ class Envelope(
     about="An enqueue request (OJS HTTP §9.1). The members of `options` may stand beside it, too. "
     "Unknown members are kept and returned.",
 ):
-    specversion = SpecVersion("`1.0`", longest=32)
+    specversion = SpecVersion("`1.0`")
     id = ClientId("A UUIDv7; left out, the server makes one.")
     type = Text(
         "Dotted words, `email.send`, and perhaps the version of the arguments: `email.send@2.0`.",
