@@ -177,7 +177,8 @@ class Member(Declared, Generic[T]):
 
     def json_schema(self) -> Schema:
         schema = super().json_schema()
-        if isinstance(self.absent, str | int | float):
+        is_plain = isinstance(self.absent, str | int | float)
+        if is_plain and self.absent != "" and self.absent is not False:
             schema["default"] = self.absent
         return schema
 
@@ -711,10 +712,9 @@ class Members:
         schema: Schema = {"type": "object", "properties": {}}
         for member in cls.described():
             schema["properties"] |= member.properties()
+        needs = {name for base in cls.__mro__ for name in getattr(base, "needs", ())}
         required = [
-            member.name
-            for member in cls.described()
-            if member.is_required or member.name in cls.needs
+            member.name for member in cls.described() if member.is_required or member.name in needs
         ]
         if required:
             schema["required"] = required

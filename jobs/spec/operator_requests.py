@@ -119,7 +119,7 @@ class AdminFilter(Members, closed=True, rules={"minProperties": 1}):
     worker_id = Text(filled=True)
 
 
-class AdminChange(Reason, Confirmed):
+class AdminChange(Reason):
     filter = Object(of=AdminFilter).required()
     dry_run = Boolean("Count only.").default(False)
     confirm = Boolean("Must be true, but for a dry run.").default(False)

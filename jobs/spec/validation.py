@@ -154,10 +154,13 @@ class Options(TimeLimits):
     tags = Texts()
     rate_limit = Object(of=rate_policy.JobLimits, echoed=True)
     pending = Boolean("Wait for `…/activate`.").default(False)
-    result_ttl = Integer("Seconds to keep the result; -1: for ever.", least=-1, most=CENTURY)
+    result_ttl = Integer(
+        "Seconds to keep the result; -1: for ever.", least=-1, most=CENTURY, echoed=True
+    )
     version = Version(
         "Of the arguments (OJS job versioning §5): only workers that take it are given the job. "
-        "It counts before the one in `type`."
+        "It counts before the one in `type`.",
+        echoed=True,
     )
 
 
@@ -183,6 +186,7 @@ class Envelope(
     args = Args().required()
     meta = Object("The client's own; `meta.capabilities` names what a worker must be able to do.")
     schema = Text(longest=2048, echoed=True)
+    version = Options.version
     options = Object(of=NestedOptions)
 
 
@@ -194,10 +198,12 @@ class ClassEnvelope(Members):
 
 TYPES = {TYPE_PATTERN: Envelope.type, CLASS_PATTERN: ClassEnvelope.type}
 OPTION_NAMES = Options.names
+ENVELOPE_NAMES = Envelope.names - OPTION_NAMES
 IN_META = (NestedOptions.metadata, NestedOptions.meta)
 """Later ones win."""
 QUEUES = QueueNames()
 KEPT_AS_SENT = tuple(name for name, member in Options.members.items() if member.is_echoed)
+"""Returned with the job as the client wrote them."""
 TAKEN = OPTION_NAMES | Envelope.names | SYSTEM_MANAGED
 TAKEN_OPTIONS = NestedOptions.names | SYSTEM_MANAGED
 """All other members are the client's own, and kept."""
@@ -302,7 +308,7 @@ def new_job(
         return _checked(document, options, now, type_pattern)
     except InvalidRequest as refusal:
         name = re.split(r"[.\[]", refusal.details.get("field", ""))[0]
-        if name not in Envelope.names and (document.get("options") or {}).get(name) is not None:
+        if name not in ENVELOPE_NAMES and (document.get("options") or {}).get(name) is not None:
             fields.within("options", refusal)
         raise
 
@@ -414,7 +420,6 @@ def _take_result_ttl(job: NewJob, options: Document) -> None:
     seconds = Options.result_ttl.read(options)
     if seconds is not None:
         job.result_ttl = LONGEST if seconds == -1 else timedelta(seconds=seconds)
-        job.attributes["result_ttl"] = seconds
 
 
 def _take_version(job: NewJob, options: Document, named: str | None) -> None:

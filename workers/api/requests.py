@@ -45,7 +45,7 @@ class OneOrSeveral(Member[list[str] | None]):
 
 class ShownStates(OneOrSeveral):
     def each(self) -> Schema:
-        return {"type": "string", "enum": list(STATES)}
+        return {"type": "string", "enum": [str(state) for state in STATES]}
 
 
 class WorkerFilter(Members, closed=True):

@@ -38,7 +38,7 @@ from workers.bindings.flare.views import refusal as flare_refusal
 
 from .components import COMPONENTS
 from .operation import Operation, Reply
-from .operations import ALIASES, OPERATIONS, TAGS, flare, queue_operations
+from .operations import ALIASES, OPERATIONS, TAGS, flare
 from .schema import Schema, ref
 
 URLS = "workers.urls"
@@ -223,7 +223,8 @@ def _camel(words: str) -> str:
 
 
 def _body(operation: Operation, bodies: dict[str, Schema], name: str) -> dict[str, Any]:
-    schema: Schema = operation.body or {}
+    body = operation.body or {}
+    schema = body if isinstance(body, dict) else body.reference()
     if "$ref" not in schema:
         bodies[name], schema = schema, ref(name)
     media: dict[str, Any] = {"schema": schema}
@@ -298,7 +299,7 @@ def _refused(status: int, media_type: str) -> dict[str, Any]:
 def _components() -> dict[str, Any]:
     word: Schema = {"type": "string"}
     return {
-        "schemas": COMPONENTS | flare.COMPONENTS | queue_operations.COMPONENTS,
+        "schemas": COMPONENTS | flare.COMPONENTS,
         "responses": {
             f"{word}{status}": _refused(status, media_type)
             for word, media_type in (("Refused", MEDIA_TYPE), ("FlareRefused", flare.MEDIA_TYPE))

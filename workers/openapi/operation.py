@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jobs.http.dialects import MEDIA_TYPE
+from jobs.spec.members import Members
 
 from .schema import Schema, integer, text
 
@@ -42,7 +43,8 @@ class Operation:
     summary: str
     replies: dict[int, Reply]
     description: str = ""
-    body: Schema | None = None
+    body: type[Members] | Schema | None = None
+    """Its declaration, which the endpoint reads it with."""
     example: Json = None
     """Of the body."""
     optional: bool = False

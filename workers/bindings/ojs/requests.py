@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from jobs.conf import ojs_settings
+from jobs.errors import InvalidRequest
 from jobs.http.authentication import Caller
 from jobs.spec import fields, versions
 from jobs.spec.fields import Document, missing, refuse, wrong_type
@@ -226,6 +228,40 @@ class Fetch(Members):
 
 class Checkpoint(Settling):
     state = Anything("At most 1 MB.").required()
+
+
+class Measure(Member[float | None]):
+    """How far a job is.
+
+    Args:
+        whole: what is all of it.
+    """
+
+    def __init__(self, about: str, *, whole: float) -> None:
+        super().__init__(about)
+        self.whole = whole
+
+    def check(self, value: Any, place: str) -> float:
+        if type(value) not in (int, float):
+            raise wrong_type(place, "number", value)
+        if not math.isfinite(value):
+            raise InvalidRequest(f"The '{place}' field must be a finite number.", field=place)
+        return float(value) / self.whole
+
+    def rules(self) -> Schema:
+        return {"type": "number"}
+
+
+class ReportProgress(Settling):
+    progress = Measure("0 to 1.", whole=1)
+    percentage = Measure("0 to 100, for older clients.", whole=100)
+    checkpoint = Object("What the next attempt needs to go on from here.")
+    message = Text(longest=10_000)
+    data = Object("64 KB of JSON at most.")
+
+
+class ReportOfJob(ReportProgress):
+    job_id = JobId("A job's id.").required()
 
 
 def worker_id(body: Document, caller: Caller) -> str | None:

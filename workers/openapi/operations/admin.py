@@ -4,32 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from jobs.spec.operator_requests import PurgeDead, Reason, SwitchMaintenance
+
 from ..operation import NO_JOB, TOO_LARGE, Operation, Query, Reply
 from ..schema import COUNT, TIME, array, boolean, enum, free, integer, nullable, obj, ref, text
-from ..sent import PERIOD, STATE, WHEN
 from .jobs import DONE, JOB
 from .queues import NOT_DEAD
 
 BASE = "/ojs/v1/admin"
-REASON = {"reason": text("Why, for the audit.", maxLength=2000)}
 WHY: dict[str, Any] = {
-    "body": obj(**REASON),
+    "body": Reason,
     "example": {"reason": "customer asked"},
     "optional": True,
 }
-STATES = {
-    "description": "One state, or several.",
-    "oneOf": [enum(*STATE), array(enum(*STATE), minItems=1)],
-}
-FILTER = obj(
-    queue=text(minLength=1, maxLength=255),
-    type=text("`email.*` means all that begin so.", minLength=1, maxLength=255),
-    state=STATES,
-    since=WHEN,
-    until=WHEN,
-    error_type=text(minLength=1, maxLength=255),
-    worker_id=text(minLength=1, maxLength=255),
-) | {"additionalProperties": False, "minProperties": 1}
 PAGES = (
     Query("page", integer(minimum=1, maximum=10_000, default=1)),
     Query("per_page", integer(minimum=1, maximum=100, default=20)),
@@ -177,18 +164,7 @@ OPERATIONS = {
                 {"purged_count": 17, "has_more": False},
             )
         },
-        body=obj(
-            "confirm",
-            confirm=boolean("Must be true.", enum=[True]),
-            queue=text(maxLength=255),
-            type=text(maxLength=255),
-            error_type=text(maxLength=255),
-            since=WHEN,
-            until=WHEN,
-            older_than=WHEN,
-            filter=FILTER,
-            **REASON,
-        ),
+        body=PurgeDead,
         example={"confirm": True, "queue": "email", "reason": "the address list was wrong"},
         query=(
             Query("queue", text()),
@@ -286,14 +262,7 @@ OPERATIONS = {
         "Begin maintenance, or end it",
         {200: Reply("How it is now.", MAINTENANCE, NONE | {"disabled_at": JOB["created_at"]})},
         "OJS admin API §12.1.",
-        body=obj(
-            "enabled",
-            enabled=boolean(),
-            until=WHEN,
-            estimated_duration=PERIOD,
-            refuse_jobs=boolean("Refuse new jobs as well."),
-            **REASON,
-        ),
+        body=SwitchMaintenance,
         example={"enabled": True, "reason": "migration", "estimated_duration": "PT30M"},
         refusals=TOO_LARGE,
     ),

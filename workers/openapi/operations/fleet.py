@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from workers.api.requests import Direct, OrderMany
+
 from ..operation import TOO_LARGE, Operation, Query, Reply
 from ..schema import COUNT, TIME, array, boolean, enum, free, integer, nullable, obj, text
-from .admin import BASE, FIRST, LINE, PAGES, PAGINATION, REASON, WHY
+from .admin import BASE, FIRST, LINE, PAGES, PAGINATION, WHY
 
 NO_WORKER = {404: "There is no such worker."}
 GONE = {409: "It is gone, or nothing leads back to running."}
@@ -79,23 +81,8 @@ ORDERED = Reply(
 )
 NUMBERS = {"type": "object", "additionalProperties": COUNT}
 
-TEXTS = {"oneOf": [text(minLength=1, maxLength=255), array(text(minLength=1, maxLength=255))]}
 MANY: dict[str, Any] = {
-    "body": obj(
-        filter=obj(
-            label=TEXTS | {"description": "Several: all of them."},
-            queue=TEXTS,
-            hostname=TEXTS,
-            version=TEXTS,
-            protocol=TEXTS,
-            worker_id=TEXTS,
-            state={"oneOf": [enum(*STATES), array(enum(*STATES), minItems=1)]},
-        ),
-        all=boolean("Instead of a filter: every worker."),
-        dry_run=boolean("Only say whom it would be for."),
-        confirm=boolean("Must be true, unless it is a dry run."),
-        **REASON,
-    ),
+    "body": OrderMany,
     "example": {"filter": {"label": "blue"}, "confirm": True, "reason": "Release 42"},
     "refusals": TOO_LARGE,
 }
@@ -195,7 +182,7 @@ OPERATIONS = {
         "Admin",
         "Ask it for a state",
         {200: ORDERED},
-        body=obj("directive", directive=enum("quiet", "terminate", "running", "resume"), **REASON),
+        body=Direct,
         example={"directive": "terminate", "reason": "new version"},
         refusals=NO_WORKER | GONE | TOO_LARGE,
     ),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from jobs.spec.bulk_requests import Batch, ResultIds
+from jobs.spec.validation import Envelope
+from workers.bindings.ojs.requests import ReportOfJob, ReportProgress
+
 from ..operation import (
     FULL,
     MAINTAINED,
@@ -101,20 +105,11 @@ STANDING = {
     "message": "half way",
     "updated_at": "2026-02-12T10:30:01.500Z",
 }
-REPORT = obj(
-    progress=number("0 to 1."),
-    percentage=number("0 to 100, for older clients."),
-    checkpoint=free("What the next attempt needs to go on from here."),
-    message=text(maxLength=10_000),
-    data=free("64 KB of JSON at most."),
-    worker_id=text(maxLength=255),
-    attempt=integer(minimum=1, maximum=2**31 - 1),
-)
 REPORTED = Operation(
     "Progress",
     "Report how far a job is",
     {200: Reply("How far it is now: never less than it was.", PROGRESS, STANDING)},
-    body=REPORT,
+    body=ReportProgress,
     example={"progress": 0.5, "message": "half way", "worker_id": "worker-1"},
     refusals=NO_JOB | NOT_IN_THAT_STATE | TOO_LARGE,
 )
@@ -132,7 +127,7 @@ OPERATIONS = {
             ),
         },
         "PUSH (OJS HTTP §9.1).",
-        body=ref("NewJob"),
+        body=Envelope,
         example=NEW_JOB,
         headers=BLOCK,
         refusals=TAKEN | TOO_LARGE | MAINTAINED,
@@ -149,7 +144,7 @@ OPERATIONS = {
             )
         },
         'At most `OJS["MAX_BATCH"]` (OJS HTTP §9.2).',
-        body=obj("jobs", jobs=array(ref("NewJob"), minItems=1)),
+        body=Batch,
         example={"jobs": [NEW_JOB]},
         headers=BLOCK,
         refusals=TAKEN | TOO_LARGE | MAINTAINED,
@@ -227,7 +222,7 @@ OPERATIONS = {
                 {"results": {JOB["id"]: {"state": "completed", "result": {"message_id": "m-17"}}}},
             )
         },
-        body=obj("ids", ids=array(text(maxLength=64), minItems=1, maxItems=1000)),
+        body=ResultIds,
         example={"ids": [JOB["id"]]},
         refusals=TOO_LARGE,
     ),
@@ -261,9 +256,7 @@ OPERATIONS = {
         "Progress",
         REPORTED.summary,
         REPORTED.replies,
-        body=REPORT
-        | {"properties": REPORT["properties"] | {"job_id": UUID}}
-        | {"required": ["job_id"]},
+        body=ReportOfJob,
         example=REPORTED.example | {"job_id": JOB["id"]},
         refusals=REPORTED.refusals,
     ),

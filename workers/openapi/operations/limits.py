@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from jobs.spec.operator_requests import LimitsOverride, RateOverride, RegisterSpecs
+
 from ..operation import PAGE, TOO_LARGE, Operation, Reply
 from ..schema import COUNT, TIME, array, boolean, enum, free, obj, ref, text
-from ..sent import RATE, RATE_LIMITS, WHEN
 
 SPEC = {
     "type": "email.send",
@@ -57,12 +58,7 @@ OPERATIONS = {
         "Put other limits over a key's own",
         {200: Reply("It, as it is now.", LIMIT, LIMITED)},
         "Until `expires_at`, or for good (OJS rate limiting §10.2).",
-        body={
-            "anyOf": [
-                obj("limit period", **RATE["properties"], expires_at=WHEN),
-                obj(**RATE_LIMITS["properties"], expires_at=WHEN),
-            ]
-        },
+        body={"anyOf": [RateOverride.json_schema(), LimitsOverride.json_schema()]},
         example={"rate": {"limit": 10, "period": "PT1M"}, "expires_at": "+PT1H"},
         refusals={404: "No job has used this key."} | TOO_LARGE,
     ),
@@ -103,16 +99,7 @@ OPERATIONS = {
             )
         },
         "Only workers whose checksum of a type matches are given its jobs.",
-        body=obj(
-            "specs",
-            specs={
-                "type": "object",
-                "minProperties": 1,
-                "propertyNames": {"pattern": r"^[a-zA-Z][a-zA-Z0-9_-]*$", "maxLength": 255},
-                "additionalProperties": text(minLength=1, maxLength=255),
-                "description": "Type → checksum.",
-            },
-        ),
+        body=RegisterSpecs,
         example={"specs": {"email": "sha256:9f86d081"}},
         refusals=TOO_LARGE,
     ),

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from jobs.spec.lifecycle import State
+from jobs.spec.members import Members
+from jobs.spec.operator_requests import DeleteQueue, NewQueue, Purge, ShortReason
+from jobs.spec.queue_config import QueueConfig
+
 from ..operation import TOO_LARGE, Operation, Reply
 from ..schema import (
     COUNT,
@@ -11,47 +16,13 @@ from ..schema import (
     boolean,
     enum,
     free,
-    integer,
     number,
     obj,
-    ref,
     text,
 )
-from ..sent import PERIOD, QUEUE, RATE, RATE_LIMITS, RETRY, STATE, WHEN
 
-CENTURY = 100 * 365 * 86_400
-MOST = 2**31 - 1
 NO_QUEUE = {404: "There is no such queue."}
 NOT_OURS = {422: "A member of the documents that this server does not have."}
-PATTERNS = array(text(pattern=r"^[a-zA-Z*][a-zA-Z0-9_.*-]*$", maxLength=255), maxItems=1000)
-DEPTH = integer("0: unbounded.", minimum=0, maximum=MOST)
-STRATEGY = enum("reject", "block", "drop_oldest")
-CONFIG = obj(
-    max_size=DEPTH,
-    max_depth=DEPTH,
-    overflow_policy=STRATEGY,
-    strategy=STRATEGY,
-    warning_threshold=number(minimum=0, maximum=1),
-    backpressure=obj(
-        max_depth=DEPTH,
-        max_size=DEPTH,
-        strategy=STRATEGY,
-        warning_threshold=number(minimum=0, maximum=1),
-    )
-    | {"additionalProperties": False},
-    concurrency=integer("Jobs that may be active at once.", minimum=0, maximum=MOST),
-    rate_limit={"oneOf": [RATE, RATE_LIMITS]},
-    retention=obj(
-        completed=PERIOD,
-        discarded=PERIOD,
-        cancelled=PERIOD,
-    )
-    | {"additionalProperties": False},
-    visibility_timeout=integer("Seconds.", minimum=1, maximum=CENTURY),
-    default_timeout=integer("Seconds.", minimum=1, maximum=CENTURY),
-    default_retry=RETRY,
-    allowed_job_types=PATTERNS,
-) | {"additionalProperties": False, "description": "What is `null` is taken away."}
 ABOUT = {
     "name": "email",
     "status": "active",
@@ -63,7 +34,7 @@ CONFIGURED = ABOUT | {
     "config": {"concurrency": 10},
     "configuration": {"concurrency": 10},
 }
-STATS = dict.fromkeys(STATE, 0) | {"available": 42, "active": 8, "depth": 42}
+STATS = dict.fromkeys(State.values, 0) | {"available": 42, "active": 8, "depth": 42}
 DOCUMENT: dict[str, Schema] = {
     "name": text(),
     "status": text(),
@@ -85,14 +56,14 @@ RECENTLY = {
     "throughput_per_second": 2.48,
 }
 STATISTICS = obj(
-    **dict.fromkeys((*STATE, "total", "depth", "max_depth"), COUNT),
+    **dict.fromkeys((*State.values, "total", "depth", "max_depth"), COUNT),
     **{name: number() for name in RECENTLY},
-    queue=QUEUE,
+    queue=text(),
 )
-COUNTS = obj(**dict.fromkeys(STATE, COUNT), depth=COUNT, max_depth=COUNT)
+COUNTS = obj(**dict.fromkeys(State.values, COUNT), depth=COUNT, max_depth=COUNT)
 
 
-def stopped(summary: str, word: str, *, body: Schema | None = None) -> Operation:
+def stopped(summary: str, word: str, *, body: type[Members] | None = None) -> Operation:
     return Operation(
         "Queues",
         summary,
@@ -129,7 +100,7 @@ OPERATIONS = {
         "Make a queue before its first job",
         {201: Reply("The queue.", obj("name status config", **FULL), CONFIGURED)},
         "Queue configuration §9.2.",
-        body=obj("name", name=QUEUE, config=ref("QueueConfig")),
+        body=NewQueue,
         example={"name": "email", "config": {"concurrency": 10}},
         refusals={409: "It is there already."} | NOT_OURS | TOO_LARGE,
     ),
@@ -168,7 +139,7 @@ OPERATIONS = {
             )
         },
         "Queue configuration §5.3.",
-        body=obj(strategy=enum("reject", "discard", "move"), target_queue=QUEUE),
+        body=DeleteQueue,
         example={"strategy": "move", "target_queue": "default"},
         optional=True,
         refusals=NO_QUEUE | {409: "It has jobs, and the strategy is to refuse then."} | TOO_LARGE,
@@ -214,7 +185,7 @@ OPERATIONS = {
         refusals=NO_QUEUE,
     ),
     ("POST", "/ojs/v1/queues/{name}/pause"): stopped(
-        "Hand out none of its jobs", "paused_at", body=obj(reason=text(maxLength=1000))
+        "Hand out none of its jobs", "paused_at", body=ShortReason
     ),
     ("POST", "/ojs/v1/queues/{name}/resume"): stopped("Hand them out again", "resumed_at"),
     ("GET", "/ojs/v1/queues/{name}/config"): Operation(
@@ -240,7 +211,7 @@ OPERATIONS = {
             )
         },
         "What is not named stays as it is (queue configuration §9.1, backpressure §6.2).",
-        body=ref("QueueConfig"),
+        body=QueueConfig,
         example={"backpressure": {"max_depth": 1000, "strategy": "reject"}},
         refusals=NOT_OURS | TOO_LARGE,
     ),
@@ -259,15 +230,9 @@ OPERATIONS = {
                 {"purged_count": 17, "states": ["completed"], "has_more": False},
             )
         },
-        body=obj(
-            "states confirm",
-            states=array(enum(*(state for state in STATE if state != "active")), minItems=1),
-            confirm=boolean("Must be true.", enum=[True]),
-            older_than=WHEN,
-        ),
+        body=Purge,
         example={"states": ["completed"], "confirm": True},
         refusals=NO_QUEUE | TOO_LARGE,
     ),
 }
-COMPONENTS = {"QueueConfig": CONFIG}
 ALIASES: dict[tuple[str, str], tuple[str, str]] = {}

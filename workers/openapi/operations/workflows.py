@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from jobs.spec.cron_requests import CronRequest
+from jobs.spec.operator_requests import SwitchCron
+from jobs.spec.workflow_plans import WorkflowRequest
+
 from ..operation import FULL, MAINTAINED, PAGE, TOO_LARGE, Operation, Query, Reply
 from ..schema import COUNT, UUID, array, boolean, enum, integer, number, obj, ref, text
 
@@ -111,7 +115,7 @@ OPERATIONS = {
         },
         "Chain, group, batch, or a graph of `depends_on`, nested up to ten levels "
         "(OJS workflows §11.1).",
-        body=ref("NewWorkflow"),
+        body=WorkflowRequest,
         example=NEW_WORKFLOW,
         refusals={
             409: "A unique policy refuses a step.",
@@ -202,7 +206,7 @@ OPERATIONS = {
             200: Reply("It was there, and is as you say now.", CRON_REPLY, REPLIED),
         },
         "OJS cron §8.1.",
-        body=ref("NewCronJob"),
+        body=CronRequest,
         example=NEW_CRON,
         refusals={422: "The template's retry policy breaks a rule."} | TOO_LARGE,
     ),
@@ -212,7 +216,7 @@ OPERATIONS = {
         "Cron",
         "Enable or disable a cron job",
         {200: Reply("The cron job.", CRON_REPLY, REPLIED)},
-        body=obj("enabled", enabled=boolean()),
+        body=SwitchCron,
         example={"enabled": False},
         refusals=NO_CRON,
     ),
