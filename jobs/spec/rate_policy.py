@@ -77,7 +77,12 @@ class Limits(Members):
     on_limit = Choice(ON_LIMIT, sentence="'{name}' must be one of {choices}.")
 
 
-class JobLimits(Limits, about="OJS rate limiting §6.", either=("key", "max_per_second")):
+class JobLimits(
+    Limits,
+    component="JobRateLimit",
+    about="OJS rate limiting §6.",
+    either=("key", "max_per_second"),
+):
     key = Text(pattern=KEY)
     max_per_second = Integer("Limits this queue's jobs that say so.", most=MOST)
 

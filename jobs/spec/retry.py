@@ -264,7 +264,7 @@ class OneOf(Rule[str]):
         return {"type": "string", "enum": list(self.choices)}
 
 
-class Policy(Members, about="OJS retry §2. Every member may be left out."):
+class Policy(Members, component="RetryPolicy", about="OJS retry §2. Every member may be left out."):
     max_attempts = Attempts("All executions, the first included.")
     initial_interval = Interval()
     initial_interval_ms = Milliseconds(field="initial_interval", hidden=True)

@@ -98,7 +98,7 @@ WITHIN_TEXT = Text(longest=16)
 NAMES = Names()
 
 
-class Unique(Members, closed=True, about="OJS unique jobs §2."):
+class Unique(Members, component="UniquePolicy", closed=True, about="OJS unique jobs §2."):
     keys = Names(kind="dimension", known=DIMENSIONS)
     key = Anything(hidden=True)
     args_keys = Names("Members of the first argument, where not all of it counts.")

@@ -164,7 +164,7 @@ class Options(TimeLimits):
     )
 
 
-class NestedOptions(Options):
+class NestedOptions(Options, component="JobOptions"):
     metadata = Object("Merged into `meta`.")
     meta = Object(hidden=True)
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from jobs.spec.cron_requests import CronRequest
 from jobs.spec.lifecycle import State
 from jobs.spec.queue_config import QueueConfig
-from jobs.spec.validation import KEPT_AS_SENT, Envelope
+from jobs.spec.rate_policy import JobLimits
+from jobs.spec.retry import Policy
+from jobs.spec.unique_policy import Unique
+from jobs.spec.validation import KEPT_AS_SENT, Envelope, NestedOptions
 from jobs.spec.workflow_plans import StepRequest, WorkflowRequest
 
 from .schema import (
@@ -252,5 +255,15 @@ COMPONENTS: dict[str, Schema] = {
     "WorkflowReply": obj("workflow", workflow=ref("Workflow")),
 } | {
     form.component: form.json_schema()
-    for form in (CronRequest, Envelope, QueueConfig, StepRequest, WorkflowRequest)
+    for form in (
+        CronRequest,
+        Envelope,
+        JobLimits,
+        NestedOptions,
+        Policy,
+        QueueConfig,
+        StepRequest,
+        Unique,
+        WorkflowRequest,
+    )
 }

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from jobs.errors import Conflict
 from jobs.spec.operator_requests import PurgeDead, Reason, SwitchMaintenance
 
-from ..operation import NO_JOB, TOO_LARGE, Operation, Query, Reply
+from ..operation import Operation, Query, Reply
+from ..refusals import NO_JOB, refuses
 from ..schema import COUNT, TIME, array, boolean, enum, free, integer, nullable, obj, ref, text
 from .jobs import DONE, JOB
 from .queues import NOT_DEAD
@@ -141,14 +143,14 @@ OPERATIONS = {
         "Admin",
         "Cancel a job",
         {200: DETAIL},
-        refusals=NO_JOB | {409: "It has finished already."} | TOO_LARGE,
+        refusals=NO_JOB + refuses(Conflict, "It has finished already."),
         **WHY,
     ),
     ("POST", f"{BASE}/jobs/{{job_id}}/retry"): Operation(
         "Admin",
         "Give a discarded or cancelled job fresh attempts",
         {200: DETAIL},
-        refusals=NO_JOB | {409: "It is neither."} | TOO_LARGE,
+        refusals=NO_JOB + refuses(Conflict, "It is neither."),
         **WHY,
     ),
     ("GET", f"{BASE}/dead-letter"): Operation(
@@ -174,7 +176,6 @@ OPERATIONS = {
             Query("until", text(), "Discarded before."),
             Query("older_than", text(), "The same as `until`."),
         ),
-        refusals=TOO_LARGE,
     ),
     ("GET", f"{BASE}/dead-letter/stats"): Operation(
         "Admin",
@@ -215,7 +216,7 @@ OPERATIONS = {
         "Admin",
         "Enqueue it again with fresh attempts",
         {200: DETAIL},
-        refusals=NOT_DEAD | TOO_LARGE,
+        refusals=NOT_DEAD,
         **WHY,
     ),
     ("GET", f"{BASE}/stats/history"): Operation(
@@ -264,7 +265,6 @@ OPERATIONS = {
         "OJS admin API §12.1.",
         body=SwitchMaintenance,
         example={"enabled": True, "reason": "migration", "estimated_duration": "PT30M"},
-        refusals=TOO_LARGE,
     ),
     ("GET", f"{BASE}/system/config"): Operation(
         "Admin",

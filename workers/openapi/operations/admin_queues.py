@@ -7,7 +7,7 @@ from jobs.spec.members import Members
 from jobs.spec.operator_requests import AdminChange, Pause, Reason
 from jobs.spec.rate_policy import queue_schema
 
-from ..operation import TOO_LARGE, Operation, Query, Reply
+from ..operation import Operation, Query, Reply
 from ..schema import COUNT, TIME, array, boolean, enum, free, nullable, obj, text
 from .admin import BASE, FIRST, PAGES, PAGINATION
 from .jobs import JOB
@@ -55,7 +55,6 @@ def by_filter(verb: str, summary: str) -> Operation:
         "A bounded number in one request, all of them or none (OJS admin API §8).",
         body=AdminChange,
         example={"filter": {"queue": "email"}, "confirm": True, "reason": "mail server is back"},
-        refusals=TOO_LARGE,
     )
 
 
@@ -70,7 +69,7 @@ def stopped(summary: str, like: str, body: type[Members]) -> Operation:
         body=body,
         example={"reason": "the mail server is down"},
         optional=True,
-        refusals=NO_QUEUE | TOO_LARGE,
+        refusals=NO_QUEUE,
     )
 
 
@@ -119,7 +118,6 @@ OPERATIONS = {
         "OJS rate limiting §7.2.",
         body=queue_schema(),
         example={"limit": 100, "period": "PT1M"},
-        refusals=TOO_LARGE,
     ),
     ("POST", f"{BASE}/jobs/bulk/retry"): by_filter("retry", "Give many jobs fresh attempts"),
     ("POST", f"{BASE}/dead-letter/retry"): by_filter(

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from jobs.errors import BatchTooLarge, Conflict
 from jobs.spec.bulk_requests import Bulk, BulkChange, BulkEnqueue, Priority
 
-from ..operation import MAINTAINED, NO_JOB, TOO_LARGE, Operation, Query, Reply
+from ..operation import Operation, Query, Reply
+from ..refusals import MAINTAINED, NO_JOB, refuses
 from ..schema import COUNT, array, boolean, enum, free, integer, obj, ref, text
 from .jobs import JOB, NEW_JOB
 
 ID = JOB["id"]
 KEY_HEADER = (Query("Idempotency-Key", Bulk.idempotency_key.json_schema()),)
-USED = {409: "The idempotency key was used for another request."}
-TOO_MANY = {413: 'More than `OJS["MAX_BULK"]` jobs, or too large a body.'}
+USED = refuses(Conflict, "The idempotency key was used for another request.")
+TOO_MANY = refuses(BatchTooLarge, 'More than `OJS["MAX_BULK"]` jobs.')
 NONE = "Nothing was done: none of the jobs could be, or not all of an atomic request."
 
 ITEM = obj("index job_id status", index=COUNT, job_id=text(), status=text(), reason=text())
@@ -47,7 +49,7 @@ def change(verb: str, did: str, states: str, description: str) -> Operation:
         body=BulkChange,
         example={"filter": {"queue": "email", "type": "email.send"}, "dry_run": True},
         headers=KEY_HEADER,
-        refusals=USED | TOO_MANY | MAINTAINED,
+        refusals=USED + TOO_MANY + MAINTAINED,
     )
 
 
@@ -86,7 +88,7 @@ OPERATIONS = {
         body=BulkEnqueue,
         example={"jobs": [NEW_JOB], "atomicity": "partial"},
         headers=KEY_HEADER,
-        refusals=USED | TOO_MANY | MAINTAINED,
+        refusals=USED + TOO_MANY + MAINTAINED,
     ),
     ("POST", "/ojs/v1/jobs/bulk/cancel"): change(
         "Cancel", "cancelled", "waiting", "OJS bulk operations §6."
@@ -121,7 +123,7 @@ OPERATIONS = {
         "OJS priority §8.1.",
         body=Priority,
         example={"priority": 10},
-        refusals=NO_JOB | {409: "It does not wait any more."} | TOO_LARGE,
+        refusals=NO_JOB + refuses(Conflict, "It does not wait any more."),
     ),
 }
 ALIASES: dict[tuple[str, str], tuple[str, str]] = {}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from jobs.errors import JobNotFound
+from workers.bindings.flare import views
 from workers.bindings.flare.requests import Ack, Heartbeat, JobRequest, Poll, Registration
 
-from ..operation import FULL, MAINTAINED, TOO_LARGE, Operation, Reply
+from ..operation import Operation, Reply
+from ..refusals import CLOSED, FULL, MAINTAINED, NOT_IN_THAT_STATE, refuses
 from ..schema import (
     TIME,
     Schema,
@@ -22,6 +25,8 @@ from ..schema import (
 )
 
 MEDIA_TYPE = "application/json"
+REFUSED = "FlareRefused"
+refusal = views.refusal
 ID = "job_01KGWTDD4D9ZQR00000G5HS4QY"
 JOB = {
     "id": ID,
@@ -46,8 +51,8 @@ POLLED = {
     name: JOB[name]
     for name in ("id", "job_type", "payload", "max_attempts", "timeout_seconds", "enqueued_at")
 } | {"attempt": 1}
-NO_JOB = {404: "There is no such job (`job_not_found`)."}
-STATE = {409: "The job is not in a state that allows it (`invalid_state`)."}
+NO_JOB = refuses(JobNotFound, "There is no such job.")
+STATE = NOT_IN_THAT_STATE
 
 COMPONENTS: dict[str, Schema] = {
     "FlareJob": obj(
@@ -97,7 +102,6 @@ OPERATIONS = {
         {200: Reply("It is known.", obj("status", status=text()), {"status": "registered"})},
         body=Registration,
         example={"worker_id": "w-1", "queues": ["email"], "job_types": ["email.send"]},
-        refusals=TOO_LARGE,
     ),
     ("POST", "/flare/v1/workers/poll"): flare(
         "Fetch jobs",
@@ -124,7 +128,6 @@ OPERATIONS = {
         },
         body=Poll,
         example={"worker_id": "w-1", "queues": ["email"], "capacity": 10},
-        refusals=TOO_LARGE,
     ),
     ("POST", "/flare/v1/workers/ack"): flare(
         "Settle a job",
@@ -142,7 +145,7 @@ OPERATIONS = {
         },
         body=Ack,
         example={"worker_id": "w-1", "job_id": ID, "status": "succeeded", "duration_ms": 784},
-        refusals=NO_JOB | STATE | TOO_LARGE,
+        refusals=NO_JOB + STATE,
     ),
     ("POST", "/flare/v1/workers/heartbeat"): flare(
         "Say that a job goes on",
@@ -155,21 +158,18 @@ OPERATIONS = {
         },
         body=Heartbeat,
         example={"worker_id": "w-1", "job_id": ID, "progress": 0.5},
-        refusals=NO_JOB | STATE | TOO_LARGE,
+        refusals=NO_JOB + STATE,
     ),
     ("POST", "/flare/v1/jobs"): flare(
         "Enqueue a job",
         {201: Reply("The job.", ref("FlareJob"), JOB, ("Location",))},
         body=JobRequest,
         example={"job_type": "email.send", "payload": JOB["payload"], "queue": "email"},
-        refusals={404: "There is no such parent.", 422: "The queue takes no such jobs."}
-        | FULL
-        | TOO_LARGE
-        | MAINTAINED,
+        refusals=refuses(JobNotFound, "There is no such parent.") + CLOSED + FULL + MAINTAINED,
     ),
     ("GET", "/flare/v1/jobs/{job_id}"): flare("A job", WHOLE, refusals=NO_JOB),
     ("POST", "/flare/v1/jobs/{job_id}/cancel"): flare(
-        "Cancel a job", WHOLE, refusals=NO_JOB | STATE
+        "Cancel a job", WHOLE, refusals=NO_JOB + STATE
     ),
 }
 ALIASES: dict[tuple[str, str], tuple[str, str]] = {}

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from jobs.errors import Conflict, NotFound
 from workers.api.requests import Direct, OrderMany
 
-from ..operation import TOO_LARGE, Operation, Query, Reply
+from ..operation import Operation, Query, Reply
+from ..refusals import refuses
 from ..schema import COUNT, TIME, array, boolean, enum, free, integer, nullable, obj, text
 from .admin import BASE, FIRST, LINE, PAGES, PAGINATION, WHY
 
-NO_WORKER = {404: "There is no such worker."}
-GONE = {409: "It is gone, or nothing leads back to running."}
+NO_WORKER = refuses(NotFound, "There is no such worker.")
+GONE = refuses(Conflict, "It is gone, or nothing leads back to running.")
 STATES = ("running", "quiet", "terminate", "stale")
 WORKER = {
     "id": text(),
@@ -84,7 +86,6 @@ NUMBERS = {"type": "object", "additionalProperties": COUNT}
 MANY: dict[str, Any] = {
     "body": OrderMany,
     "example": {"filter": {"label": "blue"}, "confirm": True, "reason": "Release 42"},
-    "refusals": TOO_LARGE,
 }
 ORDERED_MANY = Reply(
     "Whom it was for; each hears it with its next heartbeat.",
@@ -165,17 +166,17 @@ OPERATIONS = {
         "Admin",
         "Ask it to take no more jobs",
         {200: ORDERED},
-        refusals=NO_WORKER | GONE | TOO_LARGE,
+        refusals=NO_WORKER + GONE,
         **WHY,
     ),
     ("POST", f"{BASE}/workers/{{worker_id}}/resume"): Operation(
-        "Admin", "Take that back", {200: ORDERED}, refusals=NO_WORKER | GONE | TOO_LARGE, **WHY
+        "Admin", "Take that back", {200: ORDERED}, refusals=NO_WORKER + GONE, **WHY
     ),
     ("POST", f"{BASE}/workers/{{worker_id}}/terminate"): Operation(
         "Admin",
         "Ask it to finish what it has, and to stop",
         {200: ORDERED},
-        refusals=NO_WORKER | GONE | TOO_LARGE,
+        refusals=NO_WORKER + GONE,
         **WHY,
     ),
     ("POST", f"{BASE}/workers/{{worker_id}}/directive"): Operation(
@@ -184,7 +185,7 @@ OPERATIONS = {
         {200: ORDERED},
         body=Direct,
         example={"directive": "terminate", "reason": "new version"},
-        refusals=NO_WORKER | GONE | TOO_LARGE,
+        refusals=NO_WORKER + GONE,
     ),
     ("DELETE", f"{BASE}/workers/{{worker_id}}"): Operation(
         "Admin",
@@ -207,7 +208,7 @@ OPERATIONS = {
                 },
             )
         },
-        refusals=NO_WORKER | {409: "It is not stale."} | TOO_LARGE,
+        refusals=NO_WORKER + refuses(Conflict, "It is not stale."),
         **WHY,
     ),
     ("GET", f"{BASE}/stats"): Operation(

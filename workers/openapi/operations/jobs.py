@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from jobs.errors import (
+    Conflict,
+    DuplicateJob,
+    InvalidRetryPolicyRequest,
+    MetadataTooLarge,
+    ResultPruned,
+    Unsupported,
+    WaitTimeout,
+)
 from jobs.spec.bulk_requests import Batch, ResultIds
 from jobs.spec.validation import Envelope
 from workers.bindings.ojs.requests import ReportOfJob, ReportProgress
 
-from ..operation import (
-    FULL,
-    MAINTAINED,
-    NO_JOB,
-    NOT_IN_THAT_STATE,
-    TOO_LARGE,
-    Operation,
-    Query,
-    Reply,
-)
+from ..operation import Operation, Query, Reply
+from ..refusals import CLOSED, FULL, MAINTAINED, NO_JOB, NOT_IN_THAT_STATE, refuses
 from ..schema import (
     COUNT,
     TIME,
@@ -72,11 +73,15 @@ BLOCK = (
         'Seconds to wait for room in a full queue that says `block`, `OJS["MAX_WAIT"]` at most.',
     ),
 )
-TAKEN = {
-    409: "A job with this id exists, or a unique policy refuses the job.",
-    422: "The retry policy breaks a rule, the version of the envelope is not ours, or the queue "
-    "takes no such jobs.",
-} | FULL
+BREAKS_RETRY = refuses(InvalidRetryPolicyRequest, "The retry policy breaks a rule.")
+TAKEN = (
+    refuses(DuplicateJob, "A job with this id exists, or a unique policy refuses the job.")
+    + BREAKS_RETRY
+    + refuses(Unsupported, "The version of the envelope is not ours.")
+    + refuses(MetadataTooLarge, "`meta` has more than 64 KB of JSON.")
+    + CLOSED
+    + FULL
+)
 RESULT = obj(
     "job_id state result",
     job_id=UUID,
@@ -111,7 +116,7 @@ REPORTED = Operation(
     {200: Reply("How far it is now: never less than it was.", PROGRESS, STANDING)},
     body=ReportProgress,
     example={"progress": 0.5, "message": "half way", "worker_id": "worker-1"},
-    refusals=NO_JOB | NOT_IN_THAT_STATE | TOO_LARGE,
+    refusals=NO_JOB + NOT_IN_THAT_STATE,
 )
 
 OPERATIONS = {
@@ -130,7 +135,7 @@ OPERATIONS = {
         body=Envelope,
         example=NEW_JOB,
         headers=BLOCK,
-        refusals=TAKEN | TOO_LARGE | MAINTAINED,
+        refusals=TAKEN + MAINTAINED,
     ),
     ("POST", "/ojs/v1/jobs/batch"): Operation(
         "Jobs",
@@ -147,7 +152,7 @@ OPERATIONS = {
         body=Batch,
         example={"jobs": [NEW_JOB]},
         headers=BLOCK,
-        refusals=TAKEN | TOO_LARGE | MAINTAINED,
+        refusals=TAKEN + MAINTAINED,
     ),
     ("GET", "/ojs/v1/jobs/{job_id}"): Operation(
         "Jobs",
@@ -160,7 +165,7 @@ OPERATIONS = {
         "Cancel a job",
         {200: Reply("The cancelled job.", ref("ChangedJobReply"), {"job": CANCELLED})},
         "An active one too: its worker hears of it with the next heartbeat (OJS core §7.6).",
-        refusals=NO_JOB | {409: "It has finished already."},
+        refusals=NO_JOB + refuses(Conflict, "It has finished already."),
     ),
     ("POST", "/ojs/v1/jobs/{job_id}/activate"): Operation(
         "Jobs",
@@ -172,7 +177,7 @@ OPERATIONS = {
                 {"job": JOB | {"previous_state": "pending"}},
             )
         },
-        refusals=NO_JOB | {409: "It is not pending, or waits for other jobs."},
+        refusals=NO_JOB + refuses(Conflict, "It is not pending, or waits for other jobs."),
     ),
     ("GET", "/ojs/v1/jobs/{job_id}/result"): Operation(
         "Results",
@@ -199,7 +204,8 @@ OPERATIONS = {
             ),
         ),
         refusals=NO_JOB
-        | {408: "It has not finished in time.", 410: "Its result's retention has passed."},
+        + refuses(WaitTimeout, "It has not finished in time.")
+        + refuses(ResultPruned, "Its result's retention has passed."),
     ),
     ("POST", "/ojs/v1/jobs/results"): Operation(
         "Results",
@@ -224,7 +230,6 @@ OPERATIONS = {
         },
         body=ResultIds,
         example={"ids": [JOB["id"]]},
-        refusals=TOO_LARGE,
     ),
     ("GET", "/ojs/v1/jobs/{job_id}/progress"): Operation(
         "Progress",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from jobs.errors import NotFound
 from jobs.spec.operator_requests import LimitsOverride, RateOverride, RegisterSpecs
 
-from ..operation import PAGE, TOO_LARGE, Operation, Reply
+from ..operation import PAGE, Operation, Reply
+from ..refusals import refuses
 from ..schema import COUNT, TIME, array, boolean, enum, free, obj, ref, text
 
 SPEC = {
@@ -51,7 +53,7 @@ OPERATIONS = {
         "Rate limits",
         "Where a rate limit stands",
         {200: Reply("It.", LIMIT, LIMITED)},
-        refusals={404: "No job has used this key."},
+        refusals=refuses(NotFound, "No job has used this key."),
     ),
     ("PUT", "/ojs/v1/rate-limits/{key}"): Operation(
         "Rate limits",
@@ -60,7 +62,7 @@ OPERATIONS = {
         "Until `expires_at`, or for good (OJS rate limiting §10.2).",
         body={"anyOf": [RateOverride.json_schema(), LimitsOverride.json_schema()]},
         example={"rate": {"limit": 10, "period": "PT1M"}, "expires_at": "+PT1H"},
-        refusals={404: "No job has used this key."} | TOO_LARGE,
+        refusals=refuses(NotFound, "No job has used this key."),
     ),
     ("GET", "/ojs/v1/job-specs"): Operation(
         "Job specs",
@@ -101,7 +103,6 @@ OPERATIONS = {
         "Only workers whose checksum of a type matches are given its jobs.",
         body=RegisterSpecs,
         example={"specs": {"email": "sha256:9f86d081"}},
-        refusals=TOO_LARGE,
     ),
     ("DELETE", "/ojs/v1/job-specs/{name}"): Operation(
         "Job specs",
@@ -113,7 +114,7 @@ OPERATIONS = {
                 {"type": "email.send", "deleted": True},
             )
         },
-        refusals={404: "There is no spec of this type."},
+        refusals=refuses(NotFound, "There is no spec of this type."),
     ),
 }
 ALIASES: dict[tuple[str, str], tuple[str, str]] = {}

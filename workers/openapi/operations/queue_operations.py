@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from jobs.errors import Conflict, NotFound, Unsupported
 from jobs.spec.lifecycle import State
 from jobs.spec.members import Members
 from jobs.spec.operator_requests import DeleteQueue, NewQueue, Purge, ShortReason
 from jobs.spec.queue_config import QueueConfig
 
-from ..operation import TOO_LARGE, Operation, Reply
+from ..operation import Operation, Reply
+from ..refusals import refuses
 from ..schema import (
     COUNT,
     TIME,
@@ -21,8 +23,8 @@ from ..schema import (
     text,
 )
 
-NO_QUEUE = {404: "There is no such queue."}
-NOT_OURS = {422: "A member of the documents that this server does not have."}
+NO_QUEUE = refuses(NotFound, "There is no such queue.")
+NOT_OURS = refuses(Unsupported, "A member of the documents that this server does not have.")
 ABOUT = {
     "name": "email",
     "status": "active",
@@ -90,7 +92,7 @@ def stopped(summary: str, word: str, *, body: type[Members] | None = None) -> Op
         body=body,
         example={"reason": "the mail server is down"} if body else None,
         optional=True,
-        refusals=NO_QUEUE | TOO_LARGE,
+        refusals=NO_QUEUE,
     )
 
 
@@ -102,7 +104,7 @@ OPERATIONS = {
         "Queue configuration §9.2.",
         body=NewQueue,
         example={"name": "email", "config": {"concurrency": 10}},
-        refusals={409: "It is there already."} | NOT_OURS | TOO_LARGE,
+        refusals=refuses(Conflict, "It is there already.") + NOT_OURS,
     ),
     ("GET", "/ojs/v1/queues/{name}"): Operation(
         "Queues",
@@ -142,7 +144,7 @@ OPERATIONS = {
         body=DeleteQueue,
         example={"strategy": "move", "target_queue": "default"},
         optional=True,
-        refusals=NO_QUEUE | {409: "It has jobs, and the strategy is to refuse then."} | TOO_LARGE,
+        refusals=NO_QUEUE + refuses(Conflict, "It has jobs, and the strategy is to refuse then."),
     ),
     ("GET", "/ojs/v1/queues/{name}/stats"): Operation(
         "Queues",
@@ -213,7 +215,7 @@ OPERATIONS = {
         "What is not named stays as it is (queue configuration §9.1, backpressure §6.2).",
         body=QueueConfig,
         example={"backpressure": {"max_depth": 1000, "strategy": "reject"}},
-        refusals=NOT_OURS | TOO_LARGE,
+        refusals=NOT_OURS,
     ),
     ("DELETE", "/ojs/v1/queues/{name}/jobs"): Operation(
         "Queues",
@@ -232,7 +234,7 @@ OPERATIONS = {
         },
         body=Purge,
         example={"states": ["completed"], "confirm": True},
-        refusals=NO_QUEUE | TOO_LARGE,
+        refusals=NO_QUEUE,
     ),
 }
 ALIASES: dict[tuple[str, str], tuple[str, str]] = {}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ..operation import CURSOR, OFFSET, PAGE, TOO_LARGE, Operation, Query, Reply
+from jobs.errors import NotFound, NotInstalled, Unsupported
+
+from ..operation import CURSOR, OFFSET, PAGE, Operation, Query, Reply
+from ..refusals import refuses
 from ..schema import (
     COUNT,
     TIME,
@@ -21,7 +24,7 @@ from .jobs import JOB
 
 PAGE_OF_ONE = {"total": 1, "limit": 50, "offset": 0, "has_more": False}
 DEAD = JOB | {"state": "discarded", "attempt": 3, "discarded_at": "2026-02-12T11:00:00.000Z"}
-NOT_DEAD = {404: "There is no such job in the dead letter."}
+NOT_DEAD = refuses(NotFound, "There is no such job in the dead letter.")
 EVENT = {
     "specversion": "1.0",
     "id": "evt_00000000002a-00000000012c",
@@ -171,7 +174,8 @@ OPERATIONS = {
         "Dead letter",
         "Enqueue it again with fresh attempts",
         {200: Reply("The job, available again.", ref("ChangedJobReply"), {"job": JOB})},
-        refusals=NOT_DEAD | {422: "It shall be changed: `override` is not supported."} | TOO_LARGE,
+        refusals=NOT_DEAD
+        + refuses(Unsupported, "It shall be changed: `override` is not supported."),
     ),
     ("GET", "/ojs/v1/events"): Operation(
         "Events",
@@ -207,7 +211,6 @@ OPERATIONS = {
         "Server",
         "How the server is",
         {200: Reply("`degraded`: no reaper runs.", HEALTH, WELL)},
-        refusals={},
     ),
     ("GET", "/ojs/v1/ready"): Operation(
         "Server",
@@ -218,7 +221,6 @@ OPERATIONS = {
                 "It cannot, within a second, or the process is about to end.", READINESS, NOT_READY
             ),
         },
-        refusals={},
     ),
     ("GET", "/ojs/manifest"): Operation(
         "Server",
@@ -258,7 +260,8 @@ OPERATIONS = {
                 ),
             )
         },
-        refusals={404: "Metrics are switched off.", 501: "The extra `metrics` is not installed."},
+        refusals=refuses(NotFound, "Metrics are switched off.")
+        + refuses(NotInstalled, "The extra `metrics` is not installed."),
     ),
     ("GET", "/ojs/v1/autoscaling"): Operation(
         "Server",
@@ -292,7 +295,7 @@ OPERATIONS = {
         "Delete everything",
         {200: Reply("All is gone.", obj("reset", reset=boolean()), {"reset": True})},
         'For the conformance suite; there is nothing here outside `OJS["CONFORMANCE_MODE"]`.',
-        refusals={404: "The server is not in that mode."},
+        refusals=refuses(NotFound, "The server is not in that mode."),
     ),
 }
 ALIASES: dict[tuple[str, str], tuple[str, str]] = {}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from jobs.errors import NotFound
 from jobs.spec.operator_requests import RegisterSchema
 from jobs.spec.versions import Version
 
-from ..operation import TOO_LARGE, Operation, Reply
+from ..operation import Operation, Reply
+from ..refusals import refuses
 from ..schema import TIME, array, boolean, free, obj, text
 
 BASE = "/ojs/v1/admin/schemas/{type}"
@@ -46,9 +48,9 @@ ALL = Operation(
             GIVEN | {"versions": [SHORT]},
         )
     },
-    refusals={404: "No version of this type has a schema."},
+    refusals=refuses(NotFound, "No version of this type has a schema."),
 )
-NONE = {404: "This version has no schema."}
+NONE = refuses(NotFound, "This version has no schema.")
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", BASE): ALL,
@@ -65,7 +67,6 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "OJS job versioning §6.1. Kept for producers and workers to read; jobs are not held to it.",
         body=RegisterSchema,
         example={"args_schema": SENT, "compatible_with": ["1.0"]},
-        refusals=TOO_LARGE,
     ),
     ("DELETE", f"{BASE}/{{version}}"): Operation(
         "Admin",

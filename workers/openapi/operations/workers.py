@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jobs.errors import Conflict, NotFound, ResultTooLarge
 from workers.bindings.ojs.requests import (
     Acks,
     Checkpoint,
@@ -14,15 +15,15 @@ from workers.bindings.ojs.requests import (
     Registration,
 )
 
-from ..operation import NO_JOB, TOO_LARGE, Operation, Reply
+from ..operation import Operation, Reply
+from ..refusals import NO_JOB, refuses
 from ..schema import TIME, array, boolean, enum, number, obj, ref, text
 from .jobs import DONE, JOB
 
 ID = JOB["id"]
-LOST = {
-    404: "There is no such job.",
-    409: "The job is not active, or another worker or attempt holds it: drop the outcome.",
-}
+LOST = NO_JOB + refuses(
+    Conflict, "The job is not active, or another worker or attempt holds it: drop the outcome."
+)
 SETTLED = (
     "A list in `acks` or `nacks` is answered with a list: each outcome by itself, with the status "
     "that it would have had alone."
@@ -70,7 +71,7 @@ SAVED = Operation(
     "OJS durable execution §4.1.",
     body=Checkpoint,
     example={"state": {"row": 4200}, "worker_id": "worker-1"},
-    refusals=LOST | TOO_LARGE,
+    refusals=LOST,
 )
 LEFT = {
     200: Reply(
@@ -118,7 +119,6 @@ OPERATIONS = {
             "concurrency": 10,
             "labels": ["eu"],
         },
-        refusals=TOO_LARGE,
     ),
     ("POST", "/ojs/v1/workers/deregister"): Operation(
         "Workers",
@@ -151,7 +151,6 @@ OPERATIONS = {
         "operators ask for.",
         body=Heartbeat,
         example={"worker_id": "worker-1", "state": "running", "active_job_ids": [ID]},
-        refusals=TOO_LARGE,
     ),
     ("POST", "/ojs/v1/workers/fetch"): Operation(
         "Workers",
@@ -169,7 +168,6 @@ OPERATIONS = {
         "`weighted` in one drawn by their weights.",
         body=Fetch,
         example={"queues": ["email", "default"], "worker_id": "worker-1", "count": 10},
-        refusals=TOO_LARGE,
     ),
     ("POST", "/ojs/v1/workers/ack"): Operation(
         "Workers",
@@ -184,7 +182,7 @@ OPERATIONS = {
         f"ACK (worker protocol §5.6). {SETTLED}",
         body=Acks,
         example={"job_id": ID, "worker_id": "worker-1", "result": DONE["result"]},
-        refusals=LOST | {413: "The result, or the body, is too large."},
+        refusals=LOST + refuses(ResultTooLarge, "The result is too large."),
     ),
     ("POST", "/ojs/v1/workers/nack"): Operation(
         "Workers",
@@ -203,7 +201,7 @@ OPERATIONS = {
             "worker_id": "worker-1",
             "error": {"type": "SMTPError", "message": "451 try later", "retryable": True},
         },
-        refusals=LOST | TOO_LARGE,
+        refusals=LOST,
     ),
     ("POST", "/ojs/v1/jobs/{job_id}/ack"): Operation(
         "Workers",
@@ -212,7 +210,7 @@ OPERATIONS = {
         body=JobAck,
         example={"worker_id": "worker-1", "result": DONE["result"]},
         optional=True,
-        refusals=LOST | {413: "The result, or the body, is too large."},
+        refusals=LOST + refuses(ResultTooLarge, "The result is too large."),
     ),
     ("POST", "/ojs/v1/jobs/{job_id}/nack"): Operation(
         "Workers",
@@ -223,7 +221,7 @@ OPERATIONS = {
             "worker_id": "worker-1",
             "error": {"code": "handler_error", "message": "451 try later"},
         },
-        refusals=LOST | TOO_LARGE,
+        refusals=LOST,
     ),
     ("POST", "/ojs/v1/jobs/{job_id}/checkpoint"): SAVED,
     ("GET", "/ojs/v1/jobs/{job_id}/checkpoint"): Operation(
@@ -237,7 +235,7 @@ OPERATIONS = {
                 | {"state": {"row": 4200}, "checkpoint": CHECKPOINT | {"state": {"row": 4200}}},
             )
         },
-        refusals={404: "There is no such job, or it has no checkpoint."},
+        refusals=refuses(NotFound, "There is no such job, or it has no checkpoint."),
     ),
     ("DELETE", "/ojs/v1/jobs/{job_id}/checkpoint"): Operation(
         "Checkpoints",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from jobs.errors import Conflict, DuplicateJob, InvalidRetryPolicyRequest, InvalidWorkflow, NotFound
 from jobs.spec.cron_requests import CronRequest
 from jobs.spec.operator_requests import SwitchCron
 from jobs.spec.workflow_plans import WorkflowRequest
 
-from ..operation import FULL, MAINTAINED, PAGE, TOO_LARGE, Operation, Query, Reply
+from ..operation import PAGE, Operation, Query, Reply
+from ..refusals import CLOSED, FULL, MAINTAINED, refuses
 from ..schema import COUNT, UUID, array, boolean, enum, integer, number, obj, ref, text
 
 WORKFLOW = {
@@ -36,7 +38,7 @@ NEW_WORKFLOW = {
     "options": {"queue": "reports"},
     "steps": [{"type": "report.extract", "args": []}, {"type": "report.send", "args": ["ops"]}],
 }
-NO_WORKFLOW = {404: "There is no such workflow."}
+NO_WORKFLOW = refuses(NotFound, "There is no such workflow.")
 CRON = {
     "id": "weekday-report",
     "name": "weekday-report",
@@ -88,7 +90,7 @@ RUN = {
     "scheduled_at": "2026-02-12T08:00:00.000Z",
     "decided_at": "2026-02-12T08:00:00.310Z",
 }
-NO_CRON = {404: "There is no cron job of this name."}
+NO_CRON = refuses(NotFound, "There is no cron job of this name.")
 REPLIED = CRON | {"cron_job": CRON}
 
 
@@ -117,13 +119,12 @@ OPERATIONS = {
         "(OJS workflows §11.1).",
         body=WorkflowRequest,
         example=NEW_WORKFLOW,
-        refusals={
-            409: "A unique policy refuses a step.",
-            422: "A retry policy breaks a rule, or a queue takes no such jobs.",
-        }
-        | FULL
-        | TOO_LARGE
-        | MAINTAINED,
+        refusals=refuses(InvalidWorkflow, "It breaks a rule of workflows.")
+        + refuses(DuplicateJob, "Its id is taken, or a unique policy refuses a step.")
+        + refuses(InvalidRetryPolicyRequest, "A retry policy breaks a rule.")
+        + CLOSED
+        + FULL
+        + MAINTAINED,
     ),
     ("GET", "/ojs/v1/workflows"): Operation(
         "Workflows",
@@ -157,7 +158,7 @@ OPERATIONS = {
         "Workflows",
         "Cancel a workflow",
         {200: Reply("It; active jobs may finish.", ref("WorkflowReply"))},
-        refusals=NO_WORKFLOW | {409: "It has ended already."},
+        refusals=NO_WORKFLOW + refuses(Conflict, "It has ended already."),
     ),
     ("GET", "/ojs/v1/workflows/{workflow_id}/progress"): Operation(
         "Workflows",
@@ -208,7 +209,7 @@ OPERATIONS = {
         "OJS cron §8.1.",
         body=CronRequest,
         example=NEW_CRON,
-        refusals={422: "The template's retry policy breaks a rule."} | TOO_LARGE,
+        refusals=refuses(InvalidRetryPolicyRequest, "The template's retry policy breaks a rule."),
     ),
     ("GET", "/ojs/v1/cron/{name}"): cron("A cron job"),
     ("DELETE", "/ojs/v1/cron/{name}"): cron("Remove a cron job"),
@@ -234,9 +235,9 @@ OPERATIONS = {
             ),
         },
         refusals=NO_CRON
-        | {409: "What it enqueues is refused by a unique policy."}
-        | FULL
-        | MAINTAINED,
+        + refuses(DuplicateJob, "What it enqueues is refused by a unique policy.")
+        + FULL
+        + MAINTAINED,
     ),
     ("GET", "/ojs/v1/cron/{name}/history"): Operation(
         "Cron",
