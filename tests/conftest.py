@@ -46,38 +46,58 @@ OF_BOTH = {
     "test_specs",
 }
 """Files whose tests do, beside those about the admin."""
+LEFT_OUT = [
+    # What is sent, how, and by whom: decided before there is a statement.
+    "bindings/test_agq_strangers.py",
+    "bindings/test_any_client.py",
+    "bindings/test_fuzzing.py",
+    "bindings/test_hostile_input.py",
+    "bindings/test_hostile_requests.py",
+    "bindings/test_public_clients.py",
+    "bindings/test_rota_origins.py",
+    "bindings/test_strangers.py",
+    "bindings/test_switched_off.py",
+    "bindings/test_tls.py",
+    # The same statements as in others, many more times.
+    "benchmarks",
+    "concurrency/test_chaos.py",
+    "concurrency/test_claims.py",
+    "concurrency/test_long_poll.py",
+    "concurrency/test_races.py",
+    "concurrency/test_workflows.py",
+    "conformance",
+    "jobs/test_model_of_the_lifecycle.py",
+    "jobs/test_model_of_workflows.py",
+    "jobs/test_query_plans.py",
+    # The pages that tests/jobs and tests/workers open as well.
+    "browser",
+    "test_admin_permissions.py",
+    "test_view_only.py",
+    # The stand-alone project and its deployment, which have one database.
+    "campaign",
+    "project",
+    "test_database_url.py",
+    "test_packaging.py",
+    "test_readme.py",
+    "test_settings.py",
+    "test_shadows.py",
+    "workers/test_deployment.py",
+    # No database at all, or a server that is not this one.
+    "test_architecture.py",
+    "test_lock.py",
+    "test_openapi.py",
+    "test_translations.py",
+    "workers/test_runtime_elsewhere.py",
+]
+"""What is not run behind a router: it would show nothing that the rest does not, and take longer.
+
+Of each way to the database something is left: the engine and the reaper, in threads and in
+processes; all protocols, in a request and over a line that stays open; the admin; the commands; the
+worker process, beside the server's database and over HTTP; listeners; poolers.
+"""
 if APART:
     TransactionTestCase.databases = {alias()}
-    # What the router makes no difference to, or is shown by the others already. It keeps the third
-    # configuration to a few minutes.
-    collect_ignore = [
-        "benchmarks",
-        "bindings/test_any_client.py",
-        "bindings/test_fuzzing.py",
-        "bindings/test_hostile_input.py",
-        "bindings/test_hostile_requests.py",
-        "bindings/test_public_clients.py",
-        "bindings/test_switched_off.py",
-        "browser",
-        "concurrency/test_chaos.py",
-        "concurrency/test_claims.py",
-        "concurrency/test_workflows.py",
-        "conformance",
-        "jobs/test_model_of_the_lifecycle.py",
-        "jobs/test_model_of_workflows.py",
-        "project",
-        "test_architecture.py",
-        "test_database_url.py",
-        "test_openapi.py",
-        "test_packaging.py",
-        "test_readme.py",
-        "test_settings.py",
-        "test_shadows.py",
-        "test_translations.py",
-        "test_view_only.py",
-        "workers/test_deployment.py",
-        "workers/test_runtime_elsewhere.py",
-    ]
+    collect_ignore = LEFT_OUT
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -169,14 +189,19 @@ def django_db_modify_db_settings(
         connection.settings_dict["TEST"]["NAME"] = str(folder / "test.sqlite3")
 
 
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None) -> None:
+    """Name the site's own database to every process that a test starts."""
+    if APART:
+        os.environ[routers.OTHER] = url_of_test_database("default")
+
+
 @pytest.fixture
 def database_url(transactional_db: None) -> str:
     """The test database as a `DATABASE_URL`, for other processes.
 
     Transactional, because another process sees only what is committed.
     """
-    if APART:
-        os.environ[routers.OTHER] = url_of_test_database("default")
     return url_of_test_database()
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-from django.db import connections
+from django.db import connections, transaction
 from django.utils.connection import ConnectionProxy
 
 from jobs.store.database import alias, atomic
+
+if TYPE_CHECKING:
+    import psycopg
 
 
 class Connections:
@@ -20,4 +25,30 @@ class Connections:
 connection = ConnectionProxy(Connections(), "")
 """As `django.db.connection`, of the database that jobs and workers live in."""
 
-__all__ = ["alias", "atomic", "connection"]
+
+@contextmanager
+def another_connection(**parameters: Any) -> Iterator[psycopg.Connection[Any]]:
+    """A session of its own on PostgreSQL; what it has not committed is rolled back in the end.
+
+    Args:
+        parameters: of `psycopg.connect`, where they differ from those of `connection`.
+    """
+    import psycopg
+
+    given = dict(connection.get_connection_params())
+    for of_django in ("cursor_factory", "context", "prepare_threshold"):
+        given.pop(of_django, None)
+    with psycopg.connect(**given | parameters) as other:
+        yield other
+        other.rollback()
+
+
+@contextmanager
+def rolled_back() -> Iterator[None]:
+    """A transaction that leaves nothing behind."""
+    with atomic():
+        yield
+        transaction.set_rollback(True, using=alias())
+
+
+__all__ = ["alias", "another_connection", "atomic", "connection", "rolled_back"]

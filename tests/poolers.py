@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from django.db import connection
 
+from tests.database import connection
 from tests.processes import eventually, free_port
 
 SETTINGS = """

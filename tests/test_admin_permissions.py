@@ -13,7 +13,6 @@ from collections.abc import Iterator
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import Permission, User
-from django.db import transaction
 from django.test import Client
 
 from tests.admin_walk import (
@@ -26,10 +25,11 @@ from tests.admin_walk import (
     named_addresses,
     snapshot,
 )
+from tests.database import rolled_back
 from tests.operators import APPS, buttons
 
 # Thousands of requests: minutes on a machine with other things to do.
-pytestmark = [pytest.mark.django_db, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
 MODELS = {model._meta.model_name: model for model in OURS}
 SWITCHES = ("maintenance", "dashboard")
@@ -319,12 +319,11 @@ def test_each_action_is_carried_out_with_its_permission_and_with_no_other(staff,
                 assert client.post(url, sent).status_code == 403, (name, action, "unseen")
         assert snapshot() == before, (name, action)
 
-        with transaction.atomic():
+        with rolled_back():
             done = 200 if action in SHOWS else 302
             client = staff.may(takes, f"view_{name}")
             assert client.post(url, form).status_code == done, (name, action)
             assert snapshot() != before, (name, action)
-            transaction.set_rollback(True)
 
 
 def pages_of(model) -> str:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LEFT_OUT, OF_BOTH
+
 ROOT = Path(__file__).resolve().parent.parent
 
 FORBIDDEN = [
@@ -113,10 +115,10 @@ def test_no_binding_imports_another():
 
 
 CLOCK = ROOT / "jobs" / "store" / "clock.py"
-TRANSACTIONAL = {"atomic", "on_commit", "set_rollback"}
+TRANSACTIONAL = {"atomic", "non_atomic_requests", "on_commit", "set_rollback"}
 OF_PEOPLE_OR_OF_ONE_PROCESS = [
     # A site's tests without a database.
-    ROOT / "jobs" / "testing" / "fakes.py",
+    ROOT / "jobs" / "store" / "memory.py",
     # Lines of a log.
     ROOT / "workers" / "management" / "commands" / "runreaper.py",
 ]
@@ -129,11 +131,21 @@ def calls(file: Path) -> Iterator[tuple[int, str, set[str | None]]]:
             yield node.lineno, ast.unparse(node.func), {one.arg for one in node.keywords}
 
 
+def named_databases(file: Path) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of every connection that `file` takes by an alias it writes."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        match node:
+            case ast.Subscript(value=ast.Name(id="connections"), slice=ast.Constant()):
+                yield node.lineno, ast.unparse(node)
+
+
 def of_the_default_database(file: Path) -> Iterator[str]:
     """What `file` does in the default database, which need not be that of the jobs."""
     for line, name in imports(file):
         if name == "django.db.connection":
             yield f"{line}: jobs.store.database.connection() is the jobs' own"
+    for line, name in named_databases(file):
+        yield f"{line}: {name}: jobs.store.database.alias() is the jobs' own"
     for line, name, keywords in calls(file):
         if name.startswith("transaction.") and name.rpartition(".")[2] in TRANSACTIONAL:
             if "using" not in keywords:
@@ -150,6 +162,34 @@ def test_nothing_forgets_in_which_database_the_jobs_are(app):
         for what in of_the_default_database(file)
     ]
     assert forgetful == []
+
+
+OF_SITES = {
+    ROOT / "tests" / "benchmarks",
+    ROOT / "tests" / "campaign" / "site",
+    ROOT / "tests" / "host_site",
+    ROOT / "tests" / "shop",
+}
+"""Sites with one database, or with tables of their own."""
+
+
+def test_no_test_forgets_in_which_database_the_jobs_are():
+    """It would pass where they are in the default one, and fail behind a router."""
+    forgetful = [
+        f"{file.relative_to(ROOT)}:{what}"
+        for file in present("tests")
+        if OF_SITES.isdisjoint(file.parents)
+        for what in of_the_default_database(file)
+    ]
+    assert forgetful == []
+
+
+def test_what_is_left_out_behind_a_router_is_there():
+    """A name that nothing has any more would leave its tests in unnoticed."""
+    files = {file.stem for file in present("tests")}
+
+    assert [name for name in LEFT_OUT if not (ROOT / "tests" / name).exists()] == []
+    assert files >= OF_BOTH
 
 
 @pytest.mark.parametrize("app", ["jobs", "workers"])
@@ -172,6 +212,8 @@ def test_no_rule_goes_by_the_clock_of_the_machine_that_asks(app):
         "from django.db import connection",
         "with transaction.atomic(): pass",
         "transaction.on_commit(print)",
+        "transaction.non_atomic_requests(view)",
+        'connections["default"]',
         "Job.objects.all().query.sql_with_params()",
     ],
 )

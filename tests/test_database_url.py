@@ -8,8 +8,8 @@ import sys
 
 import pytest
 from django.contrib.auth.models import Group
-from django.db import connection
 
+from tests.database import connection
 from tests.processes import PATIENCE
 
 READ = """

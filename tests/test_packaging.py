@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from django.db import connection
 
+from tests.database import connection
 from tests.processes import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from django.contrib.auth.models import Group, User
 from django.core.management import call_command
-from django.db import transaction
 from django.test import Client
 
 from jobs.http.authentication import make_key
@@ -20,12 +19,12 @@ from tests.admin_walk import (
     make_site,
     snapshot,
 )
-from tests.database import alias, atomic
+from tests.database import rolled_back
 from tests.ojs_client import MEDIA_TYPE
 from workers.models import FleetOperation
 
 # Thousands of requests: minutes on a machine with other things to do.
-pytestmark = [pytest.mark.django_db, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.django_db]
 
 METHODS = ("get", "head", "post", "put", "patch", "delete")
 
@@ -77,11 +76,10 @@ def test_what_an_administrator_confirms_a_viewer_cannot(viewer, admin_client):
             assert viewer.post(url, sent).status_code == 403, (name, action)
         assert snapshot() == before, (name, action)
 
-        with atomic():
+        with rolled_back():
             done = 200 if action in SHOWS else 302
             assert admin_client.post(url, form).status_code == done, (name, action)
             assert snapshot() != before, f"{name}.{action} does nothing: then this proves nothing"
-            transaction.set_rollback(True, using=alias())
 
 
 READING = ("observe", "ojs:admin:read", "ojs:data:read")

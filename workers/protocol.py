@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from django.db.models import F
 
@@ -21,9 +21,9 @@ from jobs.models import Job
 from jobs.record.events import record, worker_event
 from jobs.signals import send_on_commit
 from jobs.store import clock
-from jobs.store.database import atomic, is_postgresql
+from jobs.store.database import atomic
 
-from .access.admission import own_jobs, settle_own
+from .access.admission import foreign_jobs, own_jobs, settle_own, with_foreign
 from .fetching import gate
 from .lifecycle import WorkerState
 from .liveness import heartbeats
@@ -32,6 +32,7 @@ from .liveness.heartbeats import Description, Heartbeat
 from .liveness.incarnations import same_process
 from .models import Worker
 from .signals import worker_left, worker_registered, worker_returned
+from .store.portable import changes
 
 
 @dataclass(slots=True)
@@ -99,7 +100,7 @@ def register(
                     "flagged_at": None,
                     "incarnation": F("incarnation") + 1,
                 }
-                while engine.reclaim(Job.objects.held_by(worker_id), engine.WORKER_DEATH):
+                while engine.reclaim([worker_id]):
                     pass
             Worker.objects.filter(pk=worker_id).update(**fresh)
             worker = Worker.objects.get(pk=worker_id)
@@ -215,7 +216,7 @@ def _meet(heartbeat: Heartbeat) -> bool:
 
     False if neither: the worker is known and live, or the heartbeat was sent before it went.
     """
-    fresh = heartbeats.changes(heartbeat) | {
+    fresh = changes(heartbeat) | {
         "state": heartbeat.state or WorkerState.RUNNING,
         "left_at": None,
     }
@@ -275,64 +276,62 @@ def _returns(worker_id: str, project: str) -> bool:
     return _meet(Heartbeat(worker_id, WorkerState.RUNNING))
 
 
+class FetchOptions(TypedDict, total=False):
+    """What a fetch may ask for besides queues; see `engine.ClaimOptions`."""
+
+    worker_id: str
+    count: int
+    types: Sequence[str] | None
+    visibility_timeout: timedelta | None
+    registered: bool
+    """Nothing for a worker that never registered (AGQ §6)."""
+
+
 def fetch(
     queues: Sequence[str],
     *,
-    worker_id: str = "",
-    count: int = 1,
-    types: Sequence[str] | None = None,
-    visibility_timeout: timedelta | None = None,
     discover: bool = True,
     project: str = "",
-    registered: bool = False,
+    **options: Unpack[FetchOptions],
 ) -> list[ClaimedJob]:
     """Claim jobs for a worker (§6); see `engine.claim`.
 
-    Nothing for a worker that is, or was told to be, quiet or terminating (§6.6), or that already
+    Nothing for a worker that is quiet or terminating, or was asked to be (§6.6), or that already
     runs all it can (§8.2). One that was declared dead is live again.
 
     Args:
         discover: False where this is no sign of life: the server looks by itself for a worker that
             waits, or a worker that is not live must register first. A dead one is given nothing.
-        registered: nothing for a worker that never registered either (AGQ §6).
+        project: whose jobs; empty means anybody's.
 
     Raises:
         InvalidRequest: no queue is named.
     """
-    asked = _asked(queues, project, worker_id, count, types, visibility_timeout, registered)
-    jobs = engine.claim(queues, **asked)
+    claim = _claim_options(queues, project, options)
+    jobs = engine.claim(queues, **claim)
     # Only when there was nothing: a fetch that finds jobs is one statement.
-    if not jobs and discover and _returns(worker_id, project):
-        asked = _asked(queues, project, worker_id, count, types, visibility_timeout, registered)
-        jobs = engine.claim(queues, **asked)
+    if not jobs and discover and _returns(options.get("worker_id", ""), project):
+        jobs = engine.claim(queues, **claim)
     return jobs
 
 
-def _asked(
-    queues: Sequence[str],
-    project: str,
-    worker_id: str = "",
-    count: int = 1,
-    types: Sequence[str] | None = None,
-    visibility_timeout: timedelta | None = None,
-    registered: bool = False,
-) -> dict[str, Any]:
-    """What the engine is asked for by a worker as it stands."""
+def _claim_options(
+    queues: Sequence[str], project: str, options: FetchOptions
+) -> engine.ClaimOptions:
     if not queues:
         raise InvalidRequest(
             "The 'queues' field must name at least one queue.",
             field="queues",
             validation="min_items",
         )
-    asked: dict[str, Any] = {
-        "worker_id": worker_id,
-        "types": types,
-        "visibility_timeout": visibility_timeout,
+    return {
+        "worker_id": options.get("worker_id", ""),
+        "types": options.get("types"),
+        "visibility_timeout": options.get("visibility_timeout"),
         "project": project,
-        "count": count,
-        "gate": gate.REGISTERED if registered else gate.GATE,
+        "count": options.get("count", 1),
+        "gate": gate.REGISTERED if options.get("registered") else gate.GATE,
     }
-    return asked
 
 
 def exchange(
@@ -341,29 +340,20 @@ def exchange(
     *,
     discover: bool = True,
     project: str = "",
-    **asked: Any,
+    **options: Unpack[FetchOptions],
 ) -> tuple[list[Outcome], list[ClaimedJob]]:
     """`ack`, then `fetch`, in one transaction and, where that is possible, one round trip.
 
     Args:
         discover: as in `fetch`.
-        asked: what else `fetch` takes.
     """
-    jobs: list[ClaimedJob] = []
-
-    def settle(items: Sequence[Completion]) -> list[Outcome]:
-        outcomes, claimed = engine.exchange(items, queues, **_asked(queues, project, **asked))
-        jobs.extend(claimed)
-        return outcomes
-
-    if is_postgresql():
-        outcomes = settle_own(settle, completions, project)
-        if not jobs and discover and _returns(asked.get("worker_id", ""), project):
-            jobs = fetch(queues, discover=False, project=project, **asked)
-        return outcomes, jobs
-    with atomic():
-        outcomes = ack(completions, discover=discover, project=project)
-        return outcomes, fetch(queues, discover=discover, project=project, **asked)
+    claim = _claim_options(queues, project, options)
+    foreign = foreign_jobs(completions, project)
+    own_ones = [item for item in completions if item.job_id not in foreign]
+    outcomes, jobs = engine.exchange(own_ones, queues, **claim)
+    if not jobs and discover and _returns(options.get("worker_id", ""), project):
+        jobs = engine.claim(queues, **claim)
+    return with_foreign(completions, outcomes, foreign), jobs
 
 
 def ack(

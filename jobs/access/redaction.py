@@ -90,7 +90,7 @@ def redact_quotes(value: Any) -> Any:
 
 def redact_job(envelope: dict[str, Any]) -> dict[str, Any]:
     """A job's envelope without what is sensitive, saying that it is not whole."""
-    return redact_quotes(envelope) | {"redacted": True}
+    return {**redact_quotes(envelope), "redacted": True}
 
 
 def _quoted(value: Any) -> Any:

@@ -74,7 +74,7 @@ class BulkViewSet(OJSViewSet):
         full = [result for result in done.values() if isinstance(result, QueueFull)]
         for last in {each.details["queue"]: each for each in full}.values():
             # Recorded where it was refused, and undone with that.
-            engine.bounds.tell_refused(last)
+            engine.bounds.record_refusal(last)
         failed = sum(isinstance(result, OJSError) for result in done.values())
         if whole and failed:
             failed = len(documents)

@@ -152,7 +152,7 @@ def enqueue_or_wait(request: Any, new: Sequence[NewJob]) -> Sequence[NewJob]:
         if stored is None:
             raise refused[0]
     except QueueFull as refusal:
-        engine.bounds.tell_refused(refusal)
+        engine.bounds.record_refusal(refusal)
         raise
     return stored
 

@@ -1,10 +1,13 @@
 """Every way a job may change: `from jobs import engine; engine.claim(...)`."""
 
+from ..spec.cron_requests import NewCronJob
+from ..spec.reports import Completion, Failure
+from ..store.claimed import ClaimedJob
+from ..store.contract import VISIBILITY_TIMEOUT, WORKER_DEATH, Admission, Cause, Gate
 from . import bounds, bulk, limits, queue_policy, queues
 from .bounds import relieve
 from .checkpoints import Saved, clear_checkpoint, find_checkpoint, save_checkpoint
-from .claim import ClaimedJob, Gate, claim
-from .claimed import Admission
+from .claim import ClaimOptions, claim, claim_chosen, exchange
 from .control import (
     Change,
     activate,
@@ -21,7 +24,6 @@ from .control import (
     run_now,
 )
 from .cron import (
-    NewCronJob,
     delete_cron,
     enqueue_due_schedules,
     let_time_pass,
@@ -29,16 +31,16 @@ from .cron import (
     set_cron_enabled,
     upsert_cron,
 )
-from .dependencies import enqueue_after, freed_by
-from .dependents import follow, repair
-from .enqueue import enqueue, forget_queues
-from .exchange import exchange
+from .dependencies import freed_by
+from .enqueue import enqueue, enqueue_after
 from .failure import fail, is_final
+from .flow import repair
 from .inheritance import results_of_workflow
-from .outcomes import Completion, Failure, Outcome
+from .insertion import forget_queues
+from .outcomes import Outcome
 from .progress import ProgressState, progress_of, report_progress, standing
-from .reclaim import VISIBILITY_TIMEOUT, WORKER_DEATH, Cause, expire, reclaim
-from .reservations import EXTENDED_UNTIL, extend, keep_alive, last_reservation, reserve
+from .reclaim import expire, reclaim
+from .reservations import extend, keep_alive, last_reservation, reserve
 from .retention import prune_events, prune_jobs, prune_results, prune_workflows
 from .settle import complete, is_too_large, too_large
 from .specs import Line, forget_specs, matching_types, register_specs, write_lines
@@ -46,12 +48,12 @@ from .timers import discard_expired, discard_overdrawn, promote_due, time_out
 from .workflows import cancel_workflow, create_workflow
 
 __all__ = [
-    "EXTENDED_UNTIL",
     "VISIBILITY_TIMEOUT",
     "WORKER_DEATH",
     "Admission",
     "Cause",
     "Change",
+    "ClaimOptions",
     "ClaimedJob",
     "Completion",
     "Failure",
@@ -68,6 +70,7 @@ __all__ = [
     "cancel_jobs",
     "cancel_workflow",
     "claim",
+    "claim_chosen",
     "clear_checkpoint",
     "complete",
     "create_workflow",
@@ -83,7 +86,6 @@ __all__ = [
     "extend",
     "fail",
     "find_checkpoint",
-    "follow",
     "forget_queues",
     "forget_specs",
     "freed_by",

@@ -8,10 +8,11 @@ in passing whether there is one.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from ..errors import JobTypeNotAllowed, QueueClosed, QueueFull
 from ..models import Job, Queue
@@ -22,7 +23,7 @@ from ..spec.retry import RetryPolicy
 from ..spec.validation import NewJob
 from ..store import clock
 from ..store.database import atomic, connection
-from .discarding import discard_waiting
+from .ends import discard_waiting
 
 
 class Guarded(Exception):
@@ -33,30 +34,27 @@ def guarded(queues: Collection[str]) -> bool:
     return Queue.objects.guarded().filter(pk__in=queues).exists()
 
 
-def store(new: Sequence[NewJob], insert: Callable[[], None]) -> None:
-    """Store jobs of which some are for guarded queues, all or none (OJS backpressure §9.3).
+def admit(new: Sequence[NewJob]) -> list[UUID]:
+    """Ask the queues that have rules about these jobs, and lock them (OJS backpressure §9.3).
+
+    Must run in the transaction that stores the jobs. Returns the jobs that were dropped for them
+    and that something follows.
 
     Raises:
         QueueFull: as many jobs wait in one of the queues as may.
         QueueClosed: one of the queues is draining.
         JobTypeNotAllowed: one of the queues does not take a job's type.
     """
-    try:
-        with atomic():
-            rows = Queue.objects.guarded().filter(pk__in={job.queue for job in new})
-            for queue in rows.order_by("pk").select_for_update():
-                _admit(queue, [job for job in new if job.queue == queue.pk])
-            insert()
-    except QueueFull as refusal:
-        if not _patient.get():
-            # What was undone was not recorded either; the refusal must be.
-            tell_refused(refusal)
-        raise
+    ended: list[UUID] = []
+    rows = Queue.objects.guarded().filter(pk__in={job.queue for job in new})
+    for queue in rows.order_by("pk").select_for_update():
+        ended += _admit(queue, [job for job in new if job.queue == queue.pk])
+    return ended
 
 
 @contextlib.contextmanager
 def patiently() -> Iterator[None]:
-    """Whoever enqueues inside tries again: a full queue has not refused anything yet."""
+    """What enqueues inside tries again: a full queue has not refused anything yet."""
     token = _patient.set(True)
     try:
         yield
@@ -64,10 +62,14 @@ def patiently() -> Iterator[None]:
         _patient.reset(token)
 
 
+def is_patient() -> bool:
+    return _patient.get()
+
+
 _patient: ContextVar[bool] = ContextVar("ojs_patient", default=False)
 
 
-def tell_refused(refusal: QueueFull) -> None:
+def record_refusal(refusal: QueueFull) -> None:
     """Record that a queue took no more (OJS backpressure §10.1, queue configuration §10.1)."""
     about = {name: refusal.details[name] for name in ("depth", "bound")}
     queue = refusal.details["queue"]
@@ -122,7 +124,7 @@ def depth(queue: str) -> int:
     )
 
 
-def _admit(queue: Queue, new: Sequence[NewJob]) -> None:
+def _admit(queue: Queue, new: Sequence[NewJob]) -> list[UUID]:
     if queue.is_draining:
         raise QueueClosed(f"Queue '{queue.pk}' is draining.", queue=queue.pk)
     for job in new:
@@ -134,8 +136,7 @@ def _admit(queue: Queue, new: Sequence[NewJob]) -> None:
                 allowed_job_types=queue.config["allowed_job_types"],
             )
         _fill_in(job, queue.config)
-    if queue.max_depth is not None:
-        _make_room(queue, queue.max_depth, new)
+    return [] if queue.max_depth is None else _make_room(queue, queue.max_depth, new)
 
 
 def _fill_in(job: NewJob, config: dict[str, Any]) -> None:
@@ -149,7 +150,8 @@ def _fill_in(job: NewJob, config: dict[str, Any]) -> None:
         job.max_attempts = RetryPolicy.parse(job.retry).max_attempts
 
 
-def _make_room(queue: Queue, bound: int, new: Sequence[NewJob]) -> None:
+def _make_room(queue: Queue, bound: int, new: Sequence[NewJob]) -> list[UUID]:
+    ended: list[UUID] = []
     strategy = queue.config.get("strategy", "reject")
     before = depth(queue.pk)
     after = before + len(new)
@@ -159,7 +161,9 @@ def _make_room(queue: Queue, bound: int, new: Sequence[NewJob]) -> None:
             # row. Only if nothing else is left are they waited for.
             for patient in (False, True):
                 if after > bound:
-                    after -= _drop(queue.pk, after - bound, patient=patient)
+                    dropped = _drop(queue.pk, after - bound, patient=patient)
+                    after -= len(dropped)
+                    ended += [job.pk for job in dropped if job.followed]
         if after > bound:
             raise QueueFull(queue.pk, before, bound, strategy, new[0].type)
     threshold = queue.config.get("warning_threshold", queue_config.WARNING_THRESHOLD)
@@ -171,17 +175,15 @@ def _make_room(queue: Queue, bound: int, new: Sequence[NewJob]) -> None:
         Queue.objects.filter(pk=queue.pk).update(is_pressed=pressed)
         kind = "backpressure.warning" if pressed else "backpressure.cleared"
         record([queue_event(kind, queue.pk, depth=after, bound=bound)])
+    return ended
 
 
-def _drop(queue: str, count: int, *, patient: bool) -> int:
-    """Discard the oldest available jobs to make room; return how many (OJS backpressure §5.3).
+def _drop(queue: str, count: int, *, patient: bool) -> list[Job]:
+    """Discard the oldest available jobs to make room, and return them (OJS backpressure §5.3).
 
     Args:
         patient: wait for jobs that somebody holds, rather than pass them over.
     """
-    # Late, because following a job may enqueue others, which leads here.
-    from .dependents import follow
-
     now = clock.now()
     skip = connection().features.has_select_for_update_skip_locked and not patient
     oldest = list(
@@ -192,7 +194,6 @@ def _drop(queue: str, count: int, *, patient: bool) -> int:
     )
     message = "Discarded to make room in a full queue."
     discarded = discard_waiting(oldest, code="overflow", message=message, now=now)
-    follow([job.pk for job in oldest if job.followed])
     dropped = [
         queue_event("backpressure.dropped", queue, job_id=str(job.pk), job_type=job.type)
         for job in oldest
@@ -200,7 +201,7 @@ def _drop(queue: str, count: int, *, patient: bool) -> int:
     record(event for pair in zip(discarded, dropped, strict=True) for event in pair)
     if oldest:
         record([queue_event("queue.overflow", queue, dropped=len(oldest))])
-    return len(oldest)
+    return oldest
 
 
 def relieve() -> int:

@@ -15,35 +15,12 @@ from django.db.models import QuerySet
 
 from ..errors import CheckpointTooLarge, Conflict, InvalidTransition, JobNotFound, ReservationLost
 from ..models import Checkpoint, Job
-from ..spec.lifecycle import TERMINAL, State
+from ..spec.lifecycle import State
 from ..store import clock
-from ..store.database import connection, is_postgresql, run
+from ..store.stores import store
 
 LARGEST = 1_048_576
 """Bytes of state (OJS durable execution §9.1)."""
-
-# One guarded statement, and no lock on the job: a handler may save inside a transaction of its
-# own, and must not keep the worker's heartbeats waiting for as long as that lasts. What an older
-# attempt saves while a newer one has is refused by the number of the attempt.
-SAVE = """
-    INSERT INTO ojs_jobs_checkpoint AS kept
-           (job_id, state, sequence, attempt, is_cleared, saved_at)
-    SELECT id, {state}, 1, attempt, {no}, {now}
-      FROM ojs_jobs_job
-     WHERE id = %(job_id)s
-       AND state NOT IN ({terminal}){holder}{attempt}
-        ON CONFLICT (job_id) DO UPDATE
-       SET state = excluded.state,
-           sequence = kept.sequence + 1,
-           attempt = excluded.attempt,
-           is_cleared = excluded.is_cleared,
-           saved_at = excluded.saved_at
-     WHERE kept.attempt <= excluded.attempt
- RETURNING sequence
-"""
-HOLDER = "\n       AND state = 'active' AND reserved_by = %(worker_id)s"
-ATTEMPT = "\n       AND state = 'active' AND attempt = %(attempt)s"
-TERMINAL_STATES = ", ".join(f"'{state}'" for state in sorted(TERMINAL))
 
 
 class Saved(NamedTuple):
@@ -79,32 +56,12 @@ def save_checkpoint(
             actual_size=len(text),
         )
     now = clock.now()
-    rows = run(
-        _statement(worker_id is not None, attempt is not None),
-        {
-            "job_id": Job._meta.pk.get_db_prep_value(job_id, connection()),
-            "state": text.decode(),
-            "now": connection().ops.adapt_datetimefield_value(now),
-            "worker_id": worker_id,
-            "attempt": attempt,
-        },
+    sequence = store().save_checkpoint(
+        job_id, text.decode(), now, worker_id=worker_id, attempt=attempt
     )
-    if not rows:
+    if sequence is None:
         raise _refusal("save a", job_id, worker_id, attempt)
-    return Saved(rows[0][0], now)
-
-
-def _statement(held: bool, fenced: bool) -> str:
-    # A value that is selected has no type of its own in PostgreSQL.
-    postgresql = is_postgresql()
-    return SAVE.format(
-        state="%(state)s::jsonb" if postgresql else "%(state)s",
-        now="%(now)s::timestamptz" if postgresql else "%(now)s",
-        no="false",
-        terminal=TERMINAL_STATES,
-        holder=HOLDER if held else "",
-        attempt=ATTEMPT if fenced else "",
-    )
+    return Saved(sequence, now)
 
 
 def _refusal(

@@ -20,7 +20,8 @@ from ..store import clock, wakeup
 from ..store.database import atomic
 from . import queue_policy
 from .dependencies import is_waiting
-from .dependents import follow
+from .ends import cancel_unfinished
+from .flow import ending
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def cancel(job_id: UUID, *, cancelled_by: str = "", reason: str = "") -> Change:
         JobNotFound: there is no such job.
         InvalidTransition: it is in a terminal state.
     """
-    with atomic():
+    with ending() as ended:
         job = _locked(job_id)
         previous = State(job.state)
         holder = job.reserved_by
@@ -61,7 +62,7 @@ def cancel(job_id: UUID, *, cancelled_by: str = "", reason: str = "") -> Change:
         data: dict[str, Any] = {name: value for name, value in who.items() if value}
         record([job_event("job.cancelled", job, time=clock.now(), worker_id=holder, data=data)])
         if job.followed:
-            follow([job_id])
+            ended.append(job_id)
     send_on_commit(jobs_cancelled, Job, job_ids=[job_id])
     return Change(job, previous)
 
@@ -115,8 +116,8 @@ def prioritize(job_id: UUID, priority: int) -> Change:
         change = Change(job, State(job.state), previous_priority=job.priority)
         if job.priority != priority:
             Job.objects.filter(pk=job_id).update(priority=priority)
-            told = {"previous_priority": job.priority, "new_priority": priority}
-            record([job_event("priority.changed", job, time=clock.now(), data=told)])
+            data = {"previous_priority": job.priority, "new_priority": priority}
+            record([job_event("priority.changed", job, time=clock.now(), data=data)])
         job.refresh_from_db()
     return change
 
@@ -255,25 +256,9 @@ def cancel_jobs(
     job_ids: Collection[UUID], *, cancelled_by: str = "", reason: str = ""
 ) -> list[UUID]:
     """Cancel those of the jobs that have not finished; return their ids (OJS core §7.6)."""
-    if not job_ids:
-        return []
-    now = clock.now()
-    who = {"cancelled_by": cancelled_by, "reason": reason}
-    data = {name: value for name, value in who.items() if value}
-    with atomic():
-        rows = Job.objects.filter(pk__in=job_ids, state__in=sources(Event.CANCEL, State.CANCELLED))
-        jobs = list(rows.select_for_update().order_by("pk").defer("args", "meta", "result"))
-        ids = [job.pk for job in jobs]
-        Job.objects.filter(pk__in=ids).transition(Event.CANCEL, State.CANCELLED)
-        record(
-            job_event("job.cancelled", job, time=now, worker_id=job.reserved_by, data=data)
-            for job in jobs
-        )
-        followed = [job.pk for job in jobs if job.followed]
-        if followed:
-            follow(followed)
-    if ids:
-        send_on_commit(jobs_cancelled, Job, job_ids=ids)
+    with ending() as ended:
+        ids, followed = cancel_unfinished(job_ids, cancelled_by=cancelled_by, reason=reason)
+        ended += followed
     return ids
 
 

@@ -21,59 +21,40 @@ from ..spec.lifecycle import WAITING, Event, State
 from ..spec.validation import NewJob
 from ..spec.workflow_plans import find_cycle
 from ..store import clock, wakeup
-from ..store.database import atomic, connection
-from .enqueue import enqueue
+from ..store.database import connection
 from .inheritance import results_of_jobs
+from .insertion import insert_jobs
 
 BATCH = 1000
 IN_VAIN = "A job it depends on did not complete."
 
 
-def enqueue_after(
+def insert_after(
     new: Sequence[NewJob],
     depends_on: Mapping[UUID, Sequence[UUID]],
     *,
     condition: str = Dependency.SUCCESS,
     pass_results: bool = True,
-) -> Sequence[NewJob]:
-    """Store the jobs, all or none; those named in `depends_on` wait for the jobs it gives.
+) -> list[UUID]:
+    """Store jobs that wait for others, in the caller's transaction; see `enqueue_after`.
 
-    A waiting job becomes available when all its predecessors have settled, with their results as
-    `parent_results`, in the order given. One whose predecessor ends otherwise than completed is
-    cancelled, and those that wait for it in turn; with the condition `settled` any end will do.
-
-    Args:
-        depends_on: id of a new job → ids of jobs, new ones too.
-        condition: `success` or `settled`.
-        pass_results: give the job its predecessors' results.
-
-    Raises:
-        InvalidRequest: a predecessor does not exist, or the jobs wait for each other in a circle.
-        DuplicateJob: see `enqueue`.
+    Returns the jobs that have ended and that something follows now.
     """
     waiting = {job_id: list(dict.fromkeys(ids)) for job_id, ids in depends_on.items() if ids}
     _refuse_cycles(waiting)
     _prepare(new, waiting, pass_results)
     named = {job_id for ids in waiting.values() for job_id in ids}
-    older = named - {job.id for job in new}
-    with atomic():
-        ended = _hold(older)
-        enqueue(new)
-        Dependency.objects.bulk_create(
-            [
-                Dependency(
-                    waiter_id=job_id, predecessor_id=other, position=place, condition=condition
-                )
-                for job_id, ids in waiting.items()
-                for place, other in enumerate(ids)
-            ],
-            batch_size=BATCH,
-        )
-        if ended:
-            from .dependents import follow  # it goes on with what these jobs set free
-
-            follow(ended)
-    return new
+    ended = _hold(named - {job.id for job in new})
+    ended += insert_jobs(new)
+    Dependency.objects.bulk_create(
+        [
+            Dependency(waiter_id=job_id, predecessor_id=other, position=place, condition=condition)
+            for job_id, ids in waiting.items()
+            for place, other in enumerate(ids)
+        ],
+        batch_size=BATCH,
+    )
+    return ended
 
 
 def _prepare(

@@ -5,7 +5,7 @@ Takes many outcomes at once and answers each by itself, like `settle`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -13,17 +13,18 @@ from uuid import UUID
 from django.db.models import Case, DateTimeField, DurationField, F, Value, When
 from django.db.models.functions import Now
 
+from ..models import Event as EventRow
 from ..models import Job, JobError, RateLimit
 from ..record.events import job_event, record
 from ..signals import jobs_failed, send_on_commit
 from ..spec.lifecycle import Event, State
+from ..spec.reports import Failure
 from ..spec.retry import RetryPolicy
 from ..spec.time_limits import enqueue_ttl, expires_at_once_started
 from ..store import wakeup
-from ..store.database import atomic
 from . import limits
-from .dependents import follow
-from .outcomes import Failure, Outcome, explain
+from .flow import ending
+from .outcomes import Outcome, explain
 
 BACKTRACE_FRAMES = 50
 BACKTRACE_CHARACTERS = 10_000
@@ -36,7 +37,7 @@ FINAL_CODES = frozenset({"DISCARD", "FAIL", "DEAD_LETTER"})
 def fail(failures: Sequence[Failure]) -> list[Outcome]:
     """Record failed attempts and decide what follows (FAIL, OJS core §7.4); see `complete()`."""
     outcomes: dict[int, Outcome] = {}
-    with atomic():
+    with ending() as ended:
         locked = {
             job.pk: job
             for job in Job.objects.filter(pk__in={item.job_id for item in failures})
@@ -53,7 +54,7 @@ def fail(failures: Sequence[Failure]) -> list[Outcome]:
                 settled.append((job, item, outcomes[index]))
                 del locked[item.job_id]
         _hold_limits(settled)
-        _settle_failed(settled)
+        ended += _settle_failed(settled)
     answers = [outcomes.get(index, Outcome(item.job_id)) for index, item in enumerate(failures)]
     explain(failures, answers, "fail")
     if settled and jobs_failed.has_listeners():
@@ -85,18 +86,22 @@ def _holds(item: Failure, job: Job) -> bool:
     )
 
 
-def fail_locked(failed: Iterable[tuple[Any, Failure]]) -> list[Outcome]:
-    """Fail active jobs the caller has locked; one outcome for each, in order.
+def fail_locked(failed: Iterable[tuple[Any, Failure]]) -> tuple[list[Outcome], list[UUID]]:
+    """Fail active jobs the caller has locked.
 
-    Each job has a `now`, the database's, as from `annotate(now=Now())`.
+    Each job has a `now`, the database's, as from `annotate(now=Now())`. Returns one outcome for
+    each, in order, and the jobs that ended and that something follows.
     """
     settled = [(job, item, Outcome(job.pk, max_attempts=job.max_attempts)) for job, item in failed]
-    _settle_failed(settled)
-    return [outcome for _, _, outcome in settled]
+    ended = _settle_failed(settled)
+    return [outcome for _, _, outcome in settled], ended
 
 
-def _settle_failed(settled: Sequence[Settled]) -> None:
-    """Decide for each job by its retry policy and move them, one UPDATE for each target state."""
+def _settle_failed(settled: Sequence[Settled]) -> list[UUID]:
+    """Decide for each job by its retry policy and move them, one UPDATE for each target state.
+
+    Returns the jobs that ended and that something follows.
+    """
     errors: list[JobError] = []
     moves: dict[tuple[State, bool, bool, bool], list[tuple[Job, Outcome]]] = {}
     for job, failure, outcome in settled:
@@ -119,7 +124,7 @@ def _settle_failed(settled: Sequence[Settled]) -> None:
         _move(state, group, dead_letter=dead_letter, unfenced=unfenced, released=released)
     record(event for _, _, outcome in settled for event in outcome.events)
     ended = (job for job, _, outcome in settled if outcome.state == State.DISCARDED)
-    follow([job.pk for job in ended if job.followed])
+    return [job.pk for job in ended if job.followed]
 
 
 def _release(job: Job, failure: Failure, outcome: Outcome, now: datetime) -> None:
@@ -146,7 +151,7 @@ def _decide(job: Job, failure: Failure, outcome: Outcome, now: datetime) -> bool
     outcome.state, outcome.at = State.DISCARDED, now
     if failure.code in ("DISCARD", "FAIL"):
         return False
-    return failure.code == "DEAD_LETTER" or keeps_dead_letter(policy)
+    return failure.code == "DEAD_LETTER" or policy.keeps_dead_letter
 
 
 def is_final(failure: Failure, policy: RetryPolicy) -> bool:
@@ -161,24 +166,6 @@ def is_final(failure: Failure, policy: RetryPolicy) -> bool:
 def _has_time_left(job: Job, start: datetime) -> bool:
     """Whether an attempt begun then could end within its `total_timeout` (OJS timeouts §9.1)."""
     return job.deadline is None or start + (job.timeout or timedelta(0)) <= job.deadline
-
-
-def keeps_dead_letter(policy: RetryPolicy) -> bool:
-    """Whether an exhausted job is kept for an operator (OJS dead letter §4.1).
-
-    It is, unless somebody asked for `discard`: core §6.1 has every discarded job in the dead
-    letter, the retry document's default has none, and losing fewer jobs is the better surprise.
-    """
-    return policy.on_exhaustion == "dead_letter" or not policy.explicit_exhaustion
-
-
-def by_dead_letter(jobs: Collection[Job]) -> Iterable[tuple[bool, list[UUID]]]:
-    """Sort exhausted jobs by whether they are kept, for one UPDATE of each kind there is."""
-    kept = {job.pk: keeps_dead_letter(RetryPolicy.parse(job.retry)) for job in jobs}
-    for dead_letter in (True, False):
-        ids = [pk for pk, is_kept in kept.items() if is_kept is dead_letter]
-        if ids:
-            yield dead_letter, ids
 
 
 def _move(
@@ -263,19 +250,21 @@ def _shortened(backtrace: list[str] | None) -> list[str] | None:
     return kept
 
 
-def _failure_events(job: Job, failure: Failure, outcome: Outcome, now: datetime) -> Iterable[Any]:
+def _failure_events(
+    job: Job, failure: Failure, outcome: Outcome, now: datetime
+) -> Iterable[EventRow]:
     error = {"code": failure.code or failure.type, "message": failure.message}
     retrying = outcome.state == State.RETRYABLE
-    told: dict[str, Any] = {"time": now, "worker_id": failure.worker_id or job.reserved_by}
+    about: dict[str, Any] = {"time": now, "worker_id": failure.worker_id or job.reserved_by}
     yield job_event(
         "job.failed",
         job,
         data={"error": error | {"retryable": retrying}, "state": str(outcome.state)},
-        **told,
+        **about,
     )
     if retrying and outcome.retry_at is not None:
         retry = {"max_attempts": job.max_attempts, "next_retry_at": outcome.retry_at.isoformat()}
-        yield job_event("job.retrying", job, data=retry | {"error": error}, **told)
+        yield job_event("job.retrying", job, data=retry | {"error": error}, **about)
     else:
         last = {"total_attempts": job.attempt, "last_error": error}
-        yield job_event("job.discarded", job, data=last, **told)
+        yield job_event("job.discarded", job, data=last, **about)

@@ -1,51 +1,19 @@
-"""What a worker reports of its jobs, and what became of the report (OJS worker protocol §5.6)."""
+"""What became of a report of a worker about its jobs (OJS worker protocol §5.6)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from ..errors import Conflict, InvalidTransition, JobNotFound, OJSError, ReservationLost
-from ..models import Job, RefusedFinish
+from ..models import Event, Job, RefusedFinish
 from ..signals import finish_refused, send_on_commit
 from ..spec.lifecycle import State
+from ..spec.reports import Completion, Failure
 from ..store import clock
-
-
-@dataclass(slots=True)
-class Completion:
-    """An ACK as received."""
-
-    job_id: UUID
-    worker_id: str | None = None
-    """Who says so; None for a request that does not tell."""
-    attempt: int | None = None
-    """Fences against the same worker's older attempt."""
-    result: Any = None
-
-
-@dataclass(slots=True)
-class Failure:
-    """A FAIL as received (OJS core §8, retry §7.3)."""
-
-    job_id: UUID
-    worker_id: str | None = None
-    attempt: int | None = None
-    type: str = "handler_error"
-    code: str = ""
-    message: str = ""
-    backtrace: list[str] | None = None
-    details: dict[str, Any] | None = None
-    retryable: bool | None = None
-    release: bool = False
-    """Give the job back unfinished: no error, no backoff, and the attempt does not count."""
-    retry_in: timedelta | None = None
-    """The delay the handler asks for, instead of the policy's backoff; with `release`, too."""
-    rate_limit_until: datetime | None = None
-    """The API it calls wants nothing before then: hold the job's rate limit (rate limiting §9)."""
 
 
 @dataclass(slots=True)
@@ -66,14 +34,26 @@ class Outcome:
     """Discarded, and kept for an operator to look at."""
     error: OJSError | None = None
     """Why it was refused; nothing changed then."""
-    events: list[Any] = field(default_factory=list, repr=False)
+    events: list[Event] = field(default_factory=list, repr=False)
 
 
 def explain(
-    items: Sequence[Completion] | Sequence[Failure], outcomes: Sequence[Outcome], operation: str
+    items: Sequence[Completion] | Sequence[Failure],
+    outcomes: Sequence[Outcome],
+    operation: str,
+    *,
+    spare: Collection[int] = (),
 ) -> None:
-    """Say of each outcome that did not happen why, and remember the refusal (§10.4)."""
-    refused = [index for index, outcome in enumerate(outcomes) if outcome.state is None]
+    """Say of each outcome that did not happen why, and remember the refusal (§10.4).
+
+    Args:
+        spare: places of those whose refusal has another reason.
+    """
+    refused = [
+        index
+        for index, outcome in enumerate(outcomes)
+        if outcome.state is None and index not in spare
+    ]
     if not refused:
         return
     jobs = Job.objects.only("state", "attempt", "reserved_by").in_bulk(

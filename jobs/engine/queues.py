@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 from django.db.models import Q
 
@@ -15,8 +16,8 @@ from ..spec.lifecycle import WAITING, State
 from ..store import clock, wakeup
 from ..store.database import atomic
 from . import bulk, queue_policy
-from .dependents import follow
-from .discarding import discard_waiting
+from .ends import discard_waiting
+from .flow import ending
 from .limits import QUEUE_KEY
 
 
@@ -138,37 +139,41 @@ def _refuse_unfinished(name: str) -> None:
         )
 
 
-def _each_batch(name: str, act: Callable[[list[Job]], int]) -> int:
-    """Do `act` with batches of the queue's waiting jobs, locked; a bounded number in one call."""
+def _each_batch(name: str, act: Callable[[list[Job]], tuple[int, list[UUID]]]) -> int:
+    """Do `act` with batches of the queue's waiting jobs, locked; a bounded number in one call.
+
+    Args:
+        act: returns how many it touched, and those that ended and that something follows.
+    """
     touched = 0
     while touched < bulk.MOST:
-        with atomic():
+        with ending() as ended:
             waiting = Job.objects.filter(queue=name, state__in=sorted(WAITING)).order_by("pk")
             columns = ("type", "queue", "attempt", "state", "rate_key", "followed")
             batch = list(waiting.select_for_update().only(*columns)[: bulk.BATCH])
             if not batch:
                 break
-            touched += act(batch)
+            count, ended[:] = act(batch)
+            touched += count
     return touched
 
 
 def _discard(name: str) -> int:
     message = f"Its queue '{name}' was deleted."
 
-    def discard(batch: list[Job]) -> int:
+    def discard(batch: list[Job]) -> tuple[int, list[UUID]]:
         now = clock.now()
         record(discard_waiting(batch, code="queue_deleted", message=message, now=now))
-        follow([job.pk for job in batch if job.followed])
-        return len(batch)
+        return len(batch), [job.pk for job in batch if job.followed]
 
     return _each_batch(name, discard)
 
 
 def _move(name: str, target: str) -> int:
-    def move(batch: list[Job]) -> int:
+    def move(batch: list[Job]) -> tuple[int, list[UUID]]:
         if any(job.rate_key for job in batch):
             Queue.objects.filter(pk=target).update(has_limits=True)
-        return Job.objects.filter(pk__in=[job.pk for job in batch]).update(queue=target)
+        return Job.objects.filter(pk__in=[job.pk for job in batch]).update(queue=target), []
 
     touched = _each_batch(name, move)
     wakeup.notify([target])

@@ -4,27 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
-from typing import Any
 from uuid import UUID
 
-from django.db import models
-from django.db.models import F, Max, Value
-from django.db.models.functions import Coalesce, Now
-from django.db.models.lookups import LessThan
+from django.db.models import F, Max
+from django.db.models.functions import Now
 
 from ..access.projects import own
-from ..conf import ojs_settings
 from ..models import Job
-from ..record.events import job_event, record
-from ..store import clock
-from ..store.database import atomic, connection
+from ..store.database import atomic
+from ..store.portable import record_heartbeats
+from ..store.stores import store
 from .progress import note_progress
-
-# What `extend` decides, for the statements that write heartbeats; `greatest` passes over NULL.
-EXTENDED_UNTIL = """statement_timestamp() + greatest(
-                   CASE WHEN {requested} IS NULL THEN job.reserved_for
-                        ELSE greatest(job.visibility_timeout, {requested}) END,
-                   CASE WHEN {terminating} THEN %(grace)s::interval END)"""
 
 
 def extend(
@@ -46,45 +36,7 @@ def extend(
     """
     if not job_ids:
         return set()
-    period: Any = F("reserved_for")
-    if requested is not None:
-        period = _longest(Coalesce(F("visibility_timeout"), _duration(requested)), requested)
-    if at_least is not None:
-        period = _longest(period, at_least)
-    until = models.ExpressionWrapper(Now() + period, output_field=models.DateTimeField())
-    with atomic():
-        # Locked in the order of ids, as every batch does: no deadlock with a batch of ACKs.
-        held = list(
-            Job.objects.active()
-            .filter(pk__in=job_ids, reserved_by__in=(worker_id, ""))
-            .order_by("pk")
-            .select_for_update()
-            .values_list("pk", flat=True)
-        )
-        if held:
-            Job.objects.active().filter(pk__in=held).update(
-                reserved_until=until, reserved_by=worker_id
-            )
-            tell_of_heartbeat(held)
-    return set(held)
-
-
-def tell_of_heartbeat(job_ids: Collection[UUID]) -> None:
-    """Record that a sign of life extended these jobs, where that is wanted (OJS events §4.1)."""
-    if not ojs_settings.RECORD_HEARTBEATS:
-        return
-    now = clock.now()
-    columns = ("type", "queue", "attempt", "reserved_by", "reserved_until")
-    record(
-        job_event(
-            "job.heartbeat",
-            job,
-            time=now,
-            worker_id=job.reserved_by,
-            data={"visible_until": job.reserved_until and job.reserved_until.isoformat()},
-        )
-        for job in Job.objects.filter(pk__in=job_ids).only(*columns)
-    )
+    return store().extend(job_ids, worker_id=worker_id, requested=requested, at_least=at_least)
 
 
 def keep_alive(
@@ -113,7 +65,7 @@ def keep_alive(
             return False
         period = max((job.reserved_for or timedelta(0)) * share, at_least)
         held.update(reserved_until=Now() + period)
-        tell_of_heartbeat([job_id])
+        record_heartbeats([job_id])
         if progress is not None:
             note_progress(job, value=progress)
     return True
@@ -129,18 +81,6 @@ def reserve(periods: Mapping[UUID, timedelta], *, worker_id: str) -> None:
 
 def last_reservation(worker_id: str) -> datetime | None:
     """When the last of the reservations `worker_id` holds will end; None if it holds none."""
-    ends: Any = Job.objects.held_by(worker_id).aggregate(last=Max("reserved_until"))["last"]
-    return ends
-
-
-def _longest(period: Any, least: timedelta) -> Any:
-    if connection().vendor == "postgresql":
-        return models.functions.Greatest(period, _duration(least))
-    # Two-argument MAX() of SQLite loses the type of a duration.
-    return models.Case(
-        models.When(LessThan(period, _duration(least)), then=_duration(least)), default=period
-    )
-
-
-def _duration(value: timedelta) -> Value:
-    return Value(value, output_field=models.DurationField())
+    ends = Job.objects.held_by(worker_id).aggregate(last=Max("reserved_until"))
+    last: datetime | None = ends["last"]
+    return last

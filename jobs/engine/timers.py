@@ -9,111 +9,52 @@ from typing import Any
 from django.db.models import F
 from django.db.models.functions import Now
 
-from ..conf import ojs_settings
-from ..models import Job, JobError, Maintenance
+from ..models import Event as EventRow
+from ..models import Job, JobError
 from ..models.querysets import JobQuerySet
 from ..record.events import job_event, record
 from ..signals import jobs_discarded, jobs_failed, jobs_promoted, send_on_commit
 from ..spec.envelope import milliseconds, timeout_details
 from ..spec.lifecycle import WAITING, Event, State
+from ..spec.reports import Failure
+from ..spec.retry import by_dead_letter
 from ..spec.time_limits import enqueue_ttl, is_about_its_start
-from ..store import clock, wakeup
-from ..store.database import atomic, connection, is_postgresql, run
-from .dependents import follow
-from .failure import by_dead_letter, fail_locked
-from .outcomes import Failure
-
-BATCH_SIZE = 1000
-HEAD_START = timedelta(milliseconds=250)
-"""A fetch takes due jobs itself and passes over locked rows: at the moment a job falls due, when
-its fetch is likeliest, the timer must not hold it, or that fetch would come back empty."""
-
-# For the same reason it holds them for one statement, not for four on their way to and fro.
-PROMOTE = """
-    WITH due AS MATERIALIZED (
-        SELECT id
-          FROM ojs_jobs_job
-         WHERE state IN ('scheduled', 'retryable')
-           AND scheduled_at <= statement_timestamp() - %(head_start)s::interval
-           AND NOT EXISTS (SELECT 1
-                             FROM ojs_jobs_maintenance
-                            WHERE coalesce(until > statement_timestamp(), true))
-      ORDER BY scheduled_at
-         LIMIT {limit}
-           FOR UPDATE SKIP LOCKED
-    ), promoted AS (
-        UPDATE ojs_jobs_job AS job
-           SET state = 'available', enqueued_at = statement_timestamp()
-          FROM due
-         WHERE job.id = due.id
-     RETURNING job.id, job.type, job.queue, job.attempt
-    ), rung AS (
-        SELECT count(pg_notify('ojs_jobs', queue))
-          FROM (SELECT DISTINCT queue FROM promoted) AS queues
-         WHERE EXISTS (SELECT 1 FROM ojs_jobs_listener)
-    ){recorded}
-    SELECT (SELECT count(*) FROM promoted) FROM rung
-"""
-EVENTS = """, recorded AS (
-        INSERT INTO ojs_jobs_event (type, subject, queue, job_type, worker_id, attempt, time)
-        SELECT 'job.enqueued', id::text, queue, type, '', attempt, statement_timestamp()
-          FROM promoted
-    )"""
+from ..store import clock
+from ..store.contract import BATCH_SIZE, HEAD_START
+from ..store.portable import skips_locked
+from ..store.stores import store
+from .failure import fail_locked
+from .flow import ending
 
 
 def locked(jobs: JobQuerySet, *columns: str) -> list[Job]:
-    """Lock one batch, passing over rows somebody else is changing right now."""
-    skip = connection().features.has_select_for_update_skip_locked
-    return list(jobs.select_for_update(skip_locked=skip).only(*columns)[:BATCH_SIZE])
+    """Lock one batch, passing over rows that are being changed right now."""
+    return list(jobs.select_for_update(skip_locked=skips_locked()).only(*columns)[:BATCH_SIZE])
 
 
-def promote_due() -> int:
+def promote_due(head_start: timedelta = HEAD_START) -> int:
     """Make scheduled and retryable jobs whose time has come available (OJS core §6.3).
 
     None during maintenance (OJS admin API §12.1).
+
+    Args:
+        head_start: how long they are left to the fetches that take due jobs themselves.
     """
-    count = _promote_postgresql() if is_postgresql() else _promote_portable()
+    count = store().promote(head_start)
     if count:
         send_on_commit(jobs_promoted, Job, count=count)
     return count
 
 
-def _promote_postgresql() -> int:
-    statement = PROMOTE.format(
-        limit=BATCH_SIZE, recorded=EVENTS if ojs_settings.RECORD_EVENTS else ""
-    )
-    ((count,),) = run(statement, {"head_start": HEAD_START})
-    return int(count)
-
-
-def _promote_portable() -> int:
-    now = clock.now()
-    with atomic():
-        if Maintenance.objects.on().exists():
-            return 0
-        waiting = Job.objects.due().filter(scheduled_at__lte=Now() - HEAD_START)
-        due = locked(waiting.order_by("scheduled_at"), "type", "queue", "attempt")
-        if not due:
-            return 0
-        Job.objects.filter(pk__in=[job.pk for job in due]).transition(
-            Event.TIMER, State.AVAILABLE, enqueued_at=Now()
-        )
-        record(job_event("job.enqueued", job, time=now) for job in due)
-        wakeup.notify({job.queue for job in due})
-    return len(due)
-
-
 def time_out() -> int:
     """Fail one batch of jobs past their execution timeout (OJS core §5.2); their policy decides."""
-    with atomic():
+    with ending() as ended:
         overrun: list[Any] = list(
             Job.objects.overrun()
             .annotate(now=Now())
             .order_by("pk")
             .defer("args", "meta", "result")
-            .select_for_update(skip_locked=connection().features.has_select_for_update_skip_locked)[
-                :BATCH_SIZE
-            ]
+            .select_for_update(skip_locked=skips_locked())[:BATCH_SIZE]
         )
         if not overrun:
             return 0
@@ -124,7 +65,7 @@ def time_out() -> int:
             )
             for job, failure in zip(overrun, failures, strict=True)
         )
-        outcomes = fail_locked(zip(overrun, failures, strict=True))
+        outcomes, ended[:] = fail_locked(zip(overrun, failures, strict=True))
     if outcomes:
         send_on_commit(jobs_failed, Job, outcomes=outcomes)
     return len(outcomes)
@@ -147,7 +88,7 @@ def discard_expired() -> int:
     """Discard one batch of jobs whose `expires_at` or `enqueue_ttl` passed before a worker took
     them (OJS core §5.2, timeouts §5.3)."""
     now = clock.now()
-    with atomic():
+    with ending() as ended:
         stale = locked(
             Job.objects.filter(state__in=sorted(WAITING), expires_at__lte=Now()).order_by(
                 "expires_at"
@@ -173,12 +114,12 @@ def discard_expired() -> int:
             if job.pk in late
         )
         record(job_event("job.expired", job, time=now, data=_expiry(job, now)) for job in stale)
-        follow([job.pk for job in stale if job.followed])
+        ended += [job.pk for job in stale if job.followed]
     send_on_commit(jobs_discarded, Job, count=len(stale), reason="expired")
     return len(stale)
 
 
-def _expiry(job: Job, now: Any) -> dict[str, Any]:
+def _expiry(job: Job, now: datetime) -> dict[str, Any]:
     assert job.expires_at is not None
     return {
         "created_at": job.created_at.isoformat(),
@@ -210,7 +151,7 @@ def discard_overdrawn() -> int:
     refused from then on.
     """
     now = clock.now()
-    with atomic():
+    with ending() as ended:
         late = locked(
             Job.objects.overdrawn().order_by("deadline"),
             "type",
@@ -234,7 +175,7 @@ def discard_overdrawn() -> int:
                 Event.FAIL, State.DISCARDED, dead_letter=dead_letter, finished_by=F("reserved_by")
             )
         record(event for job in late for event in _overdraft_events(job, errors[job.pk]))
-        follow([job.pk for job in late if job.followed])
+        ended += [job.pk for job in late if job.followed]
     send_on_commit(jobs_discarded, Job, count=len(late), reason="total_timeout")
     return len(late)
 
@@ -254,12 +195,12 @@ def _overdraft(job: Job, now: datetime) -> JobError:
     )
 
 
-def _overdraft_events(job: Job, error: JobError) -> Iterable[Any]:
+def _overdraft_events(job: Job, error: JobError) -> Iterable[EventRow]:
     recorded: dict[str, Any] = {"time": error.occurred_at, "worker_id": job.reserved_by}
-    said = {"code": error.code, "message": error.message}
+    what = {"code": error.code, "message": error.message}
     yield job_event("job.total_timeout", job, data=error.details, **recorded)
     if job.state == State.ACTIVE:
-        failed = {"error": said | {"retryable": False}, "state": "discarded"}
+        failed = {"error": what | {"retryable": False}, "state": "discarded"}
         yield job_event("job.failed", job, data=failed, **recorded)
-    last = {"total_attempts": job.attempt, "last_error": said}
+    last = {"total_attempts": job.attempt, "last_error": what}
     yield job_event("job.discarded", job, data=last, **recorded)

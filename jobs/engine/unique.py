@@ -1,8 +1,7 @@
 """Unique jobs: what an enqueue does when there is such a job already (OJS unique jobs §5 to §8).
 
-Strong: whoever enqueues under a key holds the key's lock until its transaction ends. On
-PostgreSQL that is an advisory lock; on SQLite writers take turns anyway. Asked after the lock is
-held and in a statement of its own, the question sees all that others have committed.
+Strong: an enqueue under a key holds the key's lock until its transaction ends. Asked after the lock
+is held and in a statement of its own, the question sees all that others have committed.
 """
 
 from __future__ import annotations
@@ -18,29 +17,21 @@ from ..models import Job
 from ..spec.lifecycle import TERMINAL, State
 from ..spec.unique_policy import UniquePolicy
 from ..spec.validation import NewJob
-from ..store.database import is_postgresql, run
-from .control import cancel_jobs
-
-# In one order, so that two batches with the same keys do not wait for each other. The lock
-# takes 64 bits of the key; keys that share them only wait for one another.
-LOCK = """
-    SELECT count(pg_advisory_xact_lock(lock))
-      FROM (SELECT unnest(%s::bigint[]) AS lock) AS locks
-"""
+from ..store.stores import store
+from .ends import cancel_unfinished
 
 KEEPING = frozenset({"reject", "ignore"})
 """What leaves the stored job alone; with every other policy it gives way."""
 
 
 class Conflicts:
-    """Decides, job by job, what of a batch is stored and which jobs give way to it.
-
-    Where jobs are not in the database, `lock`, `stored` and `cancel` are another's.
-    """
+    """Decides, job by job, what of a batch is stored and which jobs give way to it."""
 
     def __init__(self, new: Sequence[NewJob]) -> None:
         self.new = new
         self.kept: list[NewJob] = []
+        self.ended: list[UUID] = []
+        """What gave way and something follows."""
         self.replaced: dict[str, list[Any]] = {}
         """What gave way, by the reason to tell."""
         self.earlier: dict[str, dict[State, list[NewJob]]] = {}
@@ -54,7 +45,7 @@ class Conflicts:
         Raises:
             DuplicateJob: a policy says reject (§5.1).
         """
-        self.lock([job.unique for job in self.new if job.unique])
+        _lock([job.unique for job in self.new if job.unique])
         for job in self.new:
             if job.unique is None or self._admit(job, job.unique):
                 self.kept.append(job)
@@ -64,7 +55,7 @@ class Conflicts:
         return self.kept
 
     def _admit(self, job: NewJob, policy: UniquePolicy) -> bool:
-        stored = self.stored(policy)
+        stored = _stored(policy)
         batched = [
             other
             for state in policy.states
@@ -92,7 +83,7 @@ class Conflicts:
     ) -> None:
         """Cancel what is there (§5.2); finished jobs stay what they are."""
         waiting = [other.id for other in stored if other.state not in TERMINAL]
-        self.cancel(waiting, reason=f"replaced by {job.id}")
+        self._cancel(waiting, reason=f"replaced by {job.id}")
         # Jobs of this batch are stored first, so that the record tells of them.
         self.replaced.setdefault(f"replaced by {job.id}", []).extend(o.id for o in batched)
         for other in batched:
@@ -101,22 +92,16 @@ class Conflicts:
     def cancel_replaced(self) -> None:
         """Cancel those of the batch that a later one of it replaced."""
         for reason, ids in self.replaced.items():
-            self.cancel(ids, reason=reason)
+            self._cancel(ids, reason=reason)
 
-    def lock(self, policies: Sequence[UniquePolicy]) -> None:
-        _lock(policies)
-
-    def stored(self, policy: UniquePolicy) -> list[Any]:
-        return _stored(policy)
-
-    def cancel(self, job_ids: Collection[UUID], *, reason: str) -> None:
-        cancel_jobs(job_ids, reason=reason)
+    def _cancel(self, job_ids: Collection[UUID], *, reason: str) -> None:
+        _, followed = cancel_unfinished(job_ids, reason=reason)
+        self.ended += followed
 
 
 def _lock(policies: Sequence[UniquePolicy]) -> None:
-    if not is_postgresql():
-        return
-    run(LOCK, [sorted({int(policy.key[:16], 16) - 2**63 for policy in policies})])
+    # 64 bits of the key; keys that share them only wait for one another.
+    store().lock_keys({int(policy.key[:16], 16) - 2**63 for policy in policies})
     replaced = {policy.key for policy in policies if policy.on_conflict not in KEEPING}
     if len(replaced) > 1:
         # What gives way is locked key by key below, in the order of the batch. All others lock

@@ -13,8 +13,8 @@ from ..models import Workflow, WorkflowType
 from ..spec.identifiers import uuid7
 from ..spec.validation import NewJob
 from ..spec.workflow_plans import Plan, Step
-from .dependencies import enqueue_after
-from .enqueue import enqueue
+from .dependencies import insert_after
+from .insertion import insert_jobs
 
 BATCH = 1000
 
@@ -96,12 +96,12 @@ class WorkflowBuilder:
             if step.depends_on:
                 self.depends_on[step.job.id] = [steps[name].job.id for name in step.depends_on]
 
-    def store(self) -> None:
+    def store(self) -> list[UUID]:
+        """Store it all in the caller's transaction; return the jobs that ended for it."""
         Workflow.objects.bulk_create(self.workflows, batch_size=BATCH)
         if self.depends_on:
-            enqueue_after(self.jobs, self.depends_on)
-        else:
-            enqueue(self.jobs)
+            return insert_after(self.jobs, self.depends_on)
+        return insert_jobs(self.jobs)
 
 
 def _remembered(plan: Plan) -> list[Any]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from django.db import transaction
+from django.db import connections, transaction
 from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.functional import cached_property
 from django.views.decorators.csrf import csrf_exempt
@@ -127,9 +127,12 @@ class OJSViewSet(ViewSet):
             action: access.find(cls.binding, f"{cls.resource}.{action}")
             for action in actions.values()
         }
-        # The engine has its own transactions. Inside a host's ATOMIC_REQUESTS the record of a
-        # refused finish would be rolled back with the refusal.
-        return transaction.non_atomic_requests(super().as_view(actions, **initkwargs))
+        view = super().as_view(actions, **initkwargs)
+        # The engine has its own transactions. One that the site's ATOMIC_REQUESTS put around a
+        # request would stay open for as long as a fetch waits, in whichever database.
+        for name in connections:
+            view = transaction.non_atomic_requests(using=name)(view)
+        return view
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         return for_django(self.answer(Request.of(request), *args, **kwargs))

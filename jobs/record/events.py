@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from django.db.models import Max, Q, QuerySet
+from django.db.models import Q, QuerySet
 
 from .. import signals
 from ..conf import ojs_settings
 from ..models import Event
 from ..spec.timestamps import format_timestamp, wire_timestamp
-from ..store import clock
-from ..store.database import alias, is_postgresql, run
+from ..store import clock, event_order
+from ..store.database import alias
 
 BATCH = 1000
 MOMENTS = frozenset({"until", "visible_until"})
@@ -129,44 +129,9 @@ def record(events: Iterable[Event]) -> None:
         Event.objects.bulk_create(events, batch_size=BATCH)
 
 
-# A transaction that writes events holds a shared advisory lock until its commit is visible. The
-# lock's key is the last id that was drawn before its own (a trigger takes it, see the migration
-# `event_writers`). So the order matters here, and is what PostgreSQL does: the statement sees the
-# events that were committed when it began, and looks at the locks afterwards. Who has drawn an id
-# below the highest of those events had its lock by then. Either it still has it, or its commit is
-# visible to the next statement. The locks of other tables, other databases and of transactions
-# that write no events do not count; nor does our own, whose events we see.
-HORIZON = """
-    SELECT coalesce(max(id), 0),
-           ARRAY(SELECT DISTINCT objid::bigint
-                   FROM pg_locks
-                  WHERE locktype = 'advisory'
-                    AND mode = 'ShareLock'
-                    AND objsubid = 2
-                    AND classid = 'ojs_jobs_event'::regclass
-                    AND database = (SELECT oid
-                                      FROM pg_database
-                                     WHERE datname = current_database())
-                    AND pid IS DISTINCT FROM pg_backend_pid())
-      FROM ojs_jobs_event
-"""
-KEYS = 1 << 32
-"""A lock's key has 32 bits: of the last id drawn, the lower ones."""
-
-
 def horizon() -> int:
     """Return the id up to which nothing can be added to the record any more."""
-    if not is_postgresql():  # writers take turns
-        newest: int = Event.objects.using(alias()).aggregate(newest=Max("id"))["newest"] or 0
-        return newest
-    ((newest, keys),) = run(HORIZON, [])
-    return min([newest, *(_full_id(key, newest) for key in keys)])
-
-
-def _full_id(key: int, near: int) -> int:
-    """Return the id nearest to `near` of which `key` are the lower 32 bits."""
-    ahead = (key - near) % KEYS
-    return near + (ahead if ahead < KEYS // 2 else ahead - KEYS)
+    return event_order.horizon(Event.objects.using(alias()))
 
 
 def settled() -> QuerySet[Event]:
@@ -177,8 +142,7 @@ def settled() -> QuerySet[Event]:
     another snapshot than one from before it: not in a transaction of REPEATABLE READ that has
     looked at anything yet.
     """
-    events = Event.objects.using(alias())
-    return events.filter(id__lte=horizon()) if is_postgresql() else events.all()
+    return event_order.settled(Event.objects.using(alias()))
 
 
 class Cursor(NamedTuple):

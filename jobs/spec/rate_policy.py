@@ -245,7 +245,8 @@ def _throttle_room(throttle: dict[str, Any] | None, memory: Memory, now: datetim
 
 
 def _interval(throttle: dict[str, Any]) -> timedelta:
-    return max(parse_duration(throttle["period"]) / throttle["limit"], timedelta(microseconds=1))
+    period, limit = parse_duration(throttle["period"]), int(throttle["limit"])
+    return max(period / limit, timedelta(microseconds=1))
 
 
 def _width(rate: dict[str, Any]) -> int:

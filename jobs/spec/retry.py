@@ -1,18 +1,19 @@
 """Retry policies: how long to wait after a failure, and which failures to give up on (OJS retry).
 
 Pure functions of a policy document. Whether attempts are left, and what becomes of the job,
-is the engine's to decide: nothing here knows a job.
+is the engine's to decide.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from random import random as uniform
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
+from uuid import UUID
 
 from .durations import LONGEST, format_duration, parse_duration
 from .members import DURATION, Member, Members, Schema
@@ -56,6 +57,13 @@ class InvalidRetryPolicy(ValueError):
         return f"{self.field} {self.problem}"
 
 
+class Retried(Protocol):
+    """What has a retry policy: a job."""
+
+    id: Any
+    retry: Any
+
+
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """An effective policy: every field has a value (§2.1, §8). Read untrusted ones with `parse`."""
@@ -72,6 +80,15 @@ class RetryPolicy:
     """A key of GROWTH. Never guessed from the coefficient: §3 makes exponential the default."""
     explicit_exhaustion: bool = False
     """Whether the document itself said `on_exhaustion`, rather than leaving it to the default."""
+
+    @property
+    def keeps_dead_letter(self) -> bool:
+        """Whether an exhausted job is kept for an operator (OJS dead letter §4.1).
+
+        It is, unless somebody asked for `discard`: core §6.1 has every discarded job in the dead
+        letter, the retry document's default has none, and losing fewer jobs is the better surprise.
+        """
+        return self.on_exhaustion == "dead_letter" or not self.explicit_exhaustion
 
     @classmethod
     def parse(cls, document: dict[str, Any] | None) -> RetryPolicy:
@@ -303,3 +320,12 @@ READERS: dict[str, Rule[Any]] = {
 
 DEFAULT = RetryPolicy()
 """The policy of a job that brings none (§8); shared, being immutable."""
+
+
+def by_dead_letter(jobs: Iterable[Retried]) -> Iterator[tuple[bool, list[UUID]]]:
+    """Sort exhausted jobs by whether they are kept, for one UPDATE of each kind there is."""
+    kept = {job.id: RetryPolicy.parse(job.retry).keeps_dead_letter for job in jobs}
+    for dead_letter in (True, False):
+        ids = [job_id for job_id, is_kept in kept.items() if is_kept is dead_letter]
+        if ids:
+            yield dead_letter, ids

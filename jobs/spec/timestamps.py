@@ -110,6 +110,6 @@ def _offset(sign: str, hours: int, minutes: int) -> timezone:
     return timezone(-offset if sign == "-" else offset)
 
 
-def _excerpt(text) -> str:
+def _excerpt(text: object) -> str:
     """Enough of `text` for an error message, whatever was sent."""
     return repr(text[:40]) if isinstance(text, str) else f"A {type(text).__name__}"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from django.apps import apps
 from django.db import (
     DEFAULT_DB_ALIAS,
     close_old_connections,
@@ -24,9 +25,7 @@ def alias() -> str:
     """The database that all tables of both apps live in: where the router writes jobs."""
     if not router.routers:
         return DEFAULT_DB_ALIAS
-    from ..models import Job
-
-    return router.db_for_write(Job)
+    return router.db_for_write(apps.get_model("ojs_jobs", "Job"))
 
 
 def connection() -> Any:

@@ -165,7 +165,7 @@ def _adapting(connection: Any) -> _Adapting:
 
 @lru_cache(maxsize=16)
 def _remembering(loader: Any) -> Any:
-    class Remembering(loader):
+    class Remembering(loader):  # type: ignore[misc]
         """Reads a time once, however many rows in a row have it."""
 
         last: tuple[bytes, Any] = b"", None
@@ -261,7 +261,7 @@ def _prepared(connection: Any, one: _Bound) -> bytes:
 
 
 def _forgotten(result: Any) -> bool:
-    return result.status == ExecStatus.FATAL_ERROR and (
+    return result.status == ExecStatus.FATAL_ERROR and bool(
         result.error_field(DiagnosticField.SQLSTATE) == UNKNOWN_STATEMENT
     )
 

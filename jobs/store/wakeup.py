@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import secrets
 import socket
@@ -46,6 +47,11 @@ AGAIN = 1
 """Seconds before another connection is tried after one that was lost."""
 DEAF = 300
 """Seconds before LISTEN is tried again where it does not work."""
+
+
+def look_again_after() -> float:
+    """Seconds after which one that waits looks by itself: for ever where the database notifies."""
+    return math.inf if is_postgresql() else SHORT_POLL
 
 
 class Subscription:

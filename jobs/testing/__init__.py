@@ -1,24 +1,29 @@
 """For the tests of a site that enqueues jobs (OJS testing).
 
-* `fake()`: jobs are kept in memory and not run; no database is touched.
-* `inline()`: each job runs at once where it is enqueued, and its errors come out there.
-* neither: jobs go to the database, inside the test's transaction, and `run_jobs()` runs them.
+* `fake()`: jobs are kept in memory and not run; the site's databases are not touched.
+* `inline()`: the same, and each job runs at once where it is enqueued; its errors come out there.
+* neither: jobs go to the database, inside the test's transaction.
 
-The assertions look at the jobs of the innermost `fake()` or `inline()`, else at the database.
-Modes are never guessed (§4.3), and belong to the process: what a test's threads enqueue is seen.
+`run_jobs()` runs what waits, in memory or in the database. The assertions look at the jobs of the
+innermost `fake()` or `inline()`, else at the database. Modes are never guessed (§4.3), and belong
+to the process: what a test's threads enqueue is seen.
 
     with testing.fake():
         sign_up("user@example.com")
         testing.assert_enqueued("email.send", args=["user@example.com"], queue="mail")
 
-What differs from real life: `inline()` ignores delays, retries and expiry; `fake()` runs nothing by
-itself, and neither knows workflows, queue limits or pauses (§8).
+In memory is a database of SQLite that each mode has for itself, and the engine of the server works
+on it: states, retries, expiry, unique jobs and rate limits are what they are in production. What
+differs from real life (§8): nothing happens until the test asks for it; `inline()` ignores delays
+and limits; workflows, schedules and the configuration of queues are in the site's database, which
+the modes do not ask.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -27,16 +32,15 @@ from asgiref.sync import sync_to_async
 from django.db.models import F
 
 from .. import engine, producer
-from ..engine import Completion
+from ..engine import ClaimedJob
 from ..models import Job, Workflow
-from ..spec.envelope import envelope
 from ..spec.lifecycle import State
 from ..spec.timestamps import parse_timestamp
-from ..store import clock
-from .fakes import RUNNABLE, WAITING, WORKER, Session, TestJob, run_document
 from .injection import fail_all, fail_next, forget_failures
+from .session import WAITING, WORKER, Session, TestJob, execute, sweep
 
 FAILED = (State.RETRYABLE, State.DISCARDED)
+DEADLINES = ("scheduled_at", "expires_at", "deadline")
 
 
 _sessions: list[Session] = []
@@ -45,29 +49,35 @@ _sessions: list[Session] = []
 @contextlib.contextmanager
 def fake() -> Iterator[Session]:
     """Keep the jobs enqueued inside in memory, unrun (§5.1)."""
-    with _session(Session()) as session:
+    with _active(Session()) as session:
         yield session
 
 
 @contextlib.contextmanager
 def inline() -> Iterator[Session]:
     """Run each job enqueued inside at once; what its handler raises comes out (§5.2)."""
-    with _session(Session(runs_inline=True)) as session:
+    with _active(Session(runs_inline=True)) as session:
         yield session
 
 
 @contextlib.contextmanager
-def _session(session: Session) -> Iterator[Session]:
-    before = producer.deliver, producer.withdraw, producer.clock
-    producer.deliver, producer.withdraw = session.deliver, session.cancel
-    producer.clock = session.now
-    _sessions.append(session)
-    try:
-        yield session
-    finally:
-        _sessions.remove(session)
-        producer.deliver, producer.withdraw, producer.clock = before
-        forget_failures()
+def _active(session: Session) -> Iterator[Session]:
+    with session.begun():
+        before = producer.deliver, producer.withdraw, producer.clock
+        producer.deliver, producer.withdraw = session.deliver, session.cancel
+        producer.clock = session.now
+        _sessions.append(session)
+        try:
+            yield session
+        finally:
+            _sessions.remove(session)
+            producer.deliver, producer.withdraw, producer.clock = before
+            forget_failures()
+
+
+def _place() -> Callable[[], AbstractContextManager[None]]:
+    """The context in which the engine finds the jobs of the innermost mode, else the database's."""
+    return _sessions[-1].inside if _sessions else contextlib.nullcontext
 
 
 # What was enqueued and what became of it (§6)
@@ -185,14 +195,13 @@ def _step_types(workflow: Workflow) -> list[str]:
 
 def clear_all() -> None:
     """Forget all jobs, in the database too if no mode is active."""
-    if _sessions:
-        _sessions[-1].jobs.clear()
-    else:
+    inside = _place()
+    with inside():
         Job.objects.all().delete()
 
 
 def _all() -> list[Any]:
-    return list(_sessions[-1].jobs) if _sessions else list(Job.objects.order_by("id"))
+    return _sessions[-1].jobs if _sessions else list(Job.objects.order_by("id"))
 
 
 def _check(
@@ -225,18 +234,23 @@ def run_jobs(
 ) -> int:
     """Run what is available, and what that enqueues in turn; return how many were run.
 
-    Errors of handlers become failed jobs, as in a worker.
+    They are claimed, run and reported as by a worker that is able to do anything: queue by queue in
+    the order of their names, by priority and age in each. Errors of handlers become failed jobs.
 
     Args:
         with_scheduled: also what is scheduled or waits for a retry, as if its time had come.
     """
-    take = _take_from_memory if _sessions else _take_from_database
+    # For all of them: a handler may begin a mode of its own.
+    inside = _place()
     count = 0
     while max_jobs is None or count < max_jobs:
-        run = take(queue, with_scheduled)
-        if run is None:
+        with inside():
+            if not count:
+                sweep()
+            claimed = _claim_next(queue, with_scheduled)
+        if not claimed:
             break
-        run()
+        execute(claimed[0], inside)
         count += 1
     return count
 
@@ -256,10 +270,11 @@ def advance_time(by: timedelta | None = None, **parts: float) -> None:
     if _sessions:
         _sessions[-1].advance(by)
         return
-    for name in ("scheduled_at", "expires_at"):
+    for name in DEADLINES:
         jobs = Job.objects.filter(**{f"{name}__isnull": False})
         jobs.update(**{name: F(name) - by})
     engine.let_time_pass(by)
+    sweep()
 
 
 def freeze_time(moment: datetime | str) -> None:
@@ -282,33 +297,19 @@ async def arun_jobs(queue: str | None = None, **how: Any) -> int:
     return await sync_to_async(run_jobs)(queue, **how)
 
 
-def _take_from_memory(queue: str | None, with_scheduled: bool) -> Callable[[], None] | None:
-    session = _sessions[-1]
-    session.settle()
-    states = RUNNABLE + WAITING if with_scheduled else RUNNABLE
-    for job in session.jobs:
-        if job.state in states and queue in (None, job.queue):
-            return lambda: session.perform(job, raising=False)
-    return None
-
-
-def _take_from_database(queue: str | None, with_scheduled: bool) -> Callable[[], None] | None:
+def _claim_next(queue: str | None, with_scheduled: bool) -> list[ClaimedJob]:
+    """Claim the job that is next."""
+    jobs = Job.objects.filter(finished_at__isnull=True)
+    if queue is not None:
+        jobs = jobs.filter(queue=queue)
     if with_scheduled:
-        Job.objects.filter(state__in=WAITING).update(scheduled_at=clock.now())
-    queues = [queue] if queue else sorted(set(Job.objects.values_list("queue", flat=True)))
-    claimed = engine.claim(queues, worker_id=WORKER) if queues else []
-    if not claimed:
-        return None
-    (job,) = claimed
-
-    def run() -> None:
-        outcome = run_document(envelope(job, job.errors), raising=False)
-        if isinstance(outcome, Completion):
-            engine.complete([outcome])
-        else:
-            engine.fail([outcome])
-
-    return run
+        waiting = list(jobs.filter(state__in=WAITING).values_list("pk", flat=True))
+        if waiting:
+            engine.run_now(waiting)
+    queues = sorted(jobs.order_by().values_list("queue", flat=True).distinct())
+    needs = jobs.filter(needs__isnull=False).values_list("needs", flat=True)
+    able = {need for some in needs for need in some or ()}
+    return engine.claim(queues, worker_id=WORKER, able=sorted(able)) if queues else []
 
 
 __all__ = [

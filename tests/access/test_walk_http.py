@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import orjson
 import pytest
-from django.db import transaction
 from django.urls import get_resolver
 
 from jobs.access import Binding, Command, commands, find
+from tests.database import rolled_back
 from tests.ojs_client import OJSClient
 from workers.bindings.flare import ids
 
@@ -219,11 +219,10 @@ def wrongly_answered(kind: Kind, s: Scene, client: OJSClient) -> list[str]:
     before = rows()
     for door in doors():
         promise = kind.promised(door.declared)
-        with transaction.atomic():
+        with rolled_back():
             reply = ask(client, door, s)
             shown = content(reply)
             changed = promise is Promise.UNTOUCHED and not is_untouched(before)
-            transaction.set_rollback(True)
         if changed or not kept_its(promise, door, reply, shown):
             wrong.append(f"{door}: {promise} ({changed=}): {reply.status_code} {shown[:200]}")
         if SECRET in shown and not kind.sees_arguments:

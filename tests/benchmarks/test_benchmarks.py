@@ -12,7 +12,7 @@ from django.db import connection
 from .plan import OTHERS
 from .servers import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 KINDS = {"postgresql": "postgres", "sqlite": "sqlite"}
 ON_BOTH = {
     "HTTP, 1 server process: floor: a bare DRF view",

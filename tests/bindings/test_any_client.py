@@ -26,7 +26,7 @@ EXAMPLES = 1
 """For each endpoint, beside those of the description. By hand and for longer:
 `schemathesis run workers/openapi/openapi.json --url … --max-examples 200`, in all phases."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow]
 
 
 def test_no_request_is_answered_otherwise_than_described(database_url, tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from django.db import DatabaseError, InterfaceError, OperationalError
+from django.db import DatabaseError, InterfaceError, OperationalError, connections
 
 from jobs.models import Job, RefusedFinish
 from tests.database import connection
@@ -83,15 +83,33 @@ def test_a_bug_is_answered_in_the_ojs_form_and_gives_nothing_away(api, broken, m
 # Inside somebody else's site
 
 
-@pytest.mark.django_db(transaction=True)
-def test_a_refusal_is_remembered_although_the_site_rolls_back_what_failed(api):
-    """Under the site's ATOMIC_REQUESTS the record would go with the 409."""
+@pytest.fixture
+def atomic_requests(transactional_db, settings, monkeypatch):
+    """A site that begins a transaction for each request, in each of its databases."""
+    # It has not the stand-alone project's way past Django's handler, which begins it.
+    settings.MIDDLEWARE = [each for each in settings.MIDDLEWARE if "ProtocolMiddleware" not in each]
+    for database in connections.all():
+        monkeypatch.setitem(database.settings_dict, "ATOMIC_REQUESTS", True)
+
+
+def test_no_request_holds_a_transaction_although_the_site_begins_one_for_each(api, atomic_requests):
+    """It would last for as long as a fetch waits for jobs."""
+    held = []
+
+    def look(execute, sql, parameters, many, context):
+        held.append(connection.in_atomic_block)
+        return execute(sql, parameters, many, context)
+
+    with connection.execute_wrapper(look):
+        assert api.see("queues").status_code == 200
+
+    assert held and not any(held)
+
+
+def test_a_refusal_is_remembered_although_the_site_rolls_back_what_failed(api, atomic_requests):
     job = JobFactory(active=True, reserved_by="worker-1")
-    connection.settings_dict["ATOMIC_REQUESTS"] = True
-    try:
-        reply = api.ack(job.pk, worker_id="worker-2")
-    finally:
-        connection.settings_dict["ATOMIC_REQUESTS"] = False
+
+    reply = api.ack(job.pk, worker_id="worker-2")
 
     assert reply.status_code == 409
     assert RefusedFinish.objects.count() == 1

@@ -9,12 +9,11 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-import psycopg
 import pytest
-from django.db import connection
 
 from jobs.store import readiness, trouble
 from tests import processes
+from tests.database import another_connection, connection
 from tests.processes import eventually
 
 PATHS = ["/ojs/v1/ready", "/ready"]
@@ -35,13 +34,9 @@ def asked(api: Any, path: str = PATHS[0]) -> tuple[int, str, str]:
 
 @contextlib.contextmanager
 def holding(statement: str) -> Iterator[None]:
-    parameters = dict(connection.get_connection_params())
-    for ours in ("cursor_factory", "context", "prepare_threshold"):
-        parameters.pop(ours, None)
-    with psycopg.connect(**parameters) as other:
+    with another_connection() as other:
         other.execute(statement)
         yield
-        other.rollback()
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -14,7 +14,6 @@ import jsonschema
 import pytest
 import websockets
 from django.core.management import call_command
-from django.db import connection
 
 import jobs
 from jobs import engine
@@ -24,6 +23,7 @@ from jobs.http.authentication import make_key
 from jobs.models import Event, Job, JobLog, OperatorAction
 from tests import processes
 from tests.conftest import url_of_test_database
+from tests.database import connection
 from tests.factories import ago
 from tests.processes import eventually
 from workers.bindings.rota import messages

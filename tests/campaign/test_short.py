@@ -15,7 +15,7 @@ from tests.processes import ROOT, eventually
 from .options import BROKEN, KEPT, PARTS, SKIPPED
 
 # Each has a PostgreSQL of its own, whichever database the suite runs on: once is enough.
-pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -12,20 +12,22 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from django.db import DataError, connections, transaction
+from django.db import DataError, connections
 
 from jobs import engine
 from jobs.engine import Completion
 from jobs.models import Event, Job
 from jobs.signals import jobs_extended
-from tests.database import alias, atomic, connection
+from tests.database import atomic, connection, rolled_back
 from tests.factories import JobFactory, WorkerFactory, ago
 from tests.processes import eventually
 from workers import protocol
 from workers.lifecycle import WorkerState
-from workers.liveness import batched_heartbeats, heartbeats
+from workers.liveness import heartbeats
 from workers.models import Worker
 from workers.protocol import Description, Reply
+from workers.store import contract
+from workers.store.postgres import batches
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]
 
@@ -35,17 +37,17 @@ LOCKED = "LOCK TABLE ojs_workers_worker IN ACCESS EXCLUSIVE MODE"
 
 @pytest.fixture(autouse=True)
 def a_new_meeting_place() -> Iterator[None]:
-    batched_heartbeats._combiners.clear()
+    batches._combiners.clear()
     yield
-    batched_heartbeats._combiners.clear()
+    batches._combiners.clear()
 
 
 def waiting() -> int:
-    return sum(len(combiner._waiting) for combiner in batched_heartbeats._combiners.values())
+    return sum(len(combiner._waiting) for combiner in batches._combiners.values())
 
 
 def under_way() -> int:
-    return sum(len(combiner._leaders) for combiner in batched_heartbeats._combiners.values())
+    return sum(len(combiner._leaders) for combiner in batches._combiners.values())
 
 
 def beat_together(*beats: Callable[[], Reply], then: Callable[[], Any] = lambda: None) -> list[Any]:
@@ -54,7 +56,7 @@ def beat_together(*beats: Callable[[], Reply], then: Callable[[], Any] = lambda:
     Args:
         then: what happens when all of them wait.
     """
-    others = [WorkerFactory().pk for _ in range(batched_heartbeats.ABREAST)]
+    others = [WorkerFactory().pk for _ in range(batches.ABREAST)]
 
     def sent(beat: Callable[[], Reply]) -> Any:
         try:
@@ -152,12 +154,9 @@ def test_a_row_that_somebody_locks_holds_up_nobody_but_its_worker(model):
 
 def left_alone(*beats: partial[Reply]) -> list[bool]:
     """Write the heartbeats with one statement; return which of them it left alone."""
-    said = [
-        batched_heartbeats._said(heartbeats.Heartbeat(*beat.args, **beat.keywords))
-        for beat in beats
-    ]
+    said = [batches._said(heartbeats.Heartbeat(*beat.args, **beat.keywords)) for beat in beats]
     try:
-        return [standing is None for standing in batched_heartbeats._write_all(said)]
+        return [standing is None for standing in batches._write_all(said)]
     finally:
         connections.close_all()
 
@@ -236,27 +235,26 @@ def test_receivers_of_signals_hear_of_each():
 def test_a_caller_in_a_transaction_keeps_it():
     one = WorkerFactory(last_heartbeat_at=ago(20)).pk
 
-    with atomic():
+    with rolled_back():
         protocol.beat(one)
-        transaction.set_rollback(True, using=alias())
 
     assert not heard(one)
-    assert not batched_heartbeats._combiners
+    assert not batches._combiners
 
 
 def test_a_forked_process_waits_for_no_thread_that_it_does_not_have():
     protocol.beat(WorkerFactory().pk)
-    assert batched_heartbeats._combiners
+    assert batches._combiners
 
     child = os.fork()
     if not child:
-        os._exit(len(batched_heartbeats._combiners))
+        os._exit(len(batches._combiners))
 
     assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_member_of_the_description_is_written_together_or_goes_its_own_way():
-    known = {*batched_heartbeats.REPEATED, *batched_heartbeats.OWN_WAY, *heartbeats.SETTLED}
+    known = {*batches.REPEATED, *batches.OWN_WAY, *contract.SETTLED}
 
     assert known == set(Description.__slots__)
 

@@ -39,7 +39,6 @@ pytestmark = [
     pytest.mark.postgres,
     pytest.mark.one_database,
     pytest.mark.slow,
-    pytest.mark.timeout(60 + 6 * SECONDS),
 ]
 
 

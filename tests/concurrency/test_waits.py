@@ -7,13 +7,13 @@ a subquery it keeps from before.
 from __future__ import annotations
 
 import pytest
-from django.db import transaction
 
 from jobs.access.audit import Actor
 from jobs.errors import Conflict
 from jobs.http.authentication import caller_of, make_key
 from jobs.models import ApiKey, Job
 from jobs.spec.lifecycle import State
+from tests.database import atomic
 from tests.factories import JobFactory, WorkerFactory, ago
 from workers import protocol
 from workers.chores import reaper
@@ -75,7 +75,7 @@ def test_no_request_waits_for_its_key_to_be_noted_as_used():
     """A row that somebody has in hand is passed over."""
     record, key = make_key("billing")
 
-    with transaction.atomic():
+    with atomic():
         ApiKey.objects.select_for_update().get(pk=record.pk)
         (caller,) = together(lambda: caller_of(key))
 

@@ -51,7 +51,6 @@ UNPASSABLE = {"L1-RTR-014"}
 pytestmark = [
     pytest.mark.conformance,
     pytest.mark.slow,
-    pytest.mark.timeout(300),
     pytest.mark.skipif(
         not (SUITES / "run_cases.py").exists(),
         reason=f"the public conformance cases are not in {SUITES}",

@@ -416,7 +416,7 @@ def test_the_end_of_a_task_whose_worker_died_is_told(
         engine.claim(["default"], worker_id="died", count=2)
         heard.clear()
         with django_capture_on_commit_callbacks(execute=True):
-            assert engine.reclaim(Job.objects.held_by("died"), engine.WORKER_DEATH) == 2
+            assert engine.reclaim(["died"]) == 2
         assert heard == ([("finished", "FAILED")] if attempt == 2 else [])
 
     assert shop.add.get_backend().get_result(result.id).status == TaskResultStatus.FAILED

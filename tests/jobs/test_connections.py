@@ -5,26 +5,18 @@ from __future__ import annotations
 import logging
 import select
 import threading
-from typing import Any
 
-import psycopg
 import pytest
 from django.core.checks import run_checks
-from django.db import OperationalError, connection, transaction
+from django.db import OperationalError
 
 from jobs import engine
 from jobs.store import keepalive, watchdog
 from jobs.store.database import borrowed, drop_if_dead
+from tests.database import alias, another_connection, atomic, connection
 from tests.processes import eventually
 
 pytestmark = pytest.mark.postgres
-
-
-def another() -> psycopg.Connection[Any]:
-    parameters = dict(connection.get_connection_params())
-    for ours in ("cursor_factory", "context", "prepare_threshold"):
-        parameters.pop(ours, None)
-    return psycopg.connect(**parameters, autocommit=True)
 
 
 def session() -> int:
@@ -39,7 +31,7 @@ def hang_up() -> None:
     number = session()
     line = select.poll()
     line.register(connection.connection.pgconn.socket, select.POLLRDHUP)
-    with another() as operator:
+    with another_connection(autocommit=True) as operator:
         operator.execute("SELECT pg_terminate_backend(%s)", [number])
     eventually(lambda: line.poll(0))
 
@@ -71,7 +63,7 @@ def test_a_connection_that_is_alive_is_kept(transactional_db):
 
 def test_a_notice_is_no_farewell(transactional_db):
     number = session()
-    with connection.cursor() as cursor, another() as operator:
+    with connection.cursor() as cursor, another_connection(autocommit=True) as operator:
         cursor.execute("LISTEN ojs_test")
         operator.execute("NOTIFY ojs_test")
         # The answer to another statement comes after it.
@@ -83,7 +75,7 @@ def test_a_notice_is_no_farewell(transactional_db):
 
 
 def test_a_transaction_is_never_taken_up_anew(transactional_db):
-    with pytest.raises(OperationalError), transaction.atomic():
+    with pytest.raises(OperationalError), atomic():
         hang_up()
         drop_if_dead(connection)
         session()
@@ -95,11 +87,9 @@ def test_a_transaction_is_never_taken_up_anew(transactional_db):
 
 @pytest.fixture
 def holder(transactional_db):
-    with another() as other:
-        other.autocommit = False
+    with another_connection() as other:
         other.execute("LOCK TABLE ojs_jobs_job")
         yield other
-        other.rollback()
 
 
 def test_a_statement_that_waits_too_long_is_cancelled(holder, caplog):
@@ -136,7 +126,7 @@ def test_a_server_that_heeds_nothing_is_left(transactional_db, caplog, monkeypat
             cursor.execute(DEAF)
 
     assert "its connection is cut" in caplog.text
-    with another() as operator:
+    with another_connection(autocommit=True) as operator:
         operator.execute("SELECT pg_terminate_backend(%s)", [number])
     with borrowed():
         assert session() != number
@@ -199,7 +189,7 @@ def test_a_site_whose_database_is_elsewhere_is_told_what_to_add(
 
     found = [
         warning
-        for warning in run_checks(tags=["ojs"], databases=["default"])
+        for warning in run_checks(tags=["ojs"], databases=[alias()])
         if warning.id == "ojs.W020"
     ]
 

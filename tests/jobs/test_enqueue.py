@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from jobs import engine
 from jobs.access.projects import give
-from jobs.engine.enqueue import BATCH
+from jobs.engine.insertion import BATCH
 from jobs.errors import DuplicateJob, InvalidRequest
 from jobs.models import Event, Job, Queue
 from jobs.signals import jobs_enqueued

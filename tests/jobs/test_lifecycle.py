@@ -14,14 +14,10 @@ from django.db import IntegrityError
 
 from jobs import engine
 from jobs.engine import Completion, Failure
-from jobs.engine.claim import CLAIM
-from jobs.engine.insertion import INSERT
-from jobs.engine.reclaim import RECLAIM
-from jobs.engine.settle import COMPLETE
-from jobs.engine.timers import PROMOTE
 from jobs.errors import OJSError
 from jobs.models import Job
 from jobs.spec.lifecycle import TERMINAL, TRANSITIONS, WAITING, Event, State, sources
+from jobs.store.postgres import CLAIM, COMPLETE, INSERT_EACH, INSERT_UNIFORM, PROMOTE, RECLAIM
 from tests.database import atomic
 from tests.factories import JobFactory, ago, ahead
 
@@ -267,8 +263,9 @@ def test_the_completing_statement_names_the_states_of_the_table():
 
 
 def test_the_reclaiming_statement_names_the_states_of_the_table():
-    guards = states_in(r"(?:WHERE|AND) (?:job\.)?state", RECLAIM)
+    lost, *guards = states_in(r"(?:WHERE|AND) (?:job\.)?state", RECLAIM)
 
+    assert lost == set(sources(E.TIMEOUT, S.AVAILABLE))
     assert guards == [set(sources(E.TIMEOUT, S.AVAILABLE)), set(sources(E.TIMEOUT, S.DISCARDED))]
     assert states_in("SET state", RECLAIM) == [{"available"}, {"discarded"}]
 
@@ -280,7 +277,8 @@ def test_the_promoting_statement_names_the_states_of_the_table():
     assert states_in("SET state", PROMOTE) == [{"available"}]
 
 
-def test_the_enqueueing_statement_names_the_states_of_the_table():
-    named = set(re.findall(r"(?:THEN|ELSE) '(\w+)'", INSERT))
+@pytest.mark.parametrize("statement", [INSERT_EACH, INSERT_UNIFORM])
+def test_the_enqueueing_statement_names_the_states_of_the_table(statement):
+    named = set(re.findall(r"(?:THEN|ELSE) '([a-z]+)'", statement))
 
     assert named == {to for source, by, to in ALLOWED if by == E.PUSH}

@@ -302,7 +302,7 @@ class Lifecycle(RuleBasedStateMachine):
             if (job.state, job.holder) == (State.ACTIVE, worker_id)
         ]
 
-        reclaimed = engine.reclaim(Job.objects.held_by(worker_id), engine.WORKER_DEATH)
+        reclaimed = engine.reclaim([worker_id])
 
         assert reclaimed == len(orphans)
         for job in orphans:

@@ -14,7 +14,6 @@ from django.db import (
     IntegrityError,
     OperationalError,
     close_old_connections,
-    transaction,
 )
 from django.db.transaction import TransactionManagementError
 from django.test.utils import CaptureQueriesContext
@@ -22,7 +21,7 @@ from psycopg import IsolationLevel
 
 from jobs.models import Queue
 from jobs.store.database import run, run_together
-from tests.database import alias, atomic, connection
+from tests.database import atomic, connection, rolled_back
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
 
@@ -178,9 +177,8 @@ def test_a_session_plans_what_is_prepared_once():
 
 
 def test_that_is_not_left_to_a_transaction_which_may_be_rolled_back():
-    with atomic():
+    with rolled_back():
         run("SELECT 1", [])
-        transaction.set_rollback(True, using=alias())
     assert planning() == "auto"
 
     run("SELECT 1", [])

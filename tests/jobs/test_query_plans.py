@@ -13,7 +13,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import transaction
 from django.db.models.functions import Now
 
 from jobs import engine
@@ -21,7 +20,8 @@ from jobs.models import DeadJob, Job, Queue
 from jobs.record import dashboard
 from jobs.spec.identifiers import uuid7
 from jobs.spec.lifecycle import WAITING, State
-from tests.database import alias, atomic, connection
+from jobs.store.database import compiled
+from tests.database import connection, rolled_back
 from tests.factories import JobFactory, WorkerFactory
 from workers import protocol
 
@@ -63,10 +63,9 @@ def fill(first: int, last: int) -> None:
 def big_table(django_db_setup, django_db_blocker):
     """Filled once for all tests of this file, which only ask for plans."""
     with django_db_blocker.unblock():
-        with atomic():
+        with rolled_back():
             fill(1, 112_000)
             yield
-            transaction.set_rollback(True, using=alias())
         connection.close()
 
 
@@ -186,9 +185,8 @@ SWEEPS = {
 @pytest.mark.parametrize("name", list(SWEEPS))
 def test_no_sweep_reads_the_whole_table(big_table, name):
     jobs, index = SWEEPS[name]
-    sql, parameters = jobs.query.sql_with_params()
 
-    assert indexes(plan(sql, parameters)) == {index}
+    assert indexes(plan(*compiled(jobs))) == {index}
 
 
 def test_counts_above_a_list_and_depths_of_queues_are_read_from_indexes(big_table):

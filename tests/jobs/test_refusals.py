@@ -10,6 +10,7 @@ from jobs.access.refusals import ROWS, Throttle
 from jobs.errors import NotAuthenticated, PermissionDenied
 from jobs.http.authentication import make_key
 from jobs.models import ApiKey, Event, OperatorAction
+from tests.database import connection
 from tests.factories import JobFactory, ago
 from tests.flare_client import FlareClient
 from tests.ojs_client import OJSClient
@@ -191,8 +192,6 @@ def test_the_memory_of_a_process_is_bounded(monkeypatch):
 
 @pytest.mark.django_db(transaction=True)
 def test_where_nothing_can_be_written_the_client_hears_its_refusal_all_the_same():
-    from django.db import connection
-
     with connection.execute_wrapper(_away):
         assert OJSClient().push().status_code == 401
 

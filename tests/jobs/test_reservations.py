@@ -8,11 +8,11 @@ import pytest
 from django.utils import timezone
 
 from jobs import engine
-from jobs.engine.reclaim import BATCH_SIZE
 from jobs.models import Event, Job, JobError
 from jobs.signals import jobs_reclaimed
 from jobs.spec.identifiers import uuid7
 from jobs.spec.lifecycle import State
+from jobs.store.contract import BATCH_SIZE
 from tests.database import atomic, connection
 from tests.factories import JobErrorFactory, JobFactory, ago, ahead
 
@@ -246,7 +246,7 @@ def test_the_jobs_of_a_dead_worker_are_taken_back_before_their_time(db):
     job = JobFactory(active=True, reserved_until=ahead(600), reserved_by="worker-1")
     other = JobFactory(active=True, reserved_by="worker-2")
 
-    engine.reclaim(Job.objects.held_by("worker-1"), engine.WORKER_DEATH)
+    engine.reclaim(["worker-1"])
 
     job.refresh_from_db()
     other.refresh_from_db()

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import unittest
 from datetime import timedelta
+from typing import ClassVar
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.db import connections, router
+from django.test import SimpleTestCase, TestCase
 from django.utils import timezone
+from django.utils.connection import ConnectionDoesNotExist
 
 import jobs
-from jobs import engine, testing
+from jobs import engine, signals, testing
 from jobs.errors import DuplicateJob, InvalidTransition, JobNotFound
 from jobs.models import Job
 from jobs.spec.lifecycle import State
 from jobs.spec.workflow_plans import plan_of
+from jobs.store import memory
+from jobs.store.database import alias, atomic
 from workers.runtime import Discard, Retry, Snooze, handlers
 from workers.runtime.inline import HandlerNotFound
 
@@ -415,6 +423,227 @@ def test_an_async_site_cancels_too(fake_jobs):
     made = jobs.enqueue("tests.mail", ["x"])
     async_to_sync(jobs.acancel)(made.id)
     testing.assert_job_state(made.id, "cancelled")
+
+
+# What the server's own rules make of them, in memory as in the database
+
+
+def test_jobs_run_by_priority_then_age(place, mails):
+    for name, priority in (("low", -1), ("first", 5), ("second", 5)):
+        jobs.enqueue("tests.mail", [name], priority=priority)
+
+    testing.run_jobs()
+
+    assert [name for name, _ in mails] == ["first", "second", "low"]
+
+
+def test_a_job_that_only_some_workers_are_able_to_run_is_run(place, mails):
+    jobs.enqueue("tests.mail", ["x"], meta={"capabilities": ["gpu"]})
+
+    assert testing.run_jobs() == 1
+
+
+def test_jobs_that_are_late_are_discarded_as_time_passes(place, mails):
+    expired = jobs.enqueue("tests.mail", ["x"], expires_at=timedelta(hours=1))
+    overdrawn = jobs.enqueue("tests.mail", ["x"], total_timeout=3600)
+    pending = jobs.enqueue("tests.mail", ["x"], pending=True)
+
+    testing.advance_time(hours=2)
+
+    testing.assert_job_state(expired.id, "discarded")
+    testing.assert_job_state(overdrawn.id, "discarded")
+    testing.assert_job_state(pending.id, "pending")
+    assert testing.run_jobs() == 0
+
+
+def test_a_rate_limit_opens_as_time_passes(fake_jobs, mails):
+    testing.freeze_time("2026-02-13T10:00:00Z")
+    limit = {"key": "smtp", "rate": {"limit": 1, "period": "PT1M"}}
+    for _ in range(2):
+        jobs.enqueue("tests.mail", ["x"], rate_limit=limit)
+
+    assert testing.run_jobs() == 1
+    assert testing.run_jobs() == 0
+    testing.advance_time(minutes=2)
+    assert testing.run_jobs() == 1
+
+
+@pytest.mark.parametrize(("word", "state"), [("again", "retryable"), ("never", "discarded")])
+def test_what_a_handler_decides_comes_out_of_inline_and_happens(inline_jobs, mails, word, state):
+    with pytest.raises(Exception, match=r"busy|gone"):
+        jobs.enqueue("tests.mail", [word])
+
+    (job,) = inline_jobs.jobs
+    assert job.state == state
+
+
+def test_inline_leaves_alone_what_waits_for_somebody(inline_jobs, mails):
+    made = jobs.enqueue("tests.mail", ["x"], pending=True)
+
+    testing.assert_job_state(made.id, "pending")
+    assert mails == []
+
+
+def test_a_job_replaced_within_its_batch_is_not_run_inline(inline_jobs, mails):
+    unique = {"keys": ["type"], "on_conflict": "replace"}
+    item = {"type": "tests.mail", "unique": unique}
+    jobs.enqueue_many([item | {"args": ["first"]}, item | {"args": ["second"]}])
+
+    assert mails == [("second", 1)]
+
+
+def test_a_job_of_a_mode_is_seen_as_it_is_now(fake_jobs, mails):
+    testing.fail_next("tests.mail", ConnectionError("no route"))
+    made = jobs.enqueue("tests.mail", ["x"], priority=3, meta={"a": 1}, scheduled_at=timedelta(1))
+    (job,) = fake_jobs.jobs
+
+    assert (job.id, job.type, job.args, job.queue) == (made.id, "tests.mail", ["x"], "default")
+    assert (job.priority, job.meta, job.attempt, job.performed) == (3, {"a": 1}, 0, False)
+    assert (job.state, job.due_at) == (State.SCHEDULED, made.scheduled_at)
+    testing.run_jobs(with_scheduled=True)
+    assert (job.state, job.attempt, job.performed) == (State.COMPLETED, 2, True)
+    assert [(error.type, error.message) for error in job.errors] == [
+        ("ConnectionError", "no route")
+    ]
+    assert job.result == {"sent": "x"}
+    assert job == testing.get_job(made.id)
+    testing.clear_all()
+    assert (fake_jobs.jobs, job.state) == ([], State.COMPLETED)
+
+
+def test_jobs_can_be_looked_at_when_their_mode_has_ended():
+    with testing.fake() as session:
+        jobs.enqueue("tests.mail", ["x"])
+
+    assert [job.args for job in session.jobs] == [["x"]]
+
+
+# Where they are: in memory, and nothing else is
+
+
+def test_a_mode_inside_another_has_jobs_of_its_own(fake_jobs):
+    jobs.enqueue("tests.outer", queue="mail")
+    with testing.fake():
+        testing.refute_enqueued("tests.outer")
+        jobs.enqueue("tests.inner", queue="inner")
+    jobs.enqueue("tests.outer", queue="inner")
+
+    assert [job.type for job in testing.all_enqueued()] == ["tests.outer", "tests.outer"]
+
+
+def test_jobs_of_a_mode_stay_when_the_transaction_is_rolled_back(db, fake_jobs):
+    with contextlib.suppress(ZeroDivisionError), atomic():
+        jobs.enqueue("tests.mail", ["x"])
+        raise ZeroDivisionError
+
+    testing.assert_enqueued("tests.mail")
+
+
+def test_handlers_and_receivers_find_the_database_of_the_site(db, fake_jobs):
+    found = []
+
+    @handlers.handler("tests.count")
+    def count(context):
+        found.append(Job.objects.count())
+
+    def receive(sender, **about):
+        found.append(Job.objects.count())
+
+    signals.jobs_completed.connect(receive)
+    try:
+        jobs.enqueue("tests.count")
+        testing.run_jobs()
+    finally:
+        signals.jobs_completed.disconnect(receive)
+        handlers.forget("tests.count")
+
+    assert found == [0, 0]
+    testing.assert_completed("tests.count")
+
+
+def test_what_threads_enqueue_at_once_is_seen(fake_jobs, mails):
+    def enqueue():
+        for _ in range(5):
+            jobs.enqueue("tests.mail", ["x"])
+
+    threads = [threading.Thread(target=enqueue) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    testing.assert_enqueued("tests.mail", count=20)
+
+
+def test_an_async_test_may_look_at_memory_without_leaving_its_loop(mails):
+    async def test():
+        with testing.fake():
+            await jobs.aenqueue("tests.mail", ["x"])
+            jobs.enqueue("tests.mail", ["y"])
+            testing.assert_enqueued("tests.mail", count=2)
+            testing.advance_time(hours=1)
+            with pytest.raises(DuplicateJob):
+                jobs.enqueue("tests.mail", id=testing.all_enqueued()[0].id)
+            await testing.arun_jobs()
+            testing.assert_completed("tests.mail", count=2)
+
+    async_to_sync(test)()
+
+
+class Elsewhere:
+    """A router of a site, which knows nothing of what is in memory."""
+
+    def db_for_read(self, model, **hints):
+        return "default"
+
+    db_for_write = db_for_read
+
+    def allow_relation(self, one, other, **hints):
+        return False
+
+
+def test_routers_of_the_site_have_no_say_in_memory(fake_jobs, mails, settings):
+    jobs.enqueue("tests.mail", ["x"])
+    settings.DATABASE_ROUTERS = [Elsewhere()]
+    testing.fail_next("tests.mail", ConnectionError("no route"))
+    jobs.enqueue("tests.mail", ["y"])
+
+    assert testing.run_jobs() == 2
+    testing.assert_failed("tests.mail", count=1)
+
+
+def test_nothing_is_left_of_a_mode():
+    before = list(router.routers)
+    with testing.fake():
+        jobs.enqueue("tests.mail", ["x"])
+        assert router.routers == before
+
+    assert memory.ALIAS not in connections
+    with pytest.raises(ConnectionDoesNotExist):
+        connections[memory.ALIAS]
+    assert alias() != memory.ALIAS
+
+
+@pytest.mark.parametrize("kind", [SimpleTestCase, TestCase])
+def test_a_test_case_that_forbids_databases_allows_modes(kind, mails):
+    class OfAHost(kind):
+        databases: ClassVar = set()
+
+        def test_modes(self):
+            with testing.fake():
+                jobs.enqueue("tests.mail", ["x"])
+                thread = threading.Thread(target=testing.run_jobs)
+                thread.start()
+                thread.join()
+                testing.assert_completed("tests.mail")
+
+        def test_it_does_forbid_them(self):
+            with self.assertRaises((AssertionError, RuntimeError)):
+                Job.objects.count()
+
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(OfAHost).run(result)
+    assert (result.testsRun, result.failures, result.errors) == (2, [], [])
 
 
 # Workflows (§6.4)

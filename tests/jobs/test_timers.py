@@ -8,9 +8,9 @@ import pytest
 from django.utils import timezone
 
 from jobs import engine
-from jobs.engine.timers import BATCH_SIZE
 from jobs.models import Event, Job
 from jobs.spec.lifecycle import State
+from jobs.store.contract import BATCH_SIZE
 from tests.factories import JobFactory, QueueFactory, ago, ahead
 
 SECOND = timedelta(seconds=1)

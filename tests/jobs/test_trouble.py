@@ -7,12 +7,12 @@ import sqlite3
 import django.db
 import psycopg
 import pytest
-from django.db import connection, connections, transaction
 from psycopg import errors
 
 from jobs.errors import DatabaseRefused, DatabaseUnavailable
 from jobs.models import Job
 from jobs.store import trouble
+from tests.database import another_connection, connection, rolled_back
 
 
 def as_django(problem: Exception) -> Exception:
@@ -155,13 +155,10 @@ def test_sqlite_that_is_busy_is_not_called_unreachable(transactional_db):
 
 @pytest.mark.postgres
 def test_a_statement_timeout_is_answered_503_and_not_called_unreachable(api, transactional_db):
-    with connections["default"].cursor() as cursor:
+    with connection.cursor() as cursor:
         cursor.execute("SET statement_timeout = '50ms'")
-    parameters = dict(connection.get_connection_params())
-    for ours in ("cursor_factory", "context", "prepare_threshold"):
-        parameters.pop(ours, None)
     try:
-        with psycopg.connect(**parameters) as other:
+        with another_connection() as other:
             other.execute("LOCK TABLE ojs_jobs_job IN ACCESS EXCLUSIVE MODE")
             reply = api.push()
     finally:
@@ -206,10 +203,9 @@ def test_a_standby_is_said_to_take_over(api, transactional_db):
 
 @pytest.mark.postgres
 def test_a_site_that_is_not_migrated_says_so(api, db):
-    with transaction.atomic(), connection.cursor() as cursor:
+    with rolled_back(), connection.cursor() as cursor:
         cursor.execute("ALTER TABLE ojs_jobs_queue RENAME TO ojs_jobs_queue_of_another_version")
         reply = api.push()
-        transaction.set_rollback(True)
 
     assert reply.status_code == 503
     assert reply.json()["error"]["message"] == trouble.NOT_MIGRATED

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from django.db import connection
 
 from tests import processes
+from tests.database import connection
 from tests.processes import PATIENCE, ROOT, Api, eventually, free_port
 
 MARK = "QUICKSTART_OF_A_TEST"

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from django.core.signals import request_finished, request_started
 from django.core.wsgi import get_wsgi_application
-from django.db import connection
 from django.test import RequestFactory
 
 from jobs.http.authentication import make_key
 from ojs_project.fast_path import FastPath
 from ojs_project.middleware import OUR_POLICY
+from tests.database import connection
 
 V1 = "/ojs/v1"
 JOB = {"type": "email.send", "args": [1]}

@@ -53,7 +53,6 @@ def site(database_url, tmp_path):
 
 
 # Each attempt costs a password hash, on purpose.
-@pytest.mark.timeout(300)
 @pytest.mark.slow
 def test_guessing_a_password_locks_out_the_one_who_guesses_and_nobody_else(site, tmp_path):
     login, environment = site

@@ -11,11 +11,11 @@ from django.utils import timezone
 import jobs
 from jobs.admin.why import why
 from jobs.conf import ojs_settings
-from jobs.engine.insertion import stamp
 from jobs.models import Job, Queue
 from jobs.spec.envelope import envelope
 from jobs.spec.validation import new_job
 from jobs.spec.versions import read_versions
+from jobs.store.contract import stamp
 from tests.factories import JobFactory, WorkerFactory, ago
 from tests.ojs_client import refusal
 from tests.processes import eventually, free_port
@@ -229,7 +229,7 @@ def test_a_handler_never_runs_a_version_it_does_not_take(version, outcome):
     made = new_job({"type": "tests.versioned", "args": [], "version": version}, timezone.now())
     stamp([made], timezone.now())
     try:
-        report = perform(envelope(made), worker_id="w")
+        report, _ = perform(envelope(made), worker_id="w")
     finally:
         forget("tests.versioned")
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobs.models import Event
+from jobs.models import Event, Job
 from jobs.spec.lifecycle import State
+from jobs.store.contract import BATCH_SIZE
 from tests.factories import JobFactory, WorkerFactory, ago
 from workers import protocol
 from workers.chores import reaper
@@ -188,15 +188,13 @@ def test_the_jobs_of_the_old_incarnation_are_recovered_at_once():
     assert recovered(foreign) == (State.ACTIVE, 1, [])
 
 
-def test_more_jobs_than_one_batch_are_recovered_as_well(monkeypatch):
-    # By name: `jobs.engine.reclaim` is the function.
-    monkeypatch.setattr(sys.modules["jobs.engine.reclaim"], "BATCH_SIZE", 2)
+def test_more_jobs_than_one_batch_are_recovered_as_well():
     protocol.register("w", description())
-    jobs = JobFactory.create_batch(5, active=True, reserved_by="w")
+    Job.objects.bulk_create(JobFactory.build_batch(BATCH_SIZE + 5, active=True, reserved_by="w"))
 
     protocol.register("w", description(pid=54321))
 
-    assert [recovered(job)[0] for job in jobs] == [State.AVAILABLE] * 5
+    assert Job.objects.filter(state=State.AVAILABLE).count() == BATCH_SIZE + 5
 
 
 def test_the_new_incarnation_cannot_settle_what_the_old_one_was_doing():

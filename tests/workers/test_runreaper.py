@@ -6,14 +6,13 @@ import os
 import signal
 import socket
 
-import psycopg
 import pytest
 from django.core.management import CommandError, call_command
 
 from jobs.models import Job, JobError
 from jobs.spec.lifecycle import State
 from tests import processes
-from tests.database import connection
+from tests.database import another_connection, connection
 from tests.factories import WorkerFactory, ago, many_jobs
 from workers.chores import reaper
 from workers.models import Reaper
@@ -278,13 +277,9 @@ def test_a_chore_that_hangs_is_named_and_the_others_go_on(transactional_db, monk
     """The database holds a lock that nobody gives back."""
     monkeypatch.setattr(reaper, "STUCK", 0.1)
     overdue()
-    parameters = dict(connection.get_connection_params())
-    for ours in ("cursor_factory", "context", "prepare_threshold"):
-        parameters.pop(ours, None)
-    with psycopg.connect(**parameters) as other:
+    with another_connection() as other:
         other.execute("LOCK TABLE ojs_workers_worker")
         done = reaper.sweep(["dead-workers", "expired-reservations", "due-jobs"])
-        other.rollback()
 
     assert done == {}
     assert "The chore dead-workers has been waiting for the database" in caplog.text

@@ -44,6 +44,11 @@ def either_shop(request: Any, tmp_path: Any, database_url: str) -> Iterator[Shop
         yield site
 
 
+def reclaim_all() -> None:
+    """Take all jobs back as if their workers had died."""
+    engine.reclaim(set(Job.objects.active().values_list("reserved_by", flat=True)))
+
+
 def burst(shop: Shop, *arguments: str, **options: Any) -> str:
     """Run what there is; return what the worker wrote."""
     with shop.starting("--burst", *arguments, **options) as started:
@@ -165,7 +170,7 @@ def test_a_checkpoint_of_a_lost_job_is_refused_and_its_handler_is_told(either_sh
     with either_shop.worker(HEARTBEAT_INTERVAL=60, HEARTBEAT_TIMEOUT=600):
         either_shop.wait_for("late.began")
         Job.objects.update(queue="elsewhere")
-        engine.reclaim(Job.objects.all(), engine.WORKER_DEATH)
+        reclaim_all()
         either_shop.go("late")
         assert either_shop.wait_for("late.ended") == "lost"
     assert engine.find_checkpoint(made.id) is None
@@ -258,7 +263,7 @@ def test_a_worker_that_is_killed_in_the_middle_leaves_no_effect_and_loses_no_job
         ends_with(started, -signal.SIGKILL)
     assert not Group.objects.exists()
 
-    engine.reclaim(Job.objects.active(), engine.WORKER_DEATH)
+    reclaim_all()
     burst(shop)
 
     assert (state_of(made), Job.objects.get().attempt) == ("completed", 2)
@@ -273,7 +278,7 @@ def test_a_lost_reservation_takes_the_work_back(shop):
     with shop.worker() as started:
         shop.wait_for("lost.began")
         Job.objects.update(queue="elsewhere")
-        engine.reclaim(Job.objects.all(), engine.WORKER_DEATH)
+        reclaim_all()
         shop.go("lost")
         started.wait_for("was refused")
     assert state_of(made) == "available"
@@ -350,7 +355,7 @@ def test_a_supervisor_starts_crashed_children_again_and_ends_all_when_told(shop)
     with shop.worker("--processes", "2") as started:
         died = shop.wait_for("crash.died")
         eventually(lambda: Worker.objects.count() == 3)
-        engine.reclaim(Job.objects.active(), engine.WORKER_DEATH)
+        reclaim_all()
         becomes(made, "completed")
         assert shop.wait_for("crash.ended") not in (died, str(started.process.pid))
 

@@ -148,10 +148,23 @@ def settle_own(
     settle: Callable[[Sequence[Any]], list[Outcome]], items: Sequence[Any], project: str
 ) -> list[Outcome]:
     """Settle what is `project`'s; another project's jobs do not exist for it."""
-    if not project:
-        return settle(items)
-    foreign = projects.foreign((item.job_id for item in items), project)
-    settled = iter(settle([item for item in items if item.job_id not in foreign]))
+    foreign = foreign_jobs(items, project)
+    outcomes = settle([item for item in items if item.job_id not in foreign])
+    return with_foreign(items, outcomes, foreign)
+
+
+def foreign_jobs(items: Sequence[Any], project: str) -> set[UUID]:
+    """Return the ids of the jobs among reports that are not `project`'s."""
+    return projects.foreign((item.job_id for item in items), project)
+
+
+def with_foreign(
+    items: Sequence[Any], outcomes: Sequence[Outcome], foreign: Collection[UUID]
+) -> list[Outcome]:
+    """Put the outcomes of foreign jobs between the others: they do not exist for the project."""
+    if not foreign:
+        return list(outcomes)
+    settled = iter(outcomes)
     return [
         Outcome(item.job_id, error=JobNotFound(item.job_id))
         if item.job_id in foreign

@@ -103,7 +103,7 @@ def reclaim_orphans() -> int:
         if not dead:
             return 0
         silent = {worker.pk: worker.silence_at(worker.now) for worker in dead}
-        return engine.reclaim(held.filter(reserved_by__in=silent), engine.WORKER_DEATH, silent)
+        return engine.reclaim(silent, silent)
 
 
 def expire_reservations() -> int:

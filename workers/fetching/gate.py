@@ -1,8 +1,8 @@
 """Whether a worker may have more jobs, how many, and which: what decides about a fetch.
 
-Nothing for one that is, or was told to be, quiet or terminating (§6.6), that was declared dead and
-has not been heard since, or that already runs all it can (§8.2). One that nobody knows is served
-like one that declared nothing.
+Nothing for one that is quiet or terminating, or was asked to be (§6.6), that was declared dead and
+has not been heard since, or that already runs all it can (§8.2). An unknown one is served like one
+that declared nothing.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from functools import partial
 
 from jobs.engine import Admission, Gate
 from jobs.models import Job
+from jobs.store.sql import read
 
 from ..models import Worker
-from .abilities import ITSELF, able
+from .abilities import able
 
 
 def evaluate(worker_id: str, *, registered: bool = False) -> Admission:
-    """Say it of a worker; `GATE` and `REGISTERED` do in one statement."""
+    """Evaluate the gate for a worker; `GATE` and `REGISTERED` do it inside of a statement."""
     worker = Worker.objects.filter(pk=worker_id).first() if worker_id else None
     if registered and (worker is None or worker.registered_at is None):
         return Admission(0, (), {})
@@ -33,29 +34,10 @@ def evaluate(worker_id: str, *, registered: bool = False) -> Admission:
     return Admission(worker.concurrency - in_hand, words, versions)
 
 
-# The condition is `may_fetch`, and `able` what `abilities` says: words like `worker:…` are not a
-# worker's to say of itself.
-SQL = """
-        SELECT CASE WHEN {unknown}
-                    WHEN NOT (worker.state = 'running' AND worker.directive IN ('', 'running')
-                              OR worker.state = 'quiet' AND worker.directive = 'running') THEN 0
-                    WHEN worker.concurrency IS NULL THEN NULL
-                    ELSE worker.concurrency - (
-                         SELECT count(*)
-                           FROM ojs_jobs_job
-                          WHERE reserved_by = me.id AND reserved_for IS NOT NULL)
-                    END AS room,
-               CASE WHEN me.id = '' THEN '[]' ELSE (
-                    SELECT coalesce(jsonb_agg(word), '[]')
-                      FROM jsonb_array_elements_text(worker.labels || worker.capabilities) AS word
-                     WHERE NOT starts_with(word, '{itself}')) || to_jsonb('{itself}' || me.id)
-                    END AS able,
-               nullif(worker.job_versions, '{{}}') AS versions
-          FROM (SELECT %(worker_id)s::varchar(255) AS id) AS me
-     LEFT JOIN ojs_workers_worker AS worker ON worker.worker_id = me.id"""
-GATE = Gate(SQL.format(unknown="worker.worker_id IS NULL THEN NULL", itself=ITSELF), evaluate)
+SQL = read("workers.store.postgres", "gate")
+GATE = Gate(SQL, evaluate)
 REGISTERED = Gate(
-    SQL.format(unknown="worker.registered_at IS NULL THEN 0", itself=ITSELF),
+    SQL.replace("worker.worker_id IS NULL THEN NULL", "worker.registered_at IS NULL THEN 0"),
     partial(evaluate, registered=True),
 )
 """Where a worker must register before it is given anything (AGQ §6)."""

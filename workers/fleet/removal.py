@@ -61,7 +61,7 @@ def remove(worker_id: str, *, actor: Actor, reason: str = "") -> Removal:
         dead: Any = Worker.objects.annotate(now=Now()).get(pk=worker_id)
         silent = {worker_id: dead.silence_at(dead.now)}
         for _ in range(BATCHES):
-            batch = engine.reclaim(held, engine.WORKER_DEATH, silent)
+            batch = engine.reclaim([worker_id], silent)
             count += batch
             if not batch:
                 break

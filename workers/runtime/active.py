@@ -15,7 +15,7 @@ from uuid import UUID
 from jobs.engine import Completion, Failure
 
 from .context import JobContext
-from .handlers import Handler
+from .handling import Handler
 
 Report = Completion | Failure
 

@@ -19,7 +19,7 @@ from jobs.store.database import atomic
 from workers import protocol
 
 from .context import JobContext
-from .handlers import Handler
+from .handling import Handler
 from .outcomes import Directive, InvalidResult, JobTimeout, failure_of
 
 current_job: ContextVar[JobContext | None] = ContextVar("ojs_current_job", default=None)

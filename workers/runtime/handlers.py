@@ -9,57 +9,20 @@ A Django task is a handler of the type that is its dotted path; see `jobs.backen
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import autodiscover_modules
 
 from jobs.spec.validation import TYPE_PATTERN
-from jobs.spec.versions import ALL, Versions, version_number
+from jobs.spec.versions import ALL, Versions
 from jobs.task_options import checked_limits, checked_versions
 
+from .handling import Handler
+from .tasks import imported_types, task_handler
+
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True, slots=True)
-class Handler:
-    """A function and how it is run."""
-
-    type: str
-    function: Callable[..., Any]
-    concurrency: int | None = None
-    """Most jobs of this type at once in one process; None means as many as there are places."""
-    timeout: timedelta | None = None
-    """Longest execution; the job's own timeout may be shorter."""
-    atomic_ack: bool = False
-    """Run in a transaction that also completes the job: both are committed, or neither."""
-    ended: Callable[[Any, Any], None] | None = None
-    """Told of each execution what will be reported of it; must not raise."""
-    versions: Versions = ALL
-    """Those it can run; the server gives jobs of others to other workers (OJS versioning §8)."""
-
-    is_async: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "is_async", iscoroutinefunction(self.function))
-
-    def call(self, context: Any) -> Any:
-        return self.function(context, *context.args)
-
-    def takes(self, context: Any) -> bool:
-        """Whether it runs jobs of this version; one without a version goes to everybody."""
-        return self.versions == ALL or version_number(context.version) in self.versions
-
-    def tell(self, context: Any, outcome: Any) -> None:
-        if self.ended is not None:
-            self.ended(context, outcome)
-
-    async def atell(self, context: Any, outcome: Any) -> None:
-        if self.ended is not None:
-            await sync_to_async(self.ended)(context, outcome)
 
 
 _handlers: dict[str, Handler] = {}
@@ -123,8 +86,6 @@ def find(type: str) -> Handler | None:
     """The handler of a type, be it a Django task."""
     found = _handlers.get(type)
     if found is None:
-        from .tasks import task_handler
-
         found = task_handler(type)
         if found is not None:
             _handlers[type] = found
@@ -133,8 +94,6 @@ def find(type: str) -> Handler | None:
 
 def known() -> list[str]:
     """The types that have a handler, Django tasks among them as far as they are imported."""
-    from .tasks import imported_types
-
     return sorted({*_handlers, *imported_types()})
 
 

@@ -26,13 +26,11 @@ def perform(
     *,
     worker_id: str,
     error: BaseException | None = None,
-    raising: bool = False,
-) -> Completion | Failure:
-    """Run a job given as its envelope and return what a worker would report.
+) -> tuple[Completion | Failure, BaseException | None]:
+    """Run a job given as its envelope; return what a worker would report, and the error.
 
     Args:
         error: what the handler shall be taken to have raised.
-        raising: let errors out.
     """
     # Through JSON and back, as on its way to a worker.
     document = orjson.loads(orjson.dumps(document))
@@ -56,17 +54,15 @@ def perform(
     try:
         if error is not None:
             raise error
-        if handler is None and raising:
-            raise HandlerNotFound(f"There is no handler for jobs of type '{context.type}'.")
         if handler is None:
-            return not_found(context)
+            missing = HandlerNotFound(f"There is no handler for jobs of type '{context.type}'.")
+            return not_found(context), missing
         if not handler.takes(context):
-            return not_this_version(context)
-        return Completion(context.id, worker_id, attempt, _of_size(run_inline(handler, context)))
+            return not_this_version(context), None
+        result = _of_size(run_inline(handler, context))
     except (Exception, SystemExit, asyncio.CancelledError) as problem:
-        if raising:
-            raise
-        return failed(context, problem)
+        return failed(context, problem), problem
+    return Completion(context.id, worker_id, attempt, result), None
 
 
 def _of_size(result: Any) -> Any:

@@ -19,7 +19,7 @@ from jobs.spec.timestamps import parse_timestamp
 from jobs.task_options import options_of
 
 from .context import JobContext
-from .handlers import Handler
+from .handling import Handler
 
 RESULT = "task_result"
 """Where the context's `metadata` has the framework's `TaskResult`, for middleware too."""

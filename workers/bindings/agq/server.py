@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,7 +13,7 @@ from jobs.conf import ojs_settings
 from jobs.http.endpoints import url_of
 from jobs.http.once import Once
 from jobs.store import wakeup
-from jobs.store.database import borrowed, is_postgresql
+from jobs.store.database import borrowed
 from jobs.store.watchdog import bounded
 from workers.bindings.shared import keys as keyed
 from workers.bindings.shared import tls
@@ -83,8 +82,7 @@ class Server:
             backlog=1024,
             **tls.server_options(self._certificate),
         )
-        is_postgres = await self.in_thread(is_postgresql)
-        pause = math.inf if is_postgres else wakeup.SHORT_POLL
+        pause = await self.in_thread(wakeup.look_again_after)
         self._ticking = self.loop.create_task(self.hub.look_now_and_then(pause))
         self._watching = self.loop.create_task(keyed.watch(self.connections, self.in_thread))
         address = self._listening.sockets[0].getsockname()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import http
 import logging
-import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -18,7 +17,7 @@ from jobs.errors import DatabaseUnavailable, NotAuthenticated, OJSError
 from jobs.http.endpoints import url_of
 from jobs.http.origins import check_socket
 from jobs.store import wakeup
-from jobs.store.database import borrowed, is_postgresql
+from jobs.store.database import borrowed
 from jobs.store.trouble import explain
 from jobs.store.watchdog import bounded
 from workers.bindings.shared import keys as keyed
@@ -59,8 +58,7 @@ class RotaServer:
 
     async def run(self, host: str, port: int, stop: asyncio.Event) -> None:
         self.hub = Hub()
-        is_postgres = await self.in_thread(is_postgresql)
-        pause = math.inf if is_postgres else wakeup.SHORT_POLL
+        pause = await self.in_thread(wakeup.look_again_after)
         ticking = asyncio.create_task(self.hub.look_now_and_then(pause))
         watching = asyncio.create_task(keyed.watch(self._open, self.in_thread))
         async with serve(

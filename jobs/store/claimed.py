@@ -1,9 +1,8 @@
-"""What a fetch asks for, and a job as its worker gets it."""
+"""A job as its worker gets it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -11,64 +10,6 @@ from uuid import UUID
 import orjson
 
 from ..spec.lifecycle import State
-
-
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """What a worker must pass, asked by the claim itself: after it has waited for any lock.
-
-    Who the worker is and what it holds is not this app's to know.
-    """
-
-    sql: str
-    """A SELECT of one row: `room`, how many more jobs it may have (null: any number), `able`, a
-    JSON array of what it can do, and `versions`, null for most: a JSON object of two bounds by job
-    type. It may use %(worker_id)s."""
-    look: Callable[[str], Admission] | None = None
-    """The same of the worker with this id, where a claim takes several statements."""
-
-
-class Admission(NamedTuple):
-    """What the gate says of a worker."""
-
-    room: int | None
-    """How many more jobs it may have; None where it decides for itself."""
-    able: Sequence[str]
-    versions: Mapping[str, Sequence[int | None]]
-
-
-OPEN = Gate("""
-        SELECT NULL::integer AS room, %(able)s::jsonb AS able, NULL::jsonb AS versions""")
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a fetch asks for; `engine.claim` says more of each."""
-
-    queues: list[str]
-    worker_id: str
-    count: int
-    types: Sequence[str] | None
-    """What the worker can run; None means anything."""
-    period: timedelta
-    """The reservation of jobs that name none of their own."""
-    able: Sequence[str]
-    """What the worker can do, for jobs that need it."""
-    versions: Mapping[str, Sequence[int | None]]
-    """Job type → bounds of the versions it takes (`versions`); any of a type not named."""
-    project: str
-    limited: bool = False
-    gate: Gate = OPEN
-
-    def admitted(self, found: Admission) -> Asked:
-        """What is left of it for a worker that passes the gate so."""
-        count = self.count if found.room is None else max(0, min(self.count, found.room))
-        able, versions = found.able, found.versions
-        return replace(self, count=count, able=able, versions=versions, gate=OPEN)
-
-    def looked(self) -> Asked:
-        """The same where a claim takes several statements; call it once these hold their locks."""
-        return self if self.gate.look is None else self.admitted(self.gate.look(self.worker_id))
 
 
 class ClaimedJob(NamedTuple):

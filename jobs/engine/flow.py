@@ -1,12 +1,13 @@
-"""What the end of a job sets free: jobs that wait for it, and the workflow it belongs to.
+"""What goes on when jobs have ended: jobs that wait for them, and the workflow they belong to.
 
-Called inside the transaction that ended the jobs, and only for those that something follows
-(`Job.followed`): a plain job costs nothing here.
+Every verb that may end jobs does so inside `ending()`; a plain job, which nothing follows
+(`Job.followed`), costs nothing here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+from collections.abc import Collection, Iterator
 from datetime import timedelta
 from uuid import UUID
 
@@ -16,24 +17,40 @@ from django.db.models.functions import Now
 from ..models import Dependency, Job, Workflow
 from ..spec.lifecycle import WAITING
 from ..store.database import atomic
-from . import dependencies, workflows
+from . import dependencies, workflow_progress
 
 BATCH_SIZE = 500
 SETTLING = timedelta(seconds=5)
 """Left alone for so long: what looks stuck may be in the middle of a transaction."""
 
 
+@contextlib.contextmanager
+def ending() -> Iterator[list[UUID]]:
+    """A transaction in which jobs may end.
+
+    Add the ids of those that ended and that something follows to the list. What waited for them
+    goes on before the transaction commits.
+    """
+    with atomic():
+        ended: list[UUID] = []
+        yield ended
+        follow(ended)
+
+
 def follow(job_ids: Collection[UUID]) -> None:
     """Go on with what waited for these jobs, which have reached a terminal state."""
-    settled: list[Job] = []
-    ids = list(job_ids)
-    while ids:
-        jobs = list(Job.objects.filter(pk__in=ids, finished_at__isnull=False).only(*COLUMNS))
-        settled += jobs
-        # What is cancelled because it waited in vain has ended as well.
-        ids = dependencies.release(jobs)
-    workflows.tell(settled)
-    workflows.advance({job.workflow_id for job in settled if job.workflow_id is not None})
+    ended = list(job_ids)
+    while ended:
+        settled: list[Job] = []
+        while ended:
+            jobs = list(Job.objects.filter(pk__in=ended, finished_at__isnull=False).only(*COLUMNS))
+            settled += jobs
+            # What is cancelled because it waited in vain has ended as well.
+            ended = dependencies.release(jobs)
+        workflow_progress.tell(settled)
+        of = {job.workflow_id for job in settled if job.workflow_id is not None}
+        # A step that begins may put an end to other jobs.
+        ended = workflow_progress.advance(of)
 
 
 COLUMNS = (
@@ -53,7 +70,7 @@ def repair() -> int:
 
     All of it happens in the transaction that ends a job, so there should be nothing to do.
     """
-    with atomic():
+    with ending() as ended:
         missed = list(
             Dependency.objects.filter(
                 settled=False, predecessor__finished_at__lte=Now() - SETTLING
@@ -69,7 +86,7 @@ def repair() -> int:
             .order_by("pk")
             .values_list("pk", flat=True)[:BATCH_SIZE]
         )
-        workflows.advance(stuck)
+        ended += workflow_progress.advance(stuck)
         stray = list(
             Job.objects.filter(
                 state__in=sorted(WAITING),
@@ -79,5 +96,5 @@ def repair() -> int:
                 workflow__finished_at__lte=Now() - SETTLING,
             ).values_list("pk", flat=True)[:BATCH_SIZE]
         )
-        follow(dependencies.cancel_waiting(stray, "Its workflow was cancelled."))
+        ended += dependencies.cancel_waiting(stray, "Its workflow was cancelled.")
     return len(missed) + len(stuck) + len(stray)

@@ -1,28 +1,27 @@
-"""Heartbeats that arrive at the same time are written together.
+"""Heartbeats that arrive at the same time are written by one statement.
 
 Most of a fleet's heartbeats say nothing new: the worker lives, and goes on with the jobs that it
 holds. One statement writes all of those that several threads of a server process have in hand. It
-waits for nobody: what concerns a worker of which a row is locked, or that has lost a job, or says
-another state than before, is left to `heartbeats`, which waits, decides and explains.
+waits for nothing: what concerns a worker of which a row is locked, or that has lost a job, or says
+another state than before, is left to a statement of its own, which waits.
 """
 
 from __future__ import annotations
 
 import os
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 from django.db import Error, connections
 
-from jobs import engine
 from jobs.conf import ojs_settings
 from jobs.spec.identifiers import UUID_PATTERN
-from jobs.store.database import alias, is_postgresql, run
+from jobs.store.database import alias, run
 from jobs.store.group_commit import Combiner
+from jobs.store.sql import load
 
-if TYPE_CHECKING:
-    from .heartbeats import Heartbeat
+from ..contract import Heartbeat
 
 MOST = 32
 """Heartbeats of one statement."""
@@ -32,89 +31,17 @@ that got its answer is not running yet, and whenever the disk is waited for."""
 MOST_JOBS = 100
 """Jobs of one of them: its rows stay locked until all are written."""
 
-REPEATED = {
-    "hostname": "text",
-    "pid": "bigint",
-    "queues": "jsonb",
-    "concurrency": "integer",
-    "labels": "jsonb",
-    "started_at": "timestamptz",
-    "version": "text",
-    "job_versions": "jsonb",
-}
+REPEATED = (
+    *("hostname", "pid", "queues", "concurrency", "labels", "started_at", "version"),
+    "job_versions",
+)
 """What heartbeats may repeat or correct of a worker's description."""
 OWN_WAY = ("protocol", "heartbeat_timeout")
 """What only some protocols say: such heartbeats go their own way."""
 
-# Only what is sure to be written is: rows that nobody else has locked, of workers that say what
-# they said before, with all the jobs they name in their hands. SKIP LOCKED waits for nothing, so
-# that the order of the locks does not matter; the limits tell the planner how many there are.
-# What decides is settled before the UPDATEs: they may have to look again at a row that changed
-# meanwhile, and would count anew.
-BEATS = """
-    WITH free AS MATERIALIZED (
-        SELECT said.*, worker.state AS state_now, worker.directive
-          FROM jsonb_to_recordset(%(said)s::jsonb) AS said
-               (worker_id text, state text, sequence bigint, requested interval,
-                active_job_ids jsonb, {columns})
-    CROSS JOIN LATERAL (
-            SELECT state, directive
-              FROM ojs_workers_worker
-             WHERE worker_id = said.worker_id
-               AND state = coalesce(said.state, state)
-               AND state <> 'terminated'
-               AND directive <> 'running'
-               AND (said.sequence IS NULL OR sequence IS NULL OR sequence < said.sequence)
-               FOR UPDATE SKIP LOCKED
-          ) AS worker
-         LIMIT {most}
-    ), held AS MATERIALIZED (
-        SELECT job.id, free.worker_id
-          FROM free
-    CROSS JOIN LATERAL jsonb_array_elements_text(free.active_job_ids) AS named (id)
-    CROSS JOIN LATERAL (
-            SELECT id
-              FROM ojs_jobs_job
-             WHERE id = named.id::uuid
-               AND state = 'active'
-               AND reserved_by = free.worker_id
-               FOR UPDATE SKIP LOCKED
-          ) AS job
-         LIMIT {limit}
-    ), whole AS MATERIALIZED (
-        SELECT *, 'terminate' IN (state_now, directive) AS terminating
-          FROM free
-         WHERE coalesce(jsonb_array_length(active_job_ids), 0)
-               = (SELECT count(*) FROM held WHERE held.worker_id = free.worker_id)
-         LIMIT {most}
-    ), beat AS (
-        UPDATE ojs_workers_worker AS worker
-           SET last_heartbeat_at = statement_timestamp(),
-               active_job_ids = coalesce(whole.active_job_ids, worker.active_job_ids),
-               sequence = coalesce(whole.sequence, worker.sequence),
-               {repeated}
-          FROM whole
-         WHERE worker.worker_id = whole.worker_id
-    ), extended AS (
-        UPDATE ojs_jobs_job AS job
-           SET reserved_until = {until}
-          FROM held
-          JOIN whole USING (worker_id)
-         WHERE job.id = held.id
-    )
-    SELECT worker_id, state_now, directive FROM whole
-"""
+HEARTBEATS = load(__package__, "heartbeats")
 STATEMENTS = {
-    limit: BEATS.format(
-        limit=limit,
-        most=MOST,
-        columns=", ".join(f"{name} {kind}" for name, kind in REPEATED.items()),
-        repeated=", ".join(f"{name} = coalesce(whole.{name}, worker.{name})" for name in REPEATED),
-        until=engine.EXTENDED_UNTIL.format(
-            requested="whole.requested", terminating="whole.terminating"
-        ),
-    )
-    for limit in (100, 1_000, MOST * MOST_JOBS)
+    limit: HEARTBEATS.sized(most=MOST, limit=limit) for limit in (100, 1_000, MOST * MOST_JOBS)
 }
 """By the most jobs that they are for."""
 
@@ -156,8 +83,6 @@ def _is_usual(heartbeat: Heartbeat) -> bool:
 
 def _is_on_its_own(name: str) -> bool:
     """Whether what this thread does may be done on another thread's connection."""
-    if not is_postgresql():
-        return False
     database: Any = connections[name]
     settings = database.settings_dict
     return (
@@ -199,7 +124,7 @@ def _write_all(said: list[_Said]) -> list[Standing | None]:
     jobs = sum(count for _, count, _ in said)
     limit = next(limit for limit in STATEMENTS if limit >= jobs)
     document = b"[%s]" % b",".join([document for *_, document in said])
-    parameters = {"said": document.decode(), "grace": ojs_settings.GRACE_PERIOD}
+    parameters = {"heartbeats": document.decode(), "grace": ojs_settings.GRACE_PERIOD}
     try:
         rows = run(STATEMENTS[limit], parameters)
     except Error:

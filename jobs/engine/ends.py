@@ -1,0 +1,70 @@
+"""Ending jobs from outside: no room, a limit, a queue that goes; somebody cancels them.
+
+What follows a job that ended is not done here: the caller hands it to `flow`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from ..models import Event as EventRow
+from ..models import Job, JobError
+from ..record.events import job_event, record
+from ..signals import jobs_cancelled, send_on_commit
+from ..spec.lifecycle import Event, State, sources
+from ..store import clock
+from ..store.database import atomic
+
+
+def discard_waiting(
+    jobs: Sequence[Job], *, code: str, message: str, now: datetime
+) -> list[EventRow]:
+    """Discard jobs that wait and are locked; return the event of each, in their order.
+
+    The caller records the events.
+    """
+    waiting = Job.objects.filter(pk__in=[job.pk for job in jobs])
+    waiting.transition(Event.EXPIRE, State.DISCARDED)
+    JobError.objects.bulk_create(
+        JobError(job=job, attempt=job.attempt, type=code, message=message, occurred_at=now)
+        for job in jobs
+    )
+    error = {"code": code, "message": message}
+    return [
+        job_event(
+            "job.discarded",
+            job,
+            time=now,
+            data={"last_error": error, "total_attempts": job.attempt},
+        )
+        for job in jobs
+    ]
+
+
+def cancel_unfinished(
+    job_ids: Collection[UUID], *, cancelled_by: str = "", reason: str = ""
+) -> tuple[list[UUID], list[UUID]]:
+    """Cancel those of the jobs that have not finished (OJS core §7.6).
+
+    Returns their ids, and the ids of those that something follows.
+    """
+    if not job_ids:
+        return [], []
+    who = {"cancelled_by": cancelled_by, "reason": reason}
+    data: dict[str, Any] = {name: value for name, value in who.items() if value}
+    now = clock.now()
+    with atomic():
+        rows = Job.objects.filter(pk__in=job_ids, state__in=sources(Event.CANCEL, State.CANCELLED))
+        jobs = list(rows.select_for_update().order_by("pk").defer("args", "meta", "result"))
+        ids = [job.pk for job in jobs]
+        Job.objects.filter(pk__in=ids).transition(Event.CANCEL, State.CANCELLED)
+        record(
+            job_event("job.cancelled", job, time=now, worker_id=job.reserved_by, data=data)
+            for job in jobs
+        )
+    if ids:
+        send_on_commit(jobs_cancelled, Job, job_ids=ids)
+    return ids, [job.pk for job in jobs if job.followed]

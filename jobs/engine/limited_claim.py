@@ -1,0 +1,325 @@
+"""A fetch from queues with limits, of queues and of keys (OJS rate limiting; worker protocol §8.3).
+
+A fetch comes here only if one of its queues has limits or has seen jobs that have. Then: look which
+keys wait and are open, lock their partitions in the order of their keys, count what runs, choose
+jobs by priority and age, claim exactly those. All in one transaction, so that no two fetches can
+take the same free place; how many run is counted each time, so that no counter can drift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from ..access.projects import own
+from ..errors import InvalidRequest
+from ..models import Event as EventRow
+from ..models import Job, Queue, RateLimit
+from ..models.querysets import JobQuerySet
+from ..record.events import job_event, partition_event, record
+from ..spec import rate_policy
+from ..spec.lifecycle import Event, State
+from ..spec.rate_policy import Memory, Room
+from ..store import clock
+from ..store.claimed import ClaimedJob
+from ..store.contract import ClaimRequest
+from ..store.database import run
+from ..store.portable import open_queues, skips_locked
+from ..store.stores import store
+from .ends import discard_waiting
+from .flow import ending
+from .limits import QUEUE_KEY, make_known, running_jobs
+
+BATCH = 100
+KEYS = 200
+"""Most keys of one queue looked at by one fetch: open ones, so that closed ones hide nothing."""
+MOST_KEYS = 5_000
+# One probe of the index for each key, however many jobs wait behind it.
+WAITING = """
+    WITH RECURSIVE waiting (key, number) AS (
+        SELECT (SELECT min(rate_key)
+                  FROM ojs_jobs_job
+                 WHERE state = 'available' AND queue = %s AND rate_key > ''), 1
+     UNION ALL
+        SELECT (SELECT min(rate_key)
+                  FROM ojs_jobs_job
+                 WHERE state = 'available' AND queue = %s AND rate_key > waiting.key),
+               number + 1
+          FROM waiting
+         WHERE key IS NOT NULL AND number < %s
+    )
+    SELECT key FROM waiting WHERE key IS NOT NULL
+"""
+
+
+@dataclass(slots=True)
+class Partition:
+    """A locked rate limit, and what of it this fetch has taken."""
+
+    row: RateLimit
+    policy: dict[str, Any]
+    running: int
+    """How many of its jobs are active."""
+    room: Room
+    taken: int = 0
+    first: UUID | None = None
+    """The first job it let through."""
+
+    @property
+    def left(self) -> int:
+        return self.room.jobs - self.taken
+
+    def give(self, job_id: UUID) -> None:
+        self.taken += 1
+        self.first = self.first or job_id
+
+
+def claim_within_limits(request: ClaimRequest) -> list[ClaimedJob]:
+    """Claim queue by queue, never over a limit of a queue or of a key.
+
+    Claimers of a limited queue take turns at its row, those of a key at its partition.
+    """
+    claimed: list[ClaimedJob] = []
+    with ending() as ended:
+        queues = open_queues(request.queues)
+        found = Queue.objects.limited().filter(pk__in=queues).order_by("pk")
+        capped = Q(concurrency__isnull=False) | Q(config__has_key="rate_limit")
+        limited = {queue.pk: queue for queue in found.filter(capped).select_for_update()}
+        keyed = {queue.pk: _open_keys(queue.pk) for queue in found if queue.has_limits}
+        partitions = _locked({QUEUE_KEY + name for name in limited}.union(*keyed.values()))
+        # Read after the locks were got.
+        now, request = store().admit(request)
+        if request.count < 1:
+            return []
+        suiting = Job.objects.all().suiting(request.types, request.able, request.versions)
+        suiting = own(suiting, request.project)
+        _measure(partitions, now)
+        for queue in queues:
+            room = _room(limited.get(queue), partitions, request.count - len(claimed))
+            if room < 1:
+                continue
+            keys = [key for key in keyed.get(queue, ()) if partitions[key].left > 0]
+            if keys:
+                chosen = _choose(queue, keys, partitions, room, suiting)
+                given = store().claim_chosen(list(chosen), request, now)
+            else:
+                free = replace(request, queues=[queue], count=room, asks_limits=False)
+                chosen, given = {}, store().claim(free).jobs
+            for job in given:
+                for key in (chosen.get(job.id, ""), QUEUE_KEY + queue):
+                    if key in partitions:
+                        partitions[key].give(job.id)
+            claimed += given
+        ended += _settle(partitions, keyed, now)
+    return claimed
+
+
+def _open_keys(queue: str) -> list[str]:
+    """Keys that have available jobs in the queue and may have room for them."""
+    _promote_due(queue)
+    waiting = _keys_waiting(queue)
+    if not waiting:
+        return []
+    now = clock.now()
+    running = running_jobs(waiting)
+    found = []
+    for row in RateLimit.objects.filter(pk__in=waiting).order_by("pk"):
+        policy = row.effective(now)
+        full = running[row.pk] >= policy.get("concurrency", rate_policy.MOST)
+        closed = full or (row.closed_until is not None and row.closed_until > now)
+        # One that was not told yet is looked at, and one whose jobs do not simply wait.
+        if closed and row.exceeded_at is not None and policy.get("on_limit", "wait") == "wait":
+            continue
+        found.append(row.pk)
+    return found[:KEYS]
+
+
+def _locked(keys: set[str]) -> dict[str, Partition]:
+    """Lock partitions in one order, so that two fetches cannot wait for each other."""
+    if not keys:
+        return {}
+    rows = RateLimit.objects.filter(pk__in=keys).order_by("pk").select_for_update()
+    return {row.pk: Partition(row, {}, 0, Room(0)) for row in rows}
+
+
+def _keys_waiting(queue: str) -> list[str]:
+    """The rate limit keys of which jobs are available in the queue; each has a partition."""
+    keys = [key for (key,) in run(WAITING, [queue, queue, MOST_KEYS])]
+    known = set(RateLimit.objects.filter(pk__in=keys).values_list("pk", flat=True))
+    lost = [key for key in keys if key not in known]
+    if lost:
+        # Restored from a backup, or pruned meanwhile: its jobs still know their policy.
+        jobs = Job.objects.filter(queue=queue, state=State.AVAILABLE)
+        make_known({key: _policy_of(jobs.filter(rate_key=key).first()) for key in lost})
+    return keys
+
+
+def _policy_of(job: Job | None) -> dict[str, Any]:
+    if job is None:
+        return {}
+    try:
+        return rate_policy.job_policy((job.attributes or {}).get("rate_limit"), job.queue)
+    except (InvalidRequest, AttributeError):
+        return {}
+
+
+def _promote_due(queue: str) -> None:
+    """Make a batch of the queue's due jobs available: a fetch does not depend on the reaper."""
+    due = list(
+        Job.objects.due()
+        .filter(queue=queue)
+        .order_by("scheduled_at")
+        .select_for_update(skip_locked=skips_locked())
+        .only("type", "queue", "attempt")[:BATCH]
+    )
+    if due:
+        _batch(due).transition(Event.TIMER, State.AVAILABLE, enqueued_at=Now())
+        now = clock.now()
+        record(job_event("job.enqueued", job, time=now) for job in due)
+
+
+def _batch(jobs: Sequence[Job]) -> JobQuerySet:
+    return Job.objects.filter(pk__in=[job.pk for job in jobs])
+
+
+def _oldest(queue: str, key: str) -> list[Job]:
+    return list(
+        Job.objects.filter(queue=queue, rate_key=key, state=State.AVAILABLE)
+        .order_by("-priority", "enqueued_at", "id")
+        .select_for_update(skip_locked=skips_locked())
+        .only("type", "queue", "attempt", "followed")[:BATCH]
+    )
+
+
+def _drop(queue: str, key: str, now: datetime) -> list[UUID]:
+    """Discard a batch of jobs that may not start; return those that something follows (§6.2)."""
+    jobs = _oldest(queue, key)
+    message = f"Dropped: the rate limit '{key}' was reached."
+    discarded = discard_waiting(jobs, code="rate_limited", message=message, now=now)
+    dropped = [
+        partition_event("rate_limit.dropped", key, job_id=str(job.pk), job_type=job.type)
+        for job in jobs
+    ]
+    record(event for pair in zip(discarded, dropped, strict=True) for event in pair)
+    return [job.pk for job in jobs if job.followed]
+
+
+def _reschedule(queue: str, key: str, until: datetime) -> None:
+    """Put a batch of jobs off until the limit may allow them (§6.2 `reschedule`)."""
+    jobs = _oldest(queue, key)
+    _batch(jobs).transition(Event.DEFER, State.SCHEDULED, scheduled_at=until)
+    data = {"scheduled_at": until.isoformat()}
+    now = clock.now()
+    record(job_event("job.scheduled", job, time=now, data=data) for job in jobs)
+
+
+def _measure(partitions: dict[str, Partition], now: datetime) -> None:
+    running = running_jobs(key for key in partitions if not key.startswith(QUEUE_KEY))
+    for key, partition in partitions.items():
+        partition.policy = partition.row.effective(now)
+        partition.running = running[key]
+        partition.room = _room_of(partition, now)
+
+
+def _room_of(partition: Partition, now: datetime) -> Room:
+    row = partition.row
+    return rate_policy.room(
+        partition.policy,
+        Memory(row.starts, row.next_at),
+        partition.running + partition.taken,
+        now,
+        row.held_until,
+    )
+
+
+def _room(queue: Queue | None, partitions: dict[str, Partition], room: int) -> int:
+    if queue is None:
+        return room
+    if queue.concurrency is not None:
+        active = Job.objects.active().filter(queue=queue.pk, reserved_for__isnull=False)
+        room = min(room, queue.concurrency - active.count())
+    own = partitions.get(QUEUE_KEY + queue.pk)
+    return room if own is None else min(room, own.left)
+
+
+def _choose(
+    queue: str,
+    keys: Sequence[str],
+    partitions: dict[str, Partition],
+    room: int,
+    suiting: JobQuerySet,
+) -> dict[UUID, str]:
+    """The first jobs of the queue by priority and age, each key within its room (§8.2)."""
+    waiting = suiting.unexpired().filter(queue=queue, state=State.AVAILABLE)
+    waiting = waiting.order_by("-priority", "enqueued_at", "id").select_for_update(
+        skip_locked=skips_locked()
+    )
+    heads: list[Any] = []
+    for key in ("", *keys):
+        most = min(room, partitions[key].left) if key else room
+        columns = ("priority", "enqueued_at", "id", "rate_key")
+        heads += waiting.filter(rate_key=key).values_list(*columns)[:most]
+    heads.sort(key=lambda head: (-head[0], head[1], head[2]))
+    return {head[2]: head[3] for head in heads[:room]}
+
+
+def _settle(
+    partitions: dict[str, Partition], keyed: dict[str, list[str]], now: datetime
+) -> list[UUID]:
+    """Write down what was taken, record which limits were met or left, and act on the rest.
+
+    Returns the jobs that were dropped and that something follows.
+    """
+    events: list[EventRow] = []
+    ended: list[UUID] = []
+    for key, partition in partitions.items():
+        row = partition.row
+        changes: dict[str, Any] = {}
+        if partition.taken:
+            memory = Memory(row.starts, row.next_at)
+            rate_policy.remember(partition.policy, memory, partition.taken, now)
+            row.starts, row.next_at = memory.starts, memory.next_at
+            changes = {"starts": row.starts, "next_at": row.next_at, "closed_until": None}
+            if row.exceeded_at is not None:
+                row.exceeded_at = changes["exceeded_at"] = None
+                strategy, job_id = partition.room.strategy, str(partition.first)
+                events.append(
+                    partition_event("rate_limit.released", key, strategy=strategy, job_id=job_id)
+                )
+        rest = _room_of(partition, now)
+        if rest.jobs < 1:
+            changes["closed_until"] = rest.again_at
+            queues = [queue for queue, keys in keyed.items() if key in keys and _waits(key, queue)]
+            if queues and row.exceeded_at is None:
+                changes["exceeded_at"] = now
+                events.append(_exceeded(key, rest))
+            action = partition.policy.get("on_limit", "wait")
+            for queue in queues:
+                if action == "drop":
+                    ended += _drop(queue, key, now)
+                elif action == "reschedule":
+                    _reschedule(queue, key, rest.again_at or now + timedelta(seconds=1))
+        if changes:
+            RateLimit.objects.filter(pk=key).update(**changes, updated_at=now)
+    record(events)
+    return ended
+
+
+def _waits(key: str, queue: str) -> bool:
+    return Job.objects.filter(queue=queue, rate_key=key, state=State.AVAILABLE).exists()
+
+
+def _exceeded(key: str, room: Room) -> EventRow:
+    return partition_event(
+        "rate_limit.exceeded",
+        key,
+        strategy=room.strategy,
+        limit=room.limit,
+        current=room.current,
+    )

@@ -1,0 +1,41 @@
+"""What a worker reports of its jobs (OJS core §7.3, §7.4; worker protocol §5.6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+
+@dataclass(slots=True)
+class Completion:
+    """An ACK as received."""
+
+    job_id: UUID
+    worker_id: str | None = None
+    """Who says so; None for a request that does not tell."""
+    attempt: int | None = None
+    """Fences against the same worker's older attempt."""
+    result: Any = None
+
+
+@dataclass(slots=True)
+class Failure:
+    """A FAIL as received (OJS core §8, retry §7.3)."""
+
+    job_id: UUID
+    worker_id: str | None = None
+    attempt: int | None = None
+    type: str = "handler_error"
+    code: str = ""
+    message: str = ""
+    backtrace: list[str] | None = None
+    details: dict[str, Any] | None = None
+    retryable: bool | None = None
+    release: bool = False
+    """Give the job back unfinished: no error, no backoff, and the attempt does not count."""
+    retry_in: timedelta | None = None
+    """The delay the handler asks for, instead of the policy's backoff; with `release`, too."""
+    rate_limit_until: datetime | None = None
+    """The API it calls wants nothing before then: hold the job's rate limit (rate limiting §9)."""

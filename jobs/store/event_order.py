@@ -1,0 +1,53 @@
+"""Up to where the record of events is settled, while many write it (OJS events)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import Max, QuerySet
+
+from .database import is_postgresql, run
+
+# A transaction that writes events holds a shared advisory lock until its commit is visible. The
+# lock's key is the last id that was drawn before its own (a trigger takes it, see the migration
+# `event_writers`). So the order matters here, and is what PostgreSQL does: the statement sees the
+# events that were committed when it began, and looks at the locks afterwards. Who has drawn an id
+# below the highest of those events had its lock by then. Either it still has it, or its commit is
+# visible to the next statement. The locks of other tables, other databases and of transactions
+# that write no events do not count; nor does our own, whose events we see.
+HORIZON = """
+    SELECT coalesce(max(id), 0),
+           ARRAY(SELECT DISTINCT objid::bigint
+                   FROM pg_locks
+                  WHERE locktype = 'advisory'
+                    AND mode = 'ShareLock'
+                    AND objsubid = 2
+                    AND classid = 'ojs_jobs_event'::regclass
+                    AND database = (SELECT oid
+                                      FROM pg_database
+                                     WHERE datname = current_database())
+                    AND pid IS DISTINCT FROM pg_backend_pid())
+      FROM ojs_jobs_event
+"""
+KEYS = 1 << 32
+"""A lock's key has 32 bits: of the last id drawn, the lower ones."""
+
+
+def horizon(events: QuerySet[Any]) -> int:
+    """Return the id up to which nothing can be added to the record `events` any more."""
+    if not is_postgresql():  # writers take turns
+        found: int = events.aggregate(newest=Max("id"))["newest"] or 0
+        return found
+    ((newest, keys),) = run(HORIZON, [])
+    return min([int(newest), *(_full_id(key, newest) for key in keys)])
+
+
+def _full_id(key: int, near: int) -> int:
+    """Return the id nearest to `near` of which `key` are the lower 32 bits."""
+    ahead = (key - near) % KEYS
+    return near + (ahead if ahead < KEYS // 2 else ahead - KEYS)
+
+
+def settled(events: QuerySet[Any]) -> QuerySet[Any]:
+    """Narrow the record to what no transaction still under way can slip an event in front of."""
+    return events.filter(id__lte=horizon(events)) if is_postgresql() else events.all()

@@ -1,0 +1,486 @@
+"""The store in Django's own words, for databases where one statement cannot do it all: SQLite.
+
+This is what lets a site try the app without PostgreSQL, and tests run in memory. What one way
+serves on every database is inherited by the other store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import orjson
+from django.db import models
+from django.db.models import Case, F, Value, When
+from django.db.models.functions import Cast, Coalesce, Now
+from django.db.models.lookups import LessThan
+
+from ..access.projects import own
+from ..conf import ojs_settings
+from ..models import Checkpoint, Job, JobError, Maintenance, Queue
+from ..models import Event as EventRow
+from ..record.events import job_event, record
+from ..spec.envelope import ERROR_FIELDS, ERRORS_SHOWN, timeout_details
+from ..spec.lifecycle import TERMINAL, Event, State
+from ..spec.reports import Completion
+from ..spec.retry import by_dead_letter
+from ..spec.validation import NewJob
+from . import clock, wakeup
+from .claimed import ClaimedJob, from_row
+from .contract import (
+    BATCH_SIZE,
+    VISIBILITY_TIMEOUT,
+    Cause,
+    Claimed,
+    ClaimRequest,
+    Completed,
+    Reclaimed,
+    stamp,
+)
+from .database import atomic, connection
+
+COLUMNS = (
+    *("id", "type", "queue", "args", "meta", "priority", "state", "max_attempts", "retry"),
+    *("timeout", "grace_period", "visibility_timeout", "scheduled_at", "expires_at"),
+    *("created_at", "enqueued_at", "tags", "attributes", "needs", "project", "result_ttl"),
+    *("rate_key", "version_number", "workflow_id", "workflow_index", "followed"),
+    "parent_results",
+)
+"""What a new job and its row call by the same name."""
+EVENT_OF = {State.AVAILABLE: "job.enqueued", State.SCHEDULED: "job.scheduled"}
+"""A pending job has entered no queue yet; its event is written when it is activated."""
+ROW = (
+    "id",
+    "type",
+    "queue",
+    Cast("args", models.TextField()),
+    Cast("meta", models.TextField()),
+    Cast("tags", models.TextField()),
+    "priority",
+    "attempt",
+    "max_attempts",
+    "created_at",
+    "enqueued_at",
+    "started_at",
+    Cast("retry", models.TextField()),
+    "retry_delay",
+    "timeout",
+    "visibility_timeout",
+    "scheduled_at",
+    "expires_at",
+    Cast("attributes", models.TextField()),
+    Value(None, output_field=models.TextField()),
+    "workflow_id",
+    Cast("parent_results", models.TextField()),
+    Value(None, output_field=models.TextField()),
+)
+ATTRIBUTES, CHECKPOINT = 18, 22
+
+
+class PortableStore:
+    def insert(self, new: Sequence[NewJob], *, asks_queues: bool) -> int:
+        queues = {job.queue for job in new}
+        if asks_queues and (
+            Maintenance.objects.on().filter(refuses_jobs=True).exists()
+            or Queue.objects.guarded().filter(pk__in=queues).exists()
+        ):
+            return 0
+        now = clock.now()
+        stamp(new, now)
+        rows = [_row(job) for job in new]
+        with atomic():
+            wakeup.notify({job.queue for job in new if job.state == State.AVAILABLE})
+            ids = [job.id for job in new if job.client_id]
+            if ids and Job.objects.filter(pk__in=ids).exists():
+                return 0
+            Job.objects.bulk_create(rows)
+            record(
+                job_event(EVENT_OF[job.state], job, time=now, data=_enqueued_data(job))
+                for job in new
+                if job.state in EVENT_OF
+            )
+        return len(rows)
+
+    def lock_keys(self, keys: Collection[int]) -> None:
+        """Writers take turns."""
+
+    def claim(self, request: ClaimRequest) -> Claimed:
+        # SQLite's one lock is got as the transaction begins: what was read before the wait for it,
+        # of the worker or of the queues, may not be so any more.
+        with atomic():
+            request = request.through_gate()
+            if request.count < 1:
+                return Claimed([])
+            if request.asks_limits and _are_limited(request.queues):
+                return Claimed([], is_limited=True)
+            return Claimed(self._claim_available(request))
+
+    def _claim_available(self, request: ClaimRequest) -> list[ClaimedJob]:
+        ids: list[UUID] = []
+        wanted = open_queues(request.queues)
+        # Those with a rate limit are claimed under its lock alone.
+        suiting = Job.objects.unexpired().suiting(request.types, request.able, request.versions)
+        fetchable = own(suiting, request.project).filter(rate_key="")
+        fetchable = fetchable.select_for_update(skip_locked=skips_locked())
+        for order, jobs in (
+            (("-priority", "enqueued_at", "id"), fetchable.filter(state=State.AVAILABLE)),
+            (("scheduled_at",), fetchable.due()),
+        ):
+            for queue in wanted:
+                room = request.count - len(ids)
+                if room > 0:
+                    found = jobs.filter(queue=queue).order_by(*order)[:room]
+                    ids += found.values_list("pk", flat=True)
+        claimed = self.claim_chosen(ids, request)
+        place = {queue: number for number, queue in enumerate(request.queues)}
+        return sorted(
+            claimed, key=lambda job: (place[job.queue], -job.priority, job.enqueued_at, job.id)
+        )
+
+    def admit(self, request: ClaimRequest) -> tuple[datetime, ClaimRequest]:
+        return clock.now(), request.through_gate()
+
+    def claim_chosen(
+        self, ids: Sequence[UUID], request: ClaimRequest, at: datetime | None = None
+    ) -> list[ClaimedJob]:
+        if not ids:
+            return []
+        with atomic():
+            chosen = Job.objects.filter(pk__in=ids)
+            # Recorded as it is before the attempt is counted, as by the timer.
+            was_due = dict(chosen.due().values_list("pk", "attempt"))
+            if was_due:
+                chosen.filter(pk__in=was_due).transition(
+                    Event.TIMER, State.AVAILABLE, enqueued_at=Now()
+                )
+            chosen.transition(Event.FETCH, State.ACTIVE, **_reservation(request, at))
+            claimed = _claimed(chosen, ids)
+            now = clock.now()
+            due = [job._replace(attempt=was_due[job.id]) for job in claimed if job.id in was_due]
+            record(
+                [job_event("job.enqueued", job, time=now) for job in due]
+                + [
+                    job_event("job.started", job, time=now, worker_id=request.worker_id)
+                    for job in claimed
+                ]
+            )
+        return claimed
+
+    def complete(
+        self, completions: Sequence[Completion], *, followed: bool = False
+    ) -> list[Completed]:
+        completed: list[Completed] = []
+        with atomic():
+            for place, item in enumerate(completions):
+                held = _held(item)
+                if not followed and held.filter(followed=True).exists():
+                    completed.append(Completed(place, None, None, None))
+                    continue
+                moved = held.transition(
+                    Event.ACK,
+                    State.COMPLETED,
+                    result=item.result,
+                    finished_by=F("reserved_by"),
+                    unfenced=item.worker_id is None,
+                )
+                if moved:
+                    job = Job.objects.defer("args", "meta", "result").get(pk=item.job_id)
+                    record([_completed_event(job)])
+                    completed.append(
+                        Completed(place, job.attempt, job.max_attempts, job.finished_at)
+                    )
+        return completed
+
+    def complete_and_claim(
+        self, completions: Sequence[Completion], request: ClaimRequest
+    ) -> tuple[list[Completed], Claimed]:
+        with atomic():
+            return self.complete(completions), self.claim(request)
+
+    def extend(
+        self,
+        job_ids: Collection[UUID],
+        *,
+        worker_id: str,
+        requested: timedelta | None,
+        at_least: timedelta | None,
+    ) -> set[UUID]:
+        period: Any = F("reserved_for")
+        if requested is not None:
+            period = _longest(Coalesce(F("visibility_timeout"), _duration(requested)), requested)
+        if at_least is not None:
+            period = _longest(period, at_least)
+        until = models.ExpressionWrapper(Now() + period, output_field=models.DateTimeField())
+        with atomic():
+            # Locked in the order of ids, as every batch does: no deadlock with a batch of ACKs.
+            held = list(
+                Job.objects.active()
+                .filter(pk__in=job_ids, reserved_by__in=(worker_id, ""))
+                .order_by("pk")
+                .select_for_update()
+                .values_list("pk", flat=True)
+            )
+            if held:
+                Job.objects.active().filter(pk__in=held).update(
+                    reserved_until=until, reserved_by=worker_id
+                )
+                record_heartbeats(held)
+        return set(held)
+
+    def reclaim(
+        self,
+        cause: Cause,
+        *,
+        workers: Collection[str] | None,
+        details: Mapping[str, dict[str, Any] | None],
+    ) -> Reclaimed:
+        with atomic():
+            jobs = _lost(workers)
+            now = clock.now()
+            known = {job.pk: _details(job, cause, details, now) for job in jobs}
+            JobError.objects.bulk_create(
+                JobError(
+                    job_id=job.pk,
+                    attempt=job.attempt,
+                    type=cause.type,
+                    code=cause.type,
+                    message=cause.message,
+                    worker_id=job.reserved_by,
+                    details=known[job.pk],
+                    occurred_at=now,
+                )
+                for job in jobs
+            )
+            spent = [job for job in jobs if not job.has_attempts_left]
+            again = [job for job in jobs if job.has_attempts_left]
+            Job.objects.filter(pk__in=[job.pk for job in again]).transition(
+                Event.TIMEOUT,
+                State.AVAILABLE,
+                attempt=F("attempt") + 1,
+                attempt_counted=True,
+                enqueued_at=Now(),
+                started_at=None,
+            )
+            for dead_letter, ids in by_dead_letter(spent):
+                Job.objects.filter(pk__in=ids).transition(
+                    Event.TIMEOUT, State.DISCARDED, dead_letter=dead_letter
+                )
+            record(event for job in jobs for event in _lost_events(job, cause, known[job.pk], now))
+            wakeup.notify({job.queue for job in again})
+        return Reclaimed(
+            len(jobs),
+            [job.pk for job in spent],
+            [job.pk for job in spent if job.followed],
+            [job.pk for job in again if "enqueue_ttl" in (job.attributes or {})],
+        )
+
+    def promote(self, head_start: timedelta) -> int:
+        now = clock.now()
+        with atomic():
+            if Maintenance.objects.on().exists():
+                return 0
+            waiting = Job.objects.due().filter(scheduled_at__lte=Now() - head_start)
+            due = list(
+                waiting.order_by("scheduled_at")
+                .select_for_update(skip_locked=skips_locked())
+                .only("type", "queue", "attempt")[:BATCH_SIZE]
+            )
+            if due:
+                Job.objects.filter(pk__in=[job.pk for job in due]).transition(
+                    Event.TIMER, State.AVAILABLE, enqueued_at=Now()
+                )
+                record(job_event("job.enqueued", job, time=now) for job in due)
+                wakeup.notify({job.queue for job in due})
+        return len(due)
+
+    def save_checkpoint(
+        self, job_id: UUID, state: str, now: datetime, *, worker_id: str | None, attempt: int | None
+    ) -> int | None:
+        jobs = Job.objects.exclude(state__in=sorted(TERMINAL)).filter(pk=job_id)
+        if worker_id is not None:
+            jobs = jobs.active().filter(reserved_by=worker_id)
+        if attempt is not None:
+            jobs = jobs.active().filter(attempt=attempt)
+        with atomic():
+            held = jobs.values_list("attempt", flat=True).first()
+            if held is None:
+                return None
+            kept, created = Checkpoint.objects.get_or_create(
+                pk=job_id,
+                defaults={
+                    "state": orjson.loads(state),
+                    "sequence": 1,
+                    "attempt": held,
+                    "is_cleared": False,
+                    "saved_at": now,
+                },
+            )
+            if created:
+                return 1
+            older = Checkpoint.objects.filter(pk=job_id, attempt__lte=held)
+            saved = older.update(
+                state=orjson.loads(state),
+                sequence=F("sequence") + 1,
+                attempt=held,
+                is_cleared=False,
+                saved_at=now,
+            )
+            return kept.sequence + 1 if saved else None
+
+
+def skips_locked() -> bool:
+    """Whether a SELECT FOR UPDATE may pass over rows that are locked."""
+    return bool(connection().features.has_select_for_update_skip_locked)
+
+
+def _row(job: NewJob) -> Job:
+    """The row of a job that is stamped."""
+    return Job(
+        **{name: getattr(job, name) for name in COLUMNS},
+        deadline=job.created_at + job.total_timeout if job.total_timeout else None,
+        unique_key=job.unique.key if job.unique else None,
+    )
+
+
+def _enqueued_data(job: NewJob) -> dict[str, Any]:
+    if job.state == State.SCHEDULED and job.scheduled_at is not None:
+        return {"scheduled_at": job.scheduled_at.isoformat()}
+    return {"priority": job.priority}
+
+
+def open_queues(queues: Sequence[str]) -> list[str]:
+    """Those of the queues that hand out jobs now; none during maintenance."""
+    if Maintenance.objects.on().exists():
+        return []
+    paused = set(Queue.objects.paused().filter(pk__in=queues).values_list("pk", flat=True))
+    return [queue for queue in queues if queue not in paused]
+
+
+def _are_limited(queues: Sequence[str]) -> bool:
+    return Queue.objects.limited().filter(pk__in=queues).exists()
+
+
+def _reservation(request: ClaimRequest, at: datetime | None) -> dict[str, Any]:
+    length = Coalesce(F("visibility_timeout"), _duration(request.period))
+    return {
+        "attempt": F("attempt") + Case(When(attempt_counted=True, then=0), default=1),
+        "attempt_counted": False,
+        "started_at": at or Now(),
+        "reserved_by": request.worker_id,
+        "reserved_for": length,
+        "reserved_until": models.ExpressionWrapper(
+            Now() + length, output_field=models.DateTimeField()
+        ),
+    }
+
+
+def _claimed(chosen: models.QuerySet[Job], ids: Sequence[UUID]) -> list[ClaimedJob]:
+    rows = {row[0]: list(row) for row in chosen.values_list(*ROW)}
+    kept = Checkpoint.objects.filter(pk__in=rows, is_cleared=False)
+    for job_id, state, sequence in kept.values_list("pk", "state", "sequence"):
+        rows[job_id][CHECKPOINT] = orjson.dumps({"state": state, "sequence": sequence})
+    for row in rows.values():
+        row[ATTRIBUTES] = None if row[ATTRIBUTES] == "{}" else row[ATTRIBUTES]
+    jobs = [from_row(tuple(rows[job_id])) for job_id in ids]
+    history: dict[UUID, list[Mapping[str, Any]]] = {}
+    retried = [job.id for job in jobs if job.attempt > 1]
+    if retried:
+        for error in JobError.objects.filter(job__in=retried).values("job_id", *ERROR_FIELDS):
+            history.setdefault(error["job_id"], []).append(error)
+    return [
+        job._replace(errors=history[job.id][-ERRORS_SHOWN:], is_plain=False)
+        if job.id in history
+        else job
+        for job in jobs
+    ]
+
+
+def _held(item: Completion) -> Any:
+    """The job if the sender holds it: by worker, and by attempt where it says which."""
+    jobs = Job.objects.active().filter(pk=item.job_id)
+    if item.worker_id is not None:
+        jobs = jobs.filter(reserved_by=item.worker_id)
+    if item.attempt is not None:
+        jobs = jobs.filter(attempt=item.attempt)
+    return jobs
+
+
+def _completed_event(job: Job) -> EventRow:
+    assert job.finished_at is not None and job.started_at is not None
+    duration = (job.finished_at - job.started_at) // timedelta(milliseconds=1)
+    return job_event(
+        "job.completed",
+        job,
+        time=job.finished_at,
+        worker_id=job.finished_by,
+        data={"duration_ms": duration},
+    )
+
+
+def record_heartbeats(job_ids: Collection[UUID]) -> None:
+    """Record that a sign of life extended these jobs, where that is wanted (OJS events §4.1)."""
+    if not ojs_settings.RECORD_HEARTBEATS:
+        return
+    now = clock.now()
+    columns = ("type", "queue", "attempt", "reserved_by", "reserved_until")
+    record(
+        job_event(
+            "job.heartbeat",
+            job,
+            time=now,
+            worker_id=job.reserved_by,
+            data={"visible_until": job.reserved_until and job.reserved_until.isoformat()},
+        )
+        for job in Job.objects.filter(pk__in=job_ids).only(*columns)
+    )
+
+
+def _lost(workers: Collection[str] | None) -> list[Job]:
+    """Lock a batch; jobs that are locked are being settled or extended right now."""
+    jobs = Job.objects.overdue()
+    if workers is not None:
+        jobs = Job.objects.active().filter(reserved_for__isnull=False, reserved_by__in=workers)
+    columns = (
+        *("type", "queue", "state", "attempt", "max_attempts", "retry", "attributes"),
+        *("reserved_by", "reserved_for", "reserved_until", "followed"),
+    )
+    locked = jobs.order_by("pk").select_for_update(skip_locked=skips_locked())
+    return list(locked.only(*columns)[:BATCH_SIZE])
+
+
+def _details(
+    job: Job, cause: Cause, details: Mapping[str, dict[str, Any] | None], now: datetime
+) -> dict[str, Any] | None:
+    if cause != VISIBILITY_TIMEOUT:
+        return details.get(job.reserved_by)
+    length = job.reserved_for or timedelta(0)
+    return timeout_details("stalled", length, now - (job.reserved_until or now) + length)
+
+
+def _lost_events(
+    job: Job, cause: Cause, details: dict[str, Any] | None, now: datetime
+) -> Iterable[EventRow]:
+    error = {"code": cause.type, "message": cause.message}
+    about: dict[str, Any] = {"time": now, "worker_id": job.reserved_by}
+    again = job.has_attempts_left
+    failed = {"error": error | {"retryable": again}, "state": "available" if again else "discarded"}
+    if cause == VISIBILITY_TIMEOUT:
+        yield job_event("job.stalled", job, data=details, **about)
+    yield job_event("job.failed", job, data=failed, **about)
+    if again:
+        retry = {"max_attempts": job.max_attempts, "next_retry_at": now.isoformat(), "error": error}
+        yield job_event("job.retrying", job, data=retry | {"state": "available"}, **about)
+    else:
+        last = {"total_attempts": job.attempt, "last_error": error}
+        yield job_event("job.discarded", job, data=last, **about)
+
+
+def _longest(period: Any, least: timedelta) -> Any:
+    # Two-argument MAX() of SQLite loses the type of a duration.
+    return Case(When(LessThan(period, _duration(least)), then=_duration(least)), default=period)
+
+
+def _duration(value: timedelta) -> Value:
+    return Value(value, output_field=models.DurationField())

@@ -1,0 +1,265 @@
+"""The store on PostgreSQL: one statement for each verb, whole in a file of SQL beside this one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from ...conf import ojs_settings
+from ...spec.batches import UniformBatch, representatives
+from ...spec.envelope import ERRORS_SHOWN
+from ...spec.reports import Completion
+from ...spec.validation import NewJob
+from ..claimed import from_row
+from ..contract import (
+    BATCH_SIZE,
+    OPEN,
+    VISIBILITY_TIMEOUT,
+    Admission,
+    Cause,
+    Claimed,
+    ClaimRequest,
+    Completed,
+    Gate,
+    Reclaimed,
+    stamp,
+)
+from ..database import run, run_together
+from ..portable import PortableStore
+from ..sql import Statement, load
+
+Rows = list[tuple[Any, ...]]
+Query = tuple[Statement, dict[str, Any]]
+
+CLAIM = load(__name__, "claim")
+# The planner finds the partial index of projects by the second condition: a parameter may be empty.
+CLAIM_OF_PROJECT = CLAIM.replacing(
+    "AND :'project' IN ('', project)", "AND project = :'project' AND project <> ''"
+)
+INSERT_EACH_CHOSEN = load(__name__, "insert_each")
+INSERT_UNIFORM_CHOSEN = load(__name__, "insert_uniform")
+UNLESS_TAKEN = "        ON CONFLICT (id) DO NOTHING\n"
+INSERT_EACH = INSERT_EACH_CHOSEN.replacing(UNLESS_TAKEN, "")
+INSERT_UNIFORM = INSERT_UNIFORM_CHOSEN.replacing(UNLESS_TAKEN, "")
+"""For ids that we drew ourselves."""
+COMPLETE = load(__name__, "complete")
+RECLAIM = load(__name__, "reclaim").sized(limit=BATCH_SIZE)
+RECLAIM_HELD = RECLAIM.replacing(
+    "AND reserved_until <= statement_timestamp()", "AND reserved_by = ANY(:'workers'::text[])"
+)
+PROMOTE = load(__name__, "promote").sized(limit=BATCH_SIZE)
+SAVE_CHECKPOINT = load(__name__, "save_checkpoint")
+ADMIT = Statement.written(
+    f"SELECT statement_timestamp(), room, able::text, versions::text FROM ({OPEN.sql}) AS gate"
+)
+LOCK_KEYS = "SELECT count(pg_advisory_xact_lock(key)) FROM unnest(%(keys)s::bigint[]) AS key"
+
+SIZES = (1, 10, 100, 1_000, 10_000, 100_000)
+"""The planner is given an order of magnitude, so that there are few statements to prepare."""
+FOLLOWED = ("workflow_id", "workflow_index", "followed", "parent_results")
+OPTIONAL = ("retry", "scheduled_at", "expires_at", "version_number", "needs")
+PERIODS = ("timeout", "visibility_timeout", "total_timeout", "grace_period", "result_ttl")
+
+
+class PostgresStore(PortableStore):
+    def insert(self, new: Sequence[NewJob], *, asks_queues: bool) -> int:
+        documents = [_document(job) for job in representatives(new)]
+        # Compared as they are sent: to Python 1 and True are equal.
+        is_uniform = len(new) > 1 and len({orjson.dumps(document) for document in documents}) == 1
+        is_chosen = any(job.client_id for job in representatives(new))
+        parameters: dict[str, Any] = {
+            "asks_queues": asks_queues,
+            "records_events": ojs_settings.RECORD_EVENTS,
+        }
+        if is_uniform:
+            statement = INSERT_UNIFORM_CHOSEN if is_chosen else INSERT_UNIFORM
+            parameters |= _uniform(new, documents[0])
+        else:
+            statement = INSERT_EACH_CHOSEN if is_chosen else INSERT_EACH
+            jobs = [
+                document | {"id": job.id, "args": job.args}
+                for job, document in zip(new, documents, strict=True)
+            ]
+            parameters["jobs"] = orjson.dumps(jobs).decode()
+        ((now, stored),) = run(statement, parameters)
+        stamp(new, now)
+        return int(stored)
+
+    def lock_keys(self, keys: Collection[int]) -> None:
+        # In one order, so that two batches with the same keys do not wait for each other.
+        run(LOCK_KEYS, {"keys": sorted(keys)})
+
+    def claim(self, request: ClaimRequest) -> Claimed:
+        return _taken(request, run(*_claim(request)))
+
+    def admit(self, request: ClaimRequest) -> tuple[datetime, ClaimRequest]:
+        able = orjson.dumps(list(request.able)).decode()
+        rows = run(_gated(ADMIT, request.gate), {"worker_id": request.worker_id, "able": able})
+        ((now, room, able, versions),) = rows
+        admission = Admission(
+            room, orjson.loads(able), orjson.loads(versions or "null") or request.versions
+        )
+        return now, request.admitted(admission)
+
+    def complete(
+        self, completions: Sequence[Completion], *, followed: bool = False
+    ) -> list[Completed]:
+        return _completed(run(*_complete(completions, followed)))
+
+    def complete_and_claim(
+        self, completions: Sequence[Completion], request: ClaimRequest
+    ) -> tuple[list[Completed], Claimed]:
+        completed, claimed = run_together(_complete(completions, False), _claim(request))
+        # Jobs behind versions are claimed by a statement more.
+        return _completed(completed), _taken(request, claimed)
+
+    def reclaim(
+        self,
+        cause: Cause,
+        *,
+        workers: Collection[str] | None,
+        details: Mapping[str, dict[str, Any] | None],
+    ) -> Reclaimed:
+        parameters = {
+            "workers": list(workers or ()),
+            "code": cause.type,
+            "message": cause.message,
+            "stalled": cause == VISIBILITY_TIMEOUT,
+            "details": orjson.dumps(details).decode(),
+            "records_events": ojs_settings.RECORD_EVENTS,
+        }
+        rows = run(RECLAIM if workers is None else RECLAIM_HELD, parameters)
+        ((count, ended, discarded, begun),) = rows
+        return Reclaimed(count, discarded or [], ended or [], begun or [])
+
+    def promote(self, head_start: timedelta) -> int:
+        parameters = {"head_start": head_start, "records_events": ojs_settings.RECORD_EVENTS}
+        ((count,),) = run(PROMOTE, parameters)
+        return int(count)
+
+    def save_checkpoint(
+        self, job_id: UUID, state: str, now: datetime, *, worker_id: str | None, attempt: int | None
+    ) -> int | None:
+        parameters = {
+            "job_id": job_id,
+            "state": state,
+            "now": now,
+            "worker_id": worker_id,
+            "attempt": attempt,
+        }
+        rows = run(SAVE_CHECKPOINT, parameters)
+        return int(rows[0][0]) if rows else None
+
+
+def _document(job: NewJob) -> dict[str, Any]:
+    """What the statement is sent of a job, but for its id and arguments.
+
+    What is left out is null there anyway, and PostgreSQL reads each member of a document.
+    """
+    document: dict[str, Any] = {
+        "type": job.type,
+        "queue": job.queue,
+        "meta": job.meta,
+        "priority": job.priority,
+        "max_attempts": job.max_attempts,
+        "tags": job.tags,
+        "attributes": job.attributes,
+    }
+    if job.pending:
+        document["pending"] = True
+    if job.rate_limit:
+        document["rate_key"] = job.rate_key
+    if job.unique is not None:
+        document["unique_key"] = job.unique.key
+    if job.project:
+        document["project"] = job.project
+    if job.followed or job.parent_results is not None:
+        document |= {name: getattr(job, name) for name in FOLLOWED}
+    for name in OPTIONAL:
+        value = getattr(job, name)
+        if value is not None:
+            document[name] = value
+    for name in PERIODS:
+        period = getattr(job, name)
+        if period is not None:
+            document[name] = period.total_seconds()
+    return document
+
+
+def _uniform(new: Sequence[NewJob], document: dict[str, Any]) -> dict[str, str]:
+    if isinstance(new, UniformBatch):
+        ids, args = new.ids, new.args
+    else:
+        ids, args = b"".join(job.id.bytes for job in new), [job.args for job in new]
+    return {
+        "job": orjson.dumps(document).decode(),
+        "ids": "{" + ids.hex(",", 16) + "}",
+        "args": orjson.dumps(args).decode(),
+    }
+
+
+def _claim(request: ClaimRequest) -> Query:
+    statement = CLAIM_OF_PROJECT if request.project else CLAIM
+    return _gated(statement, request.gate).sized(
+        limit=request.count, queue_count=len(request.queues), errors_shown=ERRORS_SHOWN
+    ), {
+        "queues": request.queues,
+        "worker_id": request.worker_id,
+        "visibility_timeout": request.period,
+        "types": list(request.types or ()),
+        "able": orjson.dumps(list(request.able)).decode(),
+        "versions": orjson.dumps(request.versions).decode(),
+        "project": request.project,
+        "asks_limits": request.asks_limits,
+        "records_events": ojs_settings.RECORD_EVENTS,
+    }
+
+
+@cache
+def _gated(statement: Statement, gate: Gate) -> Statement:
+    return statement.replacing(OPEN.sql, gate.sql)
+
+
+def _taken(request: ClaimRequest, rows: Rows) -> Claimed:
+    """The jobs that the statement took, or those that it left, and that are taken now."""
+    left = rows[0][-1]
+    if left is None:
+        return Claimed([from_row(row[:-1]) for row in rows if row[0] is not None])
+    room, able, versions, is_limited = orjson.loads(left)
+    if not room:
+        return Claimed([])
+    if is_limited:
+        return Claimed([], is_limited=True)
+    versions = versions or request.versions
+    within = replace(
+        request, count=room, able=able, versions=versions, asks_limits=False, gate=OPEN
+    )
+    return Claimed([from_row(row[:-1]) for row in run(*_claim(within)) if row[0] is not None])
+
+
+def _complete(completions: Sequence[Completion], followed: bool) -> Query:
+    documents = [
+        {
+            "id": item.job_id,
+            "worker_id": item.worker_id,
+            "attempt": item.attempt,
+            "result": item.result,
+        }
+        for item in completions
+    ]
+    limit = next(limit for limit in SIZES if limit >= len(completions))
+    return COMPLETE.sized(limit=limit), {
+        "completions": orjson.dumps(documents).decode(),
+        "followed": followed,
+        "records_events": ojs_settings.RECORD_EVENTS,
+    }
+
+
+def _completed(rows: Rows) -> list[Completed]:
+    return [Completed(place - 1, *row) for place, *row in rows]

@@ -1,0 +1,145 @@
+-- Reserves jobs for a worker (OJS worker protocol §6), and says where another statement has to.
+
+\set worker_id 'worker-1'
+\set queues '{default}'
+\set types '{}'
+\set able '[]'
+\set versions '{}'
+\set project ''
+\set visibility_timeout '30 seconds'
+\set asks_limits true
+\set records_events true
+-- Written into the statement: bound as parameters, or with a number of queues that the planner must
+-- guess, it is planned anew each time, which costs as much as running it.
+\set limit 10
+\set queue_count 1
+\set errors_shown 10
+
+-- What else is asked of the worker takes the place of this row: `Gate`. `room` is how many jobs it
+-- may have, null for any number. Of a worker that takes some versions only (`versions` is not null)
+-- and of queues with limits nothing is taken here, so that neither makes the statement longer for
+-- all others: there is always a row to read, which says so.
+WITH gate AS MATERIALIZED (
+    SELECT NULL::integer AS room, :'able'::jsonb AS able, NULL::jsonb AS versions
+), entry AS MATERIALIZED (
+    SELECT greatest(least(room, :limit), 0) AS room, able, versions,
+           :'asks_limits'::boolean AND EXISTS (
+               SELECT 1
+                 FROM ojs_jobs_queue
+                WHERE (concurrency IS NOT NULL OR has_limits)
+                  AND name = ANY(:'queues'::text[])) AS is_limited
+      FROM gate
+), wanted AS MATERIALIZED (
+    SELECT name
+      FROM (SELECT unnest(:'queues'::text[]) AS name LIMIT :queue_count) AS named
+     WHERE EXISTS (SELECT 1 FROM entry WHERE room > 0 AND NOT is_limited AND versions IS NULL)
+       AND NOT coalesce((
+           SELECT paused_at IS NOT NULL
+                  AND coalesce(paused_until > statement_timestamp(), true)
+             FROM ojs_jobs_queue AS queue
+            WHERE queue.name = named.name), false)
+       AND NOT EXISTS (SELECT 1
+                         FROM ojs_jobs_maintenance
+                        WHERE coalesce(until > statement_timestamp(), true))
+-- The lateral joins visit queues in the order given and stop at the limit, so only rows about to be
+-- claimed are ever locked. MATERIALIZED keeps the planner from running them again for each updated
+-- row. Of a type of which the worker says nothing both bounds of its versions are null: a range of
+-- everything.
+), available AS MATERIALIZED (
+    SELECT job.id
+      FROM wanted
+CROSS JOIN LATERAL (
+        SELECT id
+          FROM ojs_jobs_job
+         WHERE state = 'available'
+           AND queue = wanted.name
+           AND rate_key = ''
+           AND (:'types'::text[] = '{}' OR type = ANY(:'types'::text[]))
+           AND (needs IS NULL OR needs <@ (SELECT able FROM entry))
+           AND (version_number IS NULL OR version_number <@ int8range(
+                (:'versions'::jsonb -> type ->> 0)::bigint,
+                (:'versions'::jsonb -> type ->> 1)::bigint))
+           AND :'project' IN ('', project)
+           AND (expires_at IS NULL OR expires_at > statement_timestamp())
+      ORDER BY priority DESC, enqueued_at, id
+         LIMIT :limit
+           FOR UPDATE SKIP LOCKED
+      ) AS job
+     LIMIT (SELECT room FROM entry)
+-- Due jobs are only looked at for the places that available ones leave.
+), due AS MATERIALIZED (
+    SELECT job.id, job.attempt
+      FROM wanted
+CROSS JOIN LATERAL (
+        SELECT id, attempt
+          FROM ojs_jobs_job
+         WHERE state IN ('scheduled', 'retryable')
+           AND queue = wanted.name
+           AND rate_key = ''
+           AND (:'types'::text[] = '{}' OR type = ANY(:'types'::text[]))
+           AND (needs IS NULL OR needs <@ (SELECT able FROM entry))
+           AND (version_number IS NULL OR version_number <@ int8range(
+                (:'versions'::jsonb -> type ->> 0)::bigint,
+                (:'versions'::jsonb -> type ->> 1)::bigint))
+           AND :'project' IN ('', project)
+           AND scheduled_at <= statement_timestamp()
+           AND (expires_at IS NULL OR expires_at > statement_timestamp())
+      ORDER BY scheduled_at
+         LIMIT :limit
+           FOR UPDATE SKIP LOCKED
+      ) AS job
+     LIMIT greatest((SELECT room FROM entry) - (SELECT count(*) FROM available), 0)
+), next AS MATERIALIZED (
+    SELECT id, false AS was_due, NULL::integer AS attempts_made FROM available
+ UNION ALL
+    SELECT id, true, attempt FROM due
+), claimed AS (
+    UPDATE ojs_jobs_job AS job
+       SET state = 'active',
+           attempt = job.attempt + CASE WHEN job.attempt_counted THEN 0 ELSE 1 END,
+           attempt_counted = false,
+           enqueued_at = CASE WHEN next.was_due THEN statement_timestamp()
+                              ELSE job.enqueued_at END,
+           started_at = statement_timestamp(),
+           reserved_by = :'worker_id',
+           reserved_for = coalesce(job.visibility_timeout, :'visibility_timeout'::interval),
+           reserved_until = statement_timestamp()
+                            + coalesce(job.visibility_timeout, :'visibility_timeout'::interval)
+      FROM next
+     WHERE job.id = next.id
+ RETURNING job.*, next.was_due, next.attempts_made
+), recorded AS (
+    INSERT INTO ojs_jobs_event (type, subject, queue, job_type, worker_id, attempt, time)
+    SELECT 'job.enqueued', id::text, queue, type, '', attempts_made, started_at
+      FROM claimed
+     WHERE was_due AND :'records_events'::boolean
+ UNION ALL
+    SELECT 'job.started', id::text, queue, type, reserved_by, attempt, started_at
+      FROM claimed
+     WHERE :'records_events'::boolean
+)
+-- Times are written by the database: reading one and writing it again costs ten times as much. In a
+-- query of its own, the time of the statement is written once, not for each job.
+SELECT id, type, queue, args::text, meta::text, tags::text, priority, attempt, max_attempts,
+       to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
+       CASE WHEN enqueued_at <> created_at
+            THEN to_char(enqueued_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') END,
+       (SELECT to_char(statement_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')),
+       retry::text, retry_delay, timeout, visibility_timeout, scheduled_at, expires_at,
+       CASE WHEN attributes <> '{}' THEN attributes::text END,
+       CASE WHEN attempt > 1 THEN (
+            SELECT json_agg(to_json(newest) ORDER BY newest.id)::text
+              FROM (SELECT *
+                      FROM ojs_jobs_joberror AS error
+                     WHERE error.job_id = claimed.id
+                  ORDER BY id DESC
+                     LIMIT :errors_shown) AS newest) END,
+       workflow_id, parent_results::text,
+       (SELECT jsonb_build_object('state', kept.state, 'sequence', kept.sequence)::text
+          FROM ojs_jobs_checkpoint AS kept
+         WHERE kept.job_id = claimed.id AND NOT kept.is_cleared),
+       CASE WHEN is_limited OR versions IS NOT NULL
+            THEN jsonb_build_array(room, able, versions, is_limited)::text END
+  FROM entry
+  LEFT JOIN claimed ON true
+ ORDER BY array_position(:'queues'::text[], queue::text), priority DESC, enqueued_at, id;

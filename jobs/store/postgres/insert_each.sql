@@ -1,0 +1,81 @@
+-- Stores jobs that have a document each (OJS core §7.1). What a document leaves out is null.
+-- The database's clock stamps them, so that several servers agree on who came first.
+
+\set jobs '[{"id": "019539a4-0000-7000-8000-000000000001", "type": "demo", "queue": "default", "args": [], "meta": {}, "priority": 0, "max_attempts": 3, "tags": [], "attributes": {}}]'
+\set asks_queues true
+\set records_events true
+
+WITH given AS MATERIALIZED (
+    SELECT id, args, type, queue, meta, priority,
+           CASE WHEN pending THEN 'pending'
+                WHEN scheduled_at > statement_timestamp() THEN 'scheduled'
+                ELSE 'available' END AS state,
+           max_attempts, retry, make_interval(secs => timeout) AS timeout,
+           make_interval(secs => grace_period) AS grace_period,
+           statement_timestamp() + make_interval(secs => total_timeout) AS deadline,
+           make_interval(secs => visibility_timeout) AS visibility_timeout, scheduled_at,
+           expires_at, statement_timestamp() AS now, tags, attributes, needs,
+           make_interval(secs => result_ttl) AS result_ttl, workflow_id, workflow_index,
+           coalesce(followed, false) AS followed, parent_results, unique_key,
+           coalesce(rate_key, '') AS rate_key,
+           coalesce(project, '') AS project, version_number
+      FROM jsonb_to_recordset(:'jobs'::jsonb) AS job (
+           id uuid, args jsonb,
+           type text, queue text, meta jsonb, priority smallint, pending boolean,
+           max_attempts integer, retry jsonb, timeout double precision,
+           grace_period double precision, total_timeout double precision,
+           visibility_timeout double precision, scheduled_at timestamptz,
+           expires_at timestamptz, tags jsonb, attributes jsonb, needs jsonb,
+           result_ttl double precision, workflow_id uuid, workflow_index integer,
+           followed boolean, parent_results jsonb, unique_key text, rate_key text,
+           project text, version_number bigint)
+-- During maintenance nothing may be taken. A queue that is bounded, draining or particular decides
+-- about its jobs first; the batch comes back untouched then. Answered once for the statement, from
+-- an empty table and an index that is empty where no queue is like that.
+), inserted AS (
+    INSERT INTO ojs_jobs_job
+           (id, type, queue, args, meta, priority, state, attempt, attempt_counted,
+            max_attempts, retry, timeout, grace_period, deadline, visibility_timeout,
+            reserved_by, finished_by, unfenced, scheduled_at, expires_at, created_at,
+            enqueued_at, tags, attributes, needs, dead_letter, result_ttl, workflow_id,
+            workflow_index, followed, parent_results, unique_key, rate_key, project,
+            version_number)
+    SELECT id, type, queue, args, meta, priority, state, 0, false,
+           max_attempts, retry, timeout, grace_period, deadline, visibility_timeout,
+           '', '', false, scheduled_at, expires_at, now,
+           now, tags, attributes, needs, false, result_ttl, workflow_id,
+           workflow_index, followed, parent_results, unique_key, rate_key, project,
+           version_number
+      FROM given
+     WHERE NOT :'asks_queues'::boolean
+        OR NOT EXISTS (SELECT 1
+                         FROM ojs_jobs_maintenance
+                        WHERE refuses_jobs
+                          AND coalesce(until > statement_timestamp(), true))
+       AND NOT EXISTS (SELECT 1
+                         FROM ojs_jobs_queue
+                        WHERE is_guarded
+                          AND name IN (SELECT queue FROM given))
+-- Only for ids that somebody chose: asking takes a fifth of the time of the insert.
+        ON CONFLICT (id) DO NOTHING
+ RETURNING id
+), woken AS (
+    SELECT count(pg_notify('ojs_jobs', queue))
+      FROM (SELECT DISTINCT queue FROM given WHERE state = 'available') AS queues
+     WHERE EXISTS (SELECT 1 FROM inserted)
+       AND EXISTS (SELECT 1 FROM ojs_jobs_listener)
+), recorded AS (
+    INSERT INTO ojs_jobs_event
+           (txid, type, subject, queue, job_type, worker_id, attempt, time, data)
+    SELECT pg_current_xact_id()::text::bigint,
+           CASE state WHEN 'scheduled' THEN 'job.scheduled' ELSE 'job.enqueued' END,
+           id::text, queue, type, '', 0, statement_timestamp(),
+           CASE state WHEN 'scheduled'
+                THEN jsonb_build_object('scheduled_at', scheduled_at)
+                ELSE jsonb_build_object('priority', priority) END
+      FROM given
+     WHERE state <> 'pending'
+       AND :'records_events'::boolean
+       AND EXISTS (SELECT 1 FROM inserted)
+)
+SELECT statement_timestamp(), (SELECT count(*) FROM inserted) FROM woken;

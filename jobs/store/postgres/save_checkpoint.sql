@@ -1,0 +1,28 @@
+-- Keeps a state for the job's next attempt (OJS durable execution §4.1).
+--
+-- One guarded statement, and no lock on the job: a handler may save inside a transaction of its own,
+-- and must not keep the worker's heartbeats waiting for as long as that lasts. What an older attempt
+-- saves while a newer one has is refused by the number of the attempt.
+
+\set job_id '019539a4-0000-7000-8000-000000000001'
+\set state '{"page": 3}'
+\set now '2026-01-01 00:00:00+00'
+\set worker_id 'worker-1'
+\set attempt 1
+
+INSERT INTO ojs_jobs_checkpoint AS kept
+       (job_id, state, sequence, attempt, is_cleared, saved_at)
+SELECT id, :'state'::jsonb, 1, attempt, false, :'now'::timestamptz
+  FROM ojs_jobs_job
+ WHERE id = :'job_id'::uuid
+   AND state NOT IN ('cancelled', 'completed', 'discarded')
+   AND (:'worker_id'::text IS NULL OR (state = 'active' AND reserved_by = :'worker_id'))
+   AND (:'attempt'::integer IS NULL OR (state = 'active' AND attempt = :'attempt'::integer))
+    ON CONFLICT (job_id) DO UPDATE
+   SET state = excluded.state,
+       sequence = kept.sequence + 1,
+       attempt = excluded.attempt,
+       is_cleared = excluded.is_cleared,
+       saved_at = excluded.saved_at
+ WHERE kept.attempt <= excluded.attempt
+RETURNING sequence;

@@ -1,0 +1,200 @@
+"""The jobs of one `fake()` or `inline()`: the engine's, in a database in memory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.apps import apps
+from django.db.models.expressions import RawSQL
+from django.utils import timezone
+
+from .. import engine
+from ..engine import ClaimedJob, Completion
+from ..models import Job, JobError
+from ..spec.envelope import claimed_envelope
+from ..spec.lifecycle import State
+from ..spec.validation import NewJob
+from ..store.memory import Clock, Database
+from .injection import planned
+
+WAITING = (State.SCHEDULED, State.RETRYABLE)
+WORKER = "ojs-testing"
+SWEEPS: tuple[Callable[[], int], ...] = (
+    engine.discard_expired,
+    engine.discard_overdrawn,
+    engine.time_out,
+    partial(engine.promote_due, timedelta(0)),
+)
+"""What time alone does. Reservations do not expire: a worker that lives extends them."""
+IN_ORDER = RawSQL("rowid", ())
+"""The order in which SQLite was given the rows: a producer may choose ids of its own."""
+
+
+class TestJob:
+    """A job of `fake()` or `inline()` as it is now, with the attributes of `jobs.models.Job`."""
+
+    __test__ = False
+
+    def __init__(self, session: Session, row: Job) -> None:
+        self._session = session
+        self._row = row
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._current, name)
+
+    def __repr__(self) -> str:
+        return f"<TestJob {self.type} {self.id}: {self.state}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TestJob) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def _current(self) -> Job:
+        # One that was cleared stays what it was.
+        self._row = self._session.rows().get(self._row.pk, self._row)
+        return self._row
+
+    @property
+    def state(self) -> State:
+        return State(self._current.state)
+
+    @property
+    def errors(self) -> list[JobError]:
+        """Its failed attempts, oldest first."""
+        return list(self._current.errors.all())
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When it is scheduled or its next attempt is due."""
+        return self._current.scheduled_at
+
+    @property
+    def performed(self) -> bool:
+        return self._current.attempt > 0
+
+
+class Session:
+    """The jobs of one test."""
+
+    def __init__(self, *, runs_inline: bool = False) -> None:
+        self.runs_inline = runs_inline
+        self.clock = Clock()
+        self._database = Database(self.clock)
+        self._rows: dict[UUID, Job] | None = None
+
+    @property
+    def jobs(self) -> list[TestJob]:
+        """Oldest first."""
+        return [TestJob(self, row) for row in self.rows().values()]
+
+    def rows(self) -> dict[UUID, Job]:
+        rows = self._rows
+        if rows is None:
+            with self._database.using():
+                found = Job.objects.order_by(IN_ORDER).prefetch_related("errors")
+                rows = self._rows = {job.pk: job for job in found}
+        return rows
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """Let the engine work on these jobs."""
+        with self._database.using():
+            self._rows = None
+            yield
+
+    @contextlib.contextmanager
+    def begun(self) -> Iterator[Session]:
+        # Which queues there are is remembered by the process, and each session has its own.
+        with self.inside():
+            engine.forget_queues()
+        try:
+            yield self
+        finally:
+            with self.inside():
+                engine.forget_queues()
+
+    # What producers do
+
+    def deliver(self, new: Sequence[NewJob]) -> Sequence[NewJob]:
+        with self.inside():
+            engine.enqueue(new)
+        if self.runs_inline:
+            for job in new:
+                if job.existing is None:
+                    self._run(job)
+        return new
+
+    def cancel(self, job_id: UUID, *, reason: str = "") -> None:
+        """
+        Raises:
+            JobNotFound: no job of the test has this id.
+            InvalidTransition: it has ended already.
+        """
+        with self.inside():
+            engine.cancel(job_id, reason=reason)
+
+    def _run(self, job: NewJob) -> None:
+        with self.inside():
+            if job.state == State.SCHEDULED:
+                engine.run_now([job.id])
+            claimed = engine.claim_chosen([job.id], worker_id=WORKER)
+        for one in claimed:
+            problem = execute(one, self.inside)
+            if problem is not None:
+                raise problem
+
+    # The clock
+
+    def now(self) -> datetime:
+        return self.clock.now()
+
+    def freeze(self, moment: datetime) -> None:
+        aware = timezone.make_aware(moment) if timezone.is_naive(moment) else moment
+        self.clock.stopped_at, self.clock.ahead = aware, timedelta(0)
+        with self.inside():
+            sweep()
+
+    def advance(self, by: timedelta) -> None:
+        self.clock.ahead += by
+        with self.inside():
+            sweep()
+
+
+def sweep() -> None:
+    """Let happen what the time is up for: jobs become available, or are too late."""
+    for each in SWEEPS:
+        while each():
+            pass
+
+
+def execute(
+    job: ClaimedJob, inside: Callable[[], AbstractContextManager[None]]
+) -> BaseException | None:
+    """Run a job as a worker would, report what became of it, and return the error.
+
+    Who runs jobs is not known here: the workers app is asked.
+
+    Args:
+        inside: the context in which the job was claimed. Its handler runs outside.
+    """
+    workers: Any = apps.get_app_config("ojs_workers")
+    outcome, problem = workers.perform(
+        claimed_envelope(job), worker_id=WORKER, error=planned(job.type)
+    )
+    with inside():
+        if isinstance(outcome, Completion):
+            engine.complete([outcome])
+        else:
+            engine.fail([outcome])
+    return problem

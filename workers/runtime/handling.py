@@ -1,0 +1,50 @@
+"""What a handler is: a function, and how it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction, sync_to_async
+
+from jobs.spec.versions import ALL, Versions, version_number
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A function and how it is run."""
+
+    type: str
+    function: Callable[..., Any]
+    concurrency: int | None = None
+    """Most jobs of this type at once in one process; None means as many as there are places."""
+    timeout: timedelta | None = None
+    """Longest execution; the job's own timeout may be shorter."""
+    atomic_ack: bool = False
+    """Run in a transaction that also completes the job: both are committed, or neither."""
+    ended: Callable[[Any, Any], None] | None = None
+    """Called after each execution with what will be reported of it; must not raise."""
+    versions: Versions = ALL
+    """Those it can run; the server gives jobs of others to other workers (OJS versioning §8)."""
+
+    is_async: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_async", iscoroutinefunction(self.function))
+
+    def call(self, context: Any) -> Any:
+        return self.function(context, *context.args)
+
+    def takes(self, context: Any) -> bool:
+        """Whether it runs jobs of this version; one without a version goes to everybody."""
+        return self.versions == ALL or version_number(context.version) in self.versions
+
+    def tell(self, context: Any, outcome: Any) -> None:
+        if self.ended is not None:
+            self.ended(context, outcome)
+
+    async def atell(self, context: Any, outcome: Any) -> None:
+        if self.ended is not None:
+            await sync_to_async(self.ended)(context, outcome)

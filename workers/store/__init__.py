@@ -1,0 +1,1 @@
+"""How the rows of workers are written, whatever the database."""

@@ -1,0 +1,69 @@
+"""Heartbeats in Django's own words: SQLite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import Case, F, Q, Value, When
+
+from jobs import engine
+from jobs.conf import ojs_settings
+from jobs.record.events import record, worker_event
+from jobs.store import clock
+from jobs.store.database import atomic
+
+from ..lifecycle import WorkerState
+from ..models import Worker
+from .contract import SETTLED, Heartbeat, Written
+
+QUIET = WorkerState.QUIET
+
+
+class PortableHeartbeatStore:
+    def beat(self, heartbeat: Heartbeat) -> Written | None:
+        with atomic():
+            fresh = Worker.objects.live().filter(pk=heartbeat.worker_id)
+            if heartbeat.sequence is not None:
+                fresh = fresh.filter(Q(sequence__isnull=True) | Q(sequence__lt=heartbeat.sequence))
+            before = fresh.select_for_update().values_list("state", flat=True).first()
+            if before is None:
+                return None
+            fields = {name: it for name, it in changes(heartbeat).items() if name not in SETTLED}
+            Worker.objects.filter(pk=heartbeat.worker_id).update(**fields)
+            worker = Worker.objects.only("state", "directive", "queues").get(pk=heartbeat.worker_id)
+            jobs = {job_id for job_id in heartbeat.job_ids().values() if job_id is not None}
+            fell_quiet = worker.state == QUIET != before
+            if fell_quiet:
+                quiet = worker_event("worker.quiet", worker.worker_id, active_jobs=len(jobs))
+                record([quiet])
+            terminating = WorkerState.TERMINATE in (worker.state, worker.directive)
+            extended = engine.extend(
+                jobs,
+                worker_id=heartbeat.worker_id,
+                requested=heartbeat.requested,
+                at_least=ojs_settings.GRACE_PERIOD if terminating else None,
+            )
+            if ojs_settings.RECORD_HEARTBEATS:
+                recorded = {"active_jobs": len(jobs), "queues": worker.queues}
+                record([worker_event("worker.heartbeat", worker.worker_id, **recorded)])
+        return Written(worker.desired_state, extended, fell_quiet)
+
+
+def changes(heartbeat: Heartbeat) -> dict[str, Any]:
+    """The columns that a worker's first heartbeat writes; later ones leave what is `SETTLED`."""
+    said: dict[str, Any] = heartbeat.description.given() if heartbeat.description else {}
+    said["last_heartbeat_at"] = clock.now()
+    if heartbeat.active_job_ids is not None:
+        said["active_job_ids"] = list(heartbeat.active_job_ids)
+    if heartbeat.sequence is not None:
+        said["sequence"] = heartbeat.sequence
+    if heartbeat.state is not None:
+        terminate = WorkerState.TERMINATE
+        said["state"] = Case(
+            When(state=terminate, then=Value(terminate)), default=Value(heartbeat.state)
+        )
+    if heartbeat.state == WorkerState.RUNNING:
+        said["directive"] = Case(
+            When(directive=WorkerState.RUNNING, then=Value("")), default=F("directive")
+        )
+    return said

@@ -1,0 +1,16 @@
+"""Which store writes heartbeats: that of the database in which the jobs live."""
+
+from __future__ import annotations
+
+from jobs.store.database import is_postgresql
+
+from .contract import HeartbeatStore
+from .portable import PortableHeartbeatStore
+from .postgres import PostgresHeartbeatStore
+
+POSTGRES = PostgresHeartbeatStore()
+PORTABLE = PortableHeartbeatStore()
+
+
+def store() -> HeartbeatStore:
+    return POSTGRES if is_postgresql() else PORTABLE
