@@ -16,9 +16,8 @@ from ..errors import InvalidRequest, NotFound
 from ..http.base import OJSViewSet, Response
 from ..http.paging import number, page
 from ..models import CronJob, CronRun
-from ..spec import fields
 from ..spec.cron_requests import new_cron_job
-from ..spec.fields import missing
+from ..spec.operator_requests import SwitchCron
 from ..spec.timestamps import format_timestamp
 from ..store import clock
 from ..store.database import atomic
@@ -121,10 +120,7 @@ class CronViewSet(OJSViewSet):
 
     def update(self, request: Any, name: str) -> Response:
         """Enable or disable (§8.5)."""
-        body = self.read(required=True)
-        if body.get("enabled") is None:
-            raise missing("enabled")
-        return self._switch(name, fields.boolean(body, "enabled"))
+        return self._switch(name, SwitchCron.enabled.read(self.read(required=True)))
 
     def pause(self, request: Any, name: str) -> Response:
         return self._switch(name, False)

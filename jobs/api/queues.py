@@ -17,11 +17,11 @@ from ..http.dialects import job_reply
 from ..http.paging import bad_cursor, number, page
 from ..models import DeadJob, Job, JobError, Queue
 from ..record import events
-from ..spec import fields, queue_config
+from ..spec import queue_config
 from ..spec.envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope
 from ..spec.identifiers import parse_uuid
+from ..spec.operator_requests import NewQueue, RetryDead
 from ..spec.timestamps import format_timestamp, parse_timestamp
-from ..spec.validation import QUEUE_LENGTH, QUEUE_PATTERN
 from ..store.database import atomic
 from .jobs import full_envelope, parse_id
 
@@ -41,8 +41,8 @@ class QueueViewSet(OJSViewSet):
     def create(self, request: Any) -> Response:
         """Make a queue before its first job (queue configuration §9.2)."""
         body = self.read(required=True)
-        name = fields.required_text(body, "name", pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH)
-        config = queue_config.parse(fields.mapping(body, "config") or {})
+        name = NewQueue.name.read(body)
+        config = queue_config.parse(NewQueue.config.read(body) or {})
         with atomic():
             queue = engine.queues.create(name, config)
             record_action(
@@ -104,7 +104,7 @@ class DeadLetterViewSet(OJSViewSet):
 
     def retry(self, request: Any, job_id: str) -> Response:
         """Enqueue it again with fresh attempts (OJS HTTP §12.2)."""
-        if fields.mapping(self.read(), "override"):
+        if RetryDead.override.read(self.read()):
             # Else it would run as it was, and whoever asked for another queue would not know.
             raise Unsupported(
                 "A job is retried as it is: 'override' is not supported.", field="override"

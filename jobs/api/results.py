@@ -12,15 +12,14 @@ from ..http.base import OJSViewSet, Response
 from ..http.paging import number
 from ..http.waiting import until
 from ..models import Job
+from ..spec.bulk_requests import ResultIds
 from ..spec.envelope import is_pruned, result_expires_at
-from ..spec.fields import missing, refuse, texts
 from ..spec.identifiers import parse_uuid
 from ..spec.lifecycle import State
 from ..spec.timestamps import format_timestamp
 from .jobs import errors_of, parse_id, result_metadata
 
 DEFAULT_WAIT = 30
-MANY = 1000
 COLUMNS = (
     "state",
     "attempt",
@@ -59,11 +58,7 @@ class ResultViewSet(OJSViewSet):
 
     def bulk(self, request: Any) -> Response:
         """The results of many jobs; null where there is none (§9.3)."""
-        ids = texts(self.read(required=True), "ids", longest=64)
-        if ids is None:
-            raise missing("ids")
-        if not 1 <= len(ids) <= MANY:
-            raise refuse("ids", f"Give 1 to {MANY} ids, not {len(ids)}.", validation="size")
+        ids = ResultIds.ids.read(self.read(required=True))
         parsed = {text: parse_uuid(text) for text in ids}
         known = [job_id for job_id in parsed.values() if job_id is not None]
         jobs = own(Job.objects.only(*COLUMNS), self.caller.project).in_bulk(known)

@@ -14,8 +14,7 @@ from jobs.errors import Conflict
 from jobs.http.base import Response
 from jobs.models import Job
 from jobs.record import counts, dashboard
-from jobs.spec import fields
-from jobs.spec.fields import refuse
+from jobs.spec.fields import Document
 from jobs.store.expressions import JSONArrayHas
 
 from ..fleet import orders as fleet
@@ -31,15 +30,9 @@ from .documents import (
     with_load,
     worker_document,
 )
+from .requests import Direct
 
 SHOWN = 100
-ORDERS = {
-    "quiet": WorkerState.QUIET,
-    "terminate": WorkerState.TERMINATE,
-    "running": WorkerState.RUNNING,
-    "resume": WorkerState.RUNNING,
-}
-"""What a request may ask of a worker."""
 
 
 class AdminWorkerViewSet(AdminViewSet):
@@ -89,12 +82,9 @@ class AdminWorkerViewSet(AdminViewSet):
     def direct(self, request: Any, worker_id: str) -> Response:
         """Ask it for `quiet`, `terminate` or `running`, whichever the body names."""
         body = self.read(required=True)
-        asked = fields.required_text(body, "directive")
-        if asked not in ORDERS:
-            raise refuse("directive", f"The 'directive' field must be one of {', '.join(ORDERS)}.")
-        return self._order(worker_id, ORDERS[asked], body)
+        return self._order(worker_id, Direct.directive.read(body), body)
 
-    def _order(self, worker_id: str, directive: WorkerState, body: fields.Document) -> Response:
+    def _order(self, worker_id: str, directive: WorkerState, body: Document) -> Response:
         """
         Raises:
             NotFound: nobody knows the worker.

@@ -10,7 +10,7 @@ from ...http.base import Response
 from ...models import Queue
 from ...record import counts, dashboard
 from ...record.counts import Pace
-from ...spec import fields
+from ...spec.operator_requests import Pause
 from ...spec.timestamps import format_timestamp
 from ...store import clock
 from ...store.database import atomic
@@ -68,7 +68,7 @@ class AdminQueueViewSet(AdminViewSet, QueueOperationsViewSet):
         """Hand out none of its jobs, until `until` or until somebody resumes it (§6.3)."""
         body = self.read()
         reason, now = reason_of(body), clock.now()
-        until = fields.when(body, "until", now)
+        until = Pause.until.read(body, now)
         if until is not None and until <= now:
             raise InvalidRequest("The pause would be over before it began.", field="until")
         with atomic():

@@ -65,7 +65,7 @@ class WorkerViewSet(OJSViewSet):
             active_job_ids=requests.active_job_ids(body),
             description=description,
             requested=requests.requested_extension(body),
-            sequence=requests.fields.integer(body, "sequence"),
+            sequence=requests.Heartbeat.sequence.read(body),
             project=self.caller.project,
         )
         return Response(replies.heartbeat(reply))
@@ -81,7 +81,7 @@ class WorkerViewSet(OJSViewSet):
             "queues": requests.queues(body),
             "worker_id": sender or "",
             "count": requests.count(body),
-            "types": requests.fields.texts(body, "types"),
+            "types": requests.Fetch.types.read(body),
             "visibility_timeout": requests.requested_extension(body),
             "project": self.caller.project,
         }
