@@ -14,7 +14,7 @@ from ..conf import ojs_settings
 from ..errors import JobNotFound, QueueFull
 from ..http.base import OJSViewSet, Response, dumps
 from ..http.dialects import job_reply
-from ..http.paging import number
+from ..http.parameters import BLOCK_TIMEOUT
 from ..http.waiting import until
 from ..models import Job, ProgressReport
 from ..spec.batches import Memory, checked_once, new_jobs
@@ -128,7 +128,7 @@ def enqueue_or_wait(request: Any, new: Sequence[NewJob]) -> Sequence[NewJob]:
     given = request.META.get("HTTP_OJS_BLOCK_TIMEOUT")
     if given is None:
         return engine.enqueue(new)
-    seconds = number({"OJS-Block-Timeout": given}, "OJS-Block-Timeout", 0, least=0, most=86_400)
+    seconds = BLOCK_TIMEOUT.check(given, BLOCK_TIMEOUT.name)
     refused: list[QueueFull] = []
 
     def look() -> Sequence[NewJob] | None:

@@ -14,7 +14,8 @@ from ..access.redaction import redact_job
 from ..errors import Unsupported
 from ..http.base import OJSViewSet, Response
 from ..http.dialects import job_reply
-from ..http.paging import bad_cursor, number, page
+from ..http.paging import bad_cursor, page
+from ..http.parameters import EventQuery
 from ..models import DeadJob, Job, JobError, Queue
 from ..record import events
 from ..spec import queue_config
@@ -27,8 +28,6 @@ from .jobs import full_envelope, parse_id
 
 MAX_DEAD = 100
 """Dead letter jobs on a page (OJS HTTP §12.1)."""
-EVENTS_LIMIT = 100
-MAX_EVENTS = 1000
 LOOKED_AT = 2000
 """Events read for one page of a project's."""
 
@@ -179,7 +178,7 @@ class EventViewSet(OJSViewSet):
 
     def list(self, request: Any) -> Response:
         parameters = request.query_params
-        limit = number(parameters, "limit", EVENTS_LIMIT, least=1, most=MAX_EVENTS)
+        limit = EventQuery.limit.read(parameters)
         rows = _filtered(events.settled(), parameters).order_by("id")
         after = parameters.get("after") or parameters.get("cursor")
         if after:

@@ -7,9 +7,9 @@ from uuid import UUID
 
 from ..access.projects import own
 from ..conf import ojs_settings
-from ..errors import InvalidRequest, JobNotFound, ResultPruned, WaitTimeout
+from ..errors import JobNotFound, ResultPruned, WaitTimeout
 from ..http.base import OJSViewSet, Response
-from ..http.paging import number
+from ..http.parameters import ResultQuery
 from ..http.waiting import until
 from ..models import Job
 from ..spec.bulk_requests import ResultIds
@@ -19,7 +19,6 @@ from ..spec.lifecycle import State
 from ..spec.timestamps import format_timestamp
 from .jobs import errors_of, parse_id, result_metadata
 
-DEFAULT_WAIT = 30
 COLUMNS = (
     "state",
     "attempt",
@@ -40,9 +39,9 @@ class ResultViewSet(OJSViewSet):
         """The outcome of a job; with `wait=true` as soon as there is one (§8.2)."""
         parameters = request.query_params
         identifier = parse_id(job_id)
-        seconds = number(parameters, "timeout", DEFAULT_WAIT, least=0, most=86_400)
+        seconds = ResultQuery.timeout.read(parameters)
         job = _job(identifier)
-        if job.finished_at is None and _flag(parameters, "wait"):
+        if job.finished_at is None and ResultQuery.wait.read(parameters) in ("true", "1"):
             job = _wait(identifier, min(seconds, ojs_settings.MAX_WAIT.total_seconds()))
             if job.finished_at is None:
                 raise WaitTimeout(
@@ -70,13 +69,6 @@ def _job(job_id: UUID) -> Job:
     if job is None:
         raise JobNotFound(job_id)
     return job
-
-
-def _flag(parameters: Any, name: str) -> bool:
-    text = parameters.get(name, "false")
-    if text not in ("true", "false", "1", "0"):
-        raise InvalidRequest(f"The '{name}' parameter must be true or false.", field=name)
-    return text in ("true", "1")
 
 
 def _wait(job_id: UUID, seconds: float) -> Job:

@@ -678,12 +678,12 @@ class Members:
         **kwargs: Any,
     ) -> None:
         super().__init_subclass__(**kwargs)
-        cls.members = {
-            name: item
-            for base in reversed(cls.__mro__)
-            for name, item in vars(base).items()
-            if isinstance(item, Declared)
-        }
+        cls.members = {}
+        # Its own first, as people read them.
+        for base in cls.__mro__:
+            for name, item in vars(base).items():
+                if isinstance(item, Declared):
+                    cls.members.setdefault(name, item)
         cls.names = frozenset(name for member in cls.members.values() for name in member.names)
         cls.component = component
         cls.needs = needs

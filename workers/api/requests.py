@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from jobs.http.parameters import AdminPage, OneOf, Word
 from jobs.spec.fields import refuse
 from jobs.spec.members import Boolean, Choice, Member, Members, Object, Schema, Text, Texts
 from jobs.spec.operator_requests import Reason
@@ -69,3 +70,12 @@ class OrderMany(Reason):
 
 class Direct(Reason):
     directive = Choice(ORDERS, sentence="The '{name}' field must be one of {choices}.").required()
+
+
+class WorkerSearch(AdminPage):
+    state = OneOf(STATES)
+    label = Word()
+    queue = Word()
+    hostname = Word()
+    version = Word()
+    protocol = Word()

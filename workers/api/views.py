@@ -8,7 +8,6 @@ from typing import Any
 from jobs.api.admin.base import AdminViewSet, reason_of
 from jobs.api.admin.documents import COLUMNS, line
 from jobs.api.admin.paging import page
-from jobs.api.admin.search import choice
 from jobs.api.system import STARTED
 from jobs.errors import Conflict
 from jobs.http.base import Response
@@ -22,7 +21,6 @@ from ..fleet.removal import remove
 from ..lifecycle import WorkerState
 from ..models import Directive, Worker
 from .documents import (
-    STATES,
     directive_document,
     known,
     shown_state,
@@ -30,7 +28,7 @@ from .documents import (
     with_load,
     worker_document,
 )
-from .requests import Direct
+from .requests import Direct, WorkerSearch
 
 SHOWN = 100
 
@@ -51,8 +49,8 @@ class AdminWorkerViewSet(AdminViewSet):
         parameters = request.query_params
         workers = _matching(self.own(known()), parameters)
         counted = summary(workers)
-        if parameters.get("state"):
-            wanted = choice(parameters, "state", STATES, "")
+        wanted = WorkerSearch.state.read(parameters)
+        if wanted:
             workers = workers.filter(shown_state=wanted)
         found, pagination = page(parameters, with_load(workers).order_by("pk"))
         return Response(

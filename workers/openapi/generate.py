@@ -19,11 +19,11 @@ from jobs import __version__, access
 from jobs.access import Command
 from jobs.http.base import OJSViewSet, error_document, status_of
 from jobs.http.dialects import MEDIA_TYPE
-from jobs.spec.members import Schema
+from jobs.spec.members import Declared, Schema
 
 from . import refusals
 from .components import COMPONENTS
-from .operation import Operation, Query, Reply
+from .operation import Operation, Reply
 from .operations import ALIASES, OPERATIONS, TAGS, flare
 from .refusals import EXAMPLES, JOB_ID, Refusal
 from .schema import ref
@@ -262,18 +262,20 @@ def _path_parameters(path: str) -> list[dict[str, Any]]:
 
 
 def _parameters(operation: Operation) -> list[dict[str, Any]]:
+    query = operation.query.described() if operation.query else ()
     return [
-        _parameter(place, parameter)
-        for place, parameters in (("query", operation.query), ("header", operation.headers))
-        for parameter in parameters
+        _parameter(place, member)
+        for place, members in (("query", query), ("header", operation.headers))
+        for member in members
     ]
 
 
-def _parameter(place: str, parameter: Query) -> dict[str, Any]:
-    entry: dict[str, Any] = {"name": parameter.name, "in": place, "schema": parameter.schema}
-    if parameter.description:
-        entry["description"] = parameter.description
-    if parameter.required:
+def _parameter(place: str, member: Declared) -> dict[str, Any]:
+    schema = member.json_schema()
+    entry: dict[str, Any] = {"name": member.name, "in": place, "schema": schema}
+    if member.about:
+        entry["description"] = schema.pop("description")
+    if member.is_required:
         entry["required"] = True
     return entry
 

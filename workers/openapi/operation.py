@@ -6,22 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.http.dialects import MEDIA_TYPE
-from jobs.spec.members import Members
+from jobs.spec.members import Declared, Members
 
 from .refusals import Refusals
-from .schema import Schema, integer, text
+from .schema import Schema
 
 Json = Any
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """A parameter of the query string."""
-
-    name: str
-    schema: Schema
-    description: str = ""
-    required: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +40,8 @@ class Operation:
     """Of the body."""
     optional: bool = False
     """The body may be left out."""
-    query: tuple[Query, ...] = ()
-    headers: tuple[Query, ...] = ()
+    query: type[Members] | None = None
+    headers: tuple[Declared, ...] = ()
     """Of the request, beside the standard ones."""
     media_type: str = MEDIA_TYPE
     """Of all its answers."""
@@ -59,9 +49,3 @@ class Operation:
     """What it may refuse, beside what every endpoint may."""
     asks_database: bool = True
     """It may find the database away."""
-
-
-LIMIT = Query("limit", integer(minimum=1, maximum=200, default=50), "Most entries of a page.")
-OFFSET = Query("offset", integer(minimum=0, maximum=1_000_000, default=0), "For older clients.")
-CURSOR = Query("cursor", text(), "`pagination.next_cursor` of the page before.")
-PAGE = (LIMIT, OFFSET, CURSOR)

@@ -7,6 +7,7 @@ from typing import Any
 from ... import engine
 from ...errors import InvalidRequest
 from ...http.base import Response
+from ...http.parameters import QueueSearch
 from ...models import Queue
 from ...record import counts, dashboard
 from ...record.counts import Pace
@@ -19,9 +20,6 @@ from ..queues import full_document
 from .base import AdminViewSet, reason_of
 from .documents import moment
 from .paging import page
-from .search import choice
-
-STATES = ("active", "paused", "draining")
 
 
 class AdminQueueViewSet(AdminViewSet, QueueOperationsViewSet):
@@ -33,8 +31,8 @@ class AdminQueueViewSet(AdminViewSet, QueueOperationsViewSet):
         """Every queue, with how deep it is and how it fares (§6.1)."""
         rows = Queue.objects.order_by("name")
         parameters = request.query_params
-        if parameters.get("state"):
-            wanted = choice(parameters, "state", STATES, "")
+        wanted = QueueSearch.state.read(parameters)
+        if wanted:
             paused = Queue.objects.paused().values("pk")
             rows = rows.filter(pk__in=paused) if wanted == "paused" else rows.exclude(pk__in=paused)
             if wanted != "paused":

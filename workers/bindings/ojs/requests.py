@@ -11,6 +11,7 @@ from uuid import UUID
 from jobs.conf import ojs_settings
 from jobs.errors import InvalidRequest
 from jobs.http.authentication import Caller
+from jobs.http.parameters import Word
 from jobs.spec import fields, versions
 from jobs.spec.fields import Document, missing, refuse, wrong_type
 from jobs.spec.identifiers import parse_uuid
@@ -49,6 +50,8 @@ REPORTED = {
 }
 LARGEST_PID = 2**32
 MOST_HANDLERS = 10_000
+MOST_QUEUES = 100
+"""In one question of an autoscaler."""
 MOST_ATTEMPTS = 2**31 - 1
 LONGEST_TRACE = LONGEST_MESSAGE = 2**20
 A_QUEUE: dict[str, Any] = {
@@ -258,6 +261,10 @@ class ReportProgress(Settling):
     checkpoint = Object("What the next attempt needs to go on from here.")
     message = Text(longest=10_000)
     data = Object("64 KB of JSON at most.")
+
+
+class AutoscalingQuery(Members):
+    queues = Word(f"Names, separated by commas; {MOST_QUEUES} at most.").required()
 
 
 class ReportOfJob(ReportProgress):

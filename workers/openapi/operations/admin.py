@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from jobs.errors import Conflict
-from jobs.spec.operator_requests import PurgeDead, Reason, SwitchMaintenance
+from jobs.http.parameters import HistoryQuery, JobSearch
+from jobs.spec.operator_requests import DeadFilter, PurgeDead, Reason, SwitchMaintenance
 
-from ..operation import Operation, Query, Reply
+from ..operation import Operation, Reply
 from ..refusals import NO_JOB, refuses
-from ..schema import COUNT, TIME, array, boolean, enum, free, integer, nullable, obj, ref, text
+from ..schema import COUNT, TIME, array, boolean, free, integer, nullable, obj, ref, text
 from .jobs import DONE, JOB
 from .queues import NOT_DEAD
 
@@ -19,12 +20,6 @@ WHY: dict[str, Any] = {
     "example": {"reason": "customer asked"},
     "optional": True,
 }
-PAGES = (
-    Query("page", integer(minimum=1, maximum=10_000, default=1)),
-    Query("per_page", integer(minimum=1, maximum=100, default=20)),
-    Query("limit", integer(minimum=1, maximum=100), "The same as `per_page`."),
-    Query("cursor", text(), "`pagination.next_cursor` of the page before."),
-)
 PAGINATION = obj(
     "total page per_page has_more",
     total=COUNT,
@@ -88,17 +83,6 @@ WHOLE = obj(
     job=free("The same once more."),
 )
 KNOWN = DONE | {"errors": [], "retry_policy": None, "metadata": {}, "worker_id": "worker-1"}
-FILTERS = (
-    Query("queue", text()),
-    Query("state", text(), "Several, separated by commas."),
-    Query("type", text(), "`email.*` means all that begin so."),
-    Query("since", text(), "Created then or later."),
-    Query("until", text(), "Created before."),
-    Query("worker_id", text()),
-    Query("error_type", text(), "Of the last error."),
-    Query("sort", enum("created_at", "scheduled_at", "priority", "discarded_at")),
-    Query("order", enum("asc", "desc")),
-)
 LINES = Reply(
     "A page.",
     obj("items pagination", items=array(LINE), pagination=PAGINATION),
@@ -134,7 +118,7 @@ POINT = {
 
 OPERATIONS = {
     ("GET", f"{BASE}/jobs"): Operation(
-        "Admin", "Search jobs", {200: LINES}, "OJS admin API §7.1.", query=(*FILTERS, *PAGES)
+        "Admin", "Search jobs", {200: LINES}, "OJS admin API §7.1.", query=JobSearch
     ),
     ("GET", f"{BASE}/jobs/{{job_id}}"): Operation(
         "Admin", "Everything about a job", {200: DETAIL}, refusals=NO_JOB
@@ -154,7 +138,7 @@ OPERATIONS = {
         **WHY,
     ),
     ("GET", f"{BASE}/dead-letter"): Operation(
-        "Admin", "Search the dead letter", {200: LINES}, query=(*FILTERS, *PAGES)
+        "Admin", "Search the dead letter", {200: LINES}, query=JobSearch
     ),
     ("DELETE", f"{BASE}/dead-letter"): Operation(
         "Admin",
@@ -168,14 +152,7 @@ OPERATIONS = {
         },
         body=PurgeDead,
         example={"confirm": True, "queue": "email", "reason": "the address list was wrong"},
-        query=(
-            Query("queue", text()),
-            Query("type", text(), "`email.*` means all that begin so."),
-            Query("error_type", text(), "Of the last error."),
-            Query("since", text(), "Discarded then or later."),
-            Query("until", text(), "Discarded before."),
-            Query("older_than", text(), "The same as `until`."),
-        ),
+        query=DeadFilter,
     ),
     ("GET", f"{BASE}/dead-letter/stats"): Operation(
         "Admin",
@@ -246,12 +223,7 @@ OPERATIONS = {
                 {"period": "5m", "queue": None, "data": [POINT]},
             )
         },
-        query=(
-            Query("period", enum("1m", "5m", "1h", "1d")),
-            Query("since", text(), "An hour before `until` where it is left out."),
-            Query("until", text()),
-            Query("queue", text()),
-        ),
+        query=HistoryQuery,
     ),
     ("GET", f"{BASE}/system/maintenance"): Operation(
         "Admin",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from jobs.http.parameters import QueueSearch
 from jobs.spec.lifecycle import State
 from jobs.spec.members import Members
 from jobs.spec.operator_requests import AdminChange, Pause, Reason
 from jobs.spec.rate_policy import queue_schema
 
-from ..operation import Operation, Query, Reply
-from ..schema import COUNT, TIME, array, boolean, enum, free, nullable, obj, text
-from .admin import BASE, FIRST, PAGES, PAGINATION
+from ..operation import Operation, Reply
+from ..schema import COUNT, TIME, array, boolean, free, nullable, obj, text
+from .admin import BASE, FIRST, PAGINATION
 from .jobs import JOB
 from .queue_operations import ABOUT, CONFIGURED, DOCUMENT, FULL, NO_QUEUE
 from .queue_operations import OPERATIONS as QUEUES
@@ -89,7 +90,7 @@ OPERATIONS = {
             )
         },
         "OJS admin API §6.1.",
-        query=(Query("state", enum("active", "paused", "draining")), *PAGES),
+        query=QueueSearch,
     ),
     ("GET", f"{BASE}/queues/{{name}}"): Operation(
         "Admin",

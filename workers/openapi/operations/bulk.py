@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from jobs.errors import BatchTooLarge, Conflict
-from jobs.spec.bulk_requests import Bulk, BulkChange, BulkEnqueue, Priority
+from jobs.http.parameters import IDEMPOTENCY_KEY
+from jobs.spec.bulk_requests import BulkChange, BulkEnqueue, Priority
 
-from ..operation import Operation, Query, Reply
+from ..operation import Operation, Reply
 from ..refusals import MAINTAINED, NO_JOB, refuses
 from ..schema import COUNT, array, boolean, enum, free, integer, obj, ref, text
 from .jobs import JOB, NEW_JOB
 
 ID = JOB["id"]
-KEY_HEADER = (Query("Idempotency-Key", Bulk.idempotency_key.json_schema()),)
+KEY_HEADER = (IDEMPOTENCY_KEY,)
+
 USED = refuses(Conflict, "The idempotency key was used for another request.")
 TOO_MANY = refuses(BatchTooLarge, 'More than `OJS["MAX_BULK"]` jobs.')
 NONE = "Nothing was done: none of the jobs could be, or not all of an atomic request."

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from jobs.errors import Conflict, NotFound
-from workers.api.requests import Direct, OrderMany
+from workers.api.requests import Direct, OrderMany, WorkerSearch
 
-from ..operation import Operation, Query, Reply
+from ..operation import Operation, Reply
 from ..refusals import refuses
 from ..schema import COUNT, TIME, array, boolean, enum, free, integer, nullable, obj, text
-from .admin import BASE, FIRST, LINE, PAGES, PAGINATION, WHY
+from .admin import BASE, FIRST, LINE, PAGINATION, WHY
 
 NO_WORKER = refuses(NotFound, "There is no such worker.")
 GONE = refuses(Conflict, "It is gone, or nothing leads back to running.")
@@ -140,15 +140,7 @@ OPERATIONS = {
             )
         },
         "OJS admin API §9.1.",
-        query=(
-            Query("state", enum(*STATES)),
-            Query("label", text()),
-            Query("queue", text()),
-            Query("hostname", text()),
-            Query("version", text()),
-            Query("protocol", text()),
-            *PAGES,
-        ),
+        query=WorkerSearch,
     ),
     ("GET", f"{BASE}/workers/{{worker_id}}"): Operation(
         "Admin",

@@ -11,11 +11,12 @@ from jobs.errors import (
     Unsupported,
     WaitTimeout,
 )
+from jobs.http.parameters import BLOCK_TIMEOUT, ResultQuery
 from jobs.spec.bulk_requests import Batch, ResultIds
 from jobs.spec.validation import Envelope
 from workers.bindings.ojs.requests import ReportOfJob, ReportProgress
 
-from ..operation import Operation, Query, Reply
+from ..operation import Operation, Reply
 from ..refusals import CLOSED, FULL, MAINTAINED, NO_JOB, NOT_IN_THAT_STATE, refuses
 from ..schema import (
     COUNT,
@@ -66,13 +67,6 @@ CANCELLED = JOB | {
     "cancelled_at": "2026-02-12T10:31:00.000Z",
     "previous_state": "available",
 }
-BLOCK = (
-    Query(
-        "OJS-Block-Timeout",
-        integer(minimum=0, maximum=86_400),
-        'Seconds to wait for room in a full queue that says `block`, `OJS["MAX_WAIT"]` at most.',
-    ),
-)
 BREAKS_RETRY = refuses(InvalidRetryPolicyRequest, "The retry policy breaks a rule.")
 TAKEN = (
     refuses(DuplicateJob, "A job with this id exists, or a unique policy refuses the job.")
@@ -134,7 +128,7 @@ OPERATIONS = {
         "PUSH (OJS HTTP §9.1).",
         body=Envelope,
         example=NEW_JOB,
-        headers=BLOCK,
+        headers=(BLOCK_TIMEOUT,),
         refusals=TAKEN + MAINTAINED,
     ),
     ("POST", "/ojs/v1/jobs/batch"): Operation(
@@ -151,7 +145,7 @@ OPERATIONS = {
         'At most `OJS["MAX_BATCH"]` (OJS HTTP §9.2).',
         body=Batch,
         example={"jobs": [NEW_JOB]},
-        headers=BLOCK,
+        headers=(BLOCK_TIMEOUT,),
         refusals=TAKEN + MAINTAINED,
     ),
     ("GET", "/ojs/v1/jobs/{job_id}"): Operation(
@@ -195,14 +189,7 @@ OPERATIONS = {
                 ("Retry-After",),
             )
         },
-        query=(
-            Query("wait", enum("true", "false", "1", "0"), "Wait until the job has finished."),
-            Query(
-                "timeout",
-                integer(minimum=0, maximum=86_400, default=30),
-                'Seconds to wait, at most `OJS["MAX_WAIT"]`.',
-            ),
-        ),
+        query=ResultQuery,
         refusals=NO_JOB
         + refuses(WaitTimeout, "It has not finished in time.")
         + refuses(ResultPruned, "Its result's retention has passed."),

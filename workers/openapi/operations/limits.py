@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from jobs.errors import NotFound
+from jobs.http.parameters import Page
 from jobs.spec.operator_requests import LimitsOverride, RateOverride, RegisterSpecs
 
-from ..operation import PAGE, Operation, Reply
+from ..operation import Operation, Reply
 from ..refusals import refuses
 from ..schema import COUNT, TIME, array, boolean, enum, free, obj, ref, text
 
@@ -47,7 +48,7 @@ OPERATIONS = {
             )
         },
         "OJS rate limiting §10.1.",
-        query=PAGE,
+        query=Page,
     ),
     ("GET", "/ojs/v1/rate-limits/{key}"): Operation(
         "Rate limits",
@@ -88,7 +89,7 @@ OPERATIONS = {
                 },
             )
         },
-        query=PAGE,
+        query=Page,
     ),
     ("POST", "/ojs/v1/job-specs"): Operation(
         "Job specs",

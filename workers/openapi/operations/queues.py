@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from jobs.errors import NotFound, NotInstalled, Unsupported
+from jobs.http.parameters import DeadLetterQuery, EventQuery, Page
+from workers.bindings.ojs.requests import AutoscalingQuery
 
-from ..operation import CURSOR, OFFSET, PAGE, Operation, Query, Reply
+from ..operation import Operation, Reply
 from ..refusals import refuses
 from ..schema import (
     COUNT,
@@ -39,7 +41,6 @@ EVENT = {
     "state": "completed",
     "data": {"job_id": JOB["id"], "job_type": "email.send", "queue": "email", "duration_ms": 784},
 }
-LISTED = text("Several, separated by commas; `job.*` matches what begins with `job.`")
 HEALTH = obj(
     "status version uptime_seconds backend",
     status=enum("ok", "degraded"),
@@ -120,7 +121,7 @@ OPERATIONS = {
                 },
             )
         },
-        query=PAGE,
+        query=Page,
     ),
     ("GET", "/ojs/v1/dead-letter"): Operation(
         "Dead letter",
@@ -137,20 +138,7 @@ OPERATIONS = {
                 {"jobs": [DEAD], "pagination": PAGE_OF_ONE, "total": 1},
             )
         },
-        query=(
-            Query("queue", text()),
-            Query("type", text(), "`email.*` means all that begin so."),
-            Query("error_type", text(), "The type of the last error."),
-            Query("since", TIME, "Discarded then or later."),
-            Query("until", TIME, "Discarded before."),
-            Query(
-                "limit",
-                integer(minimum=1, maximum=200, default=50),
-                "A page has 100 at most.",
-            ),
-            OFFSET,
-            CURSOR,
-        ),
+        query=DeadLetterQuery,
     ),
     ("GET", "/ojs/v1/dead-letter/{job_id}"): Operation(
         "Dead letter",
@@ -193,19 +181,7 @@ OPERATIONS = {
             )
         },
         "OJS events §6.4.",
-        query=(
-            Query("after", text(), "The cursor of the last answer."),
-            CURSOR,
-            Query("limit", integer(minimum=1, maximum=1000, default=100)),
-            Query("types", LISTED),
-            Query("event_types", LISTED),
-            Query("queue", LISTED),
-            Query("queues", LISTED),
-            Query("job_types", LISTED),
-            Query("job_id", LISTED),
-            Query("subject", LISTED),
-            Query("worker_id", LISTED),
-        ),
+        query=EventQuery,
     ),
     ("GET", "/ojs/v1/health"): Operation(
         "Server",
@@ -288,7 +264,7 @@ OPERATIONS = {
                 },
             )
         },
-        query=(Query("queues", text(), "Names, separated by commas; 100 at most.", required=True),),
+        query=AutoscalingQuery,
     ),
     ("POST", "/ojs/v1/admin/reset"): Operation(
         "Server",

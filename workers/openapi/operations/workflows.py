@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from jobs.errors import Conflict, DuplicateJob, InvalidRetryPolicyRequest, InvalidWorkflow, NotFound
+from jobs.http.parameters import CronHistoryQuery, CronQuery, WorkflowQuery
 from jobs.spec.cron_requests import CronRequest
 from jobs.spec.operator_requests import SwitchCron
 from jobs.spec.workflow_plans import WorkflowRequest
 
-from ..operation import PAGE, Operation, Query, Reply
+from ..operation import Operation, Reply
 from ..refusals import CLOSED, FULL, MAINTAINED, refuses
-from ..schema import COUNT, UUID, array, boolean, enum, integer, number, obj, ref, text
+from ..schema import COUNT, UUID, array, boolean, number, obj, ref, text
 
 WORKFLOW = {
     "id": "019539a4-c000-7def-8000-1a2b3c4d5e6f",
@@ -141,12 +142,7 @@ OPERATIONS = {
                 ),
             )
         },
-        query=(
-            Query("state", enum("pending", "running", "completed", "failed", "cancelled")),
-            Query("type", enum("chain", "group", "batch", "dag")),
-            Query("name", text()),
-            *PAGE,
-        ),
+        query=WorkflowQuery,
     ),
     ("GET", "/ojs/v1/workflows/{workflow_id}"): Operation(
         "Workflows",
@@ -197,7 +193,7 @@ OPERATIONS = {
                 },
             )
         },
-        query=(Query("enabled", enum("true", "false")), *PAGE),
+        query=CronQuery,
     ),
     ("POST", "/ojs/v1/cron"): Operation(
         "Cron",
@@ -249,7 +245,7 @@ OPERATIONS = {
                 {"name": "weekday-report", "runs": [RUN]},
             )
         },
-        query=(Query("limit", integer(minimum=1, maximum=200, default=50)),),
+        query=CronHistoryQuery,
         refusals=NO_CRON,
     ),
 }
