@@ -60,7 +60,8 @@ def by_filter(verb: str, summary: str) -> Operation:
 
 
 def stopped(summary: str, like: str, body: type[Members]) -> Operation:
-    pattern = QUEUES["POST", f"/ojs/v1/queues/{{name}}/{like}"].replies[200]
+    same = QUEUES["POST", f"/ojs/v1/queues/{{name}}/{like}"]
+    pattern = same.replies[200]
     schema = pattern.schema or {}
     properties = schema["properties"] | PAUSE
     return Operation(
@@ -70,7 +71,7 @@ def stopped(summary: str, like: str, body: type[Members]) -> Operation:
         body=body,
         example={"reason": "the mail server is down"},
         optional=True,
-        refusals=NO_QUEUE,
+        refusals=same.refusals,
     )
 
 

@@ -51,7 +51,7 @@ def change(verb: str, did: str, states: str, description: str) -> Operation:
         body=BulkChange,
         example={"filter": {"queue": "email", "type": "email.send"}, "dry_run": True},
         headers=KEY_HEADER,
-        refusals=USED + TOO_MANY + MAINTAINED,
+        refusals=USED + TOO_MANY,
     )
 
 

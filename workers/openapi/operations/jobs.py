@@ -17,7 +17,7 @@ from jobs.spec.validation import Envelope
 from workers.bindings.ojs.requests import ReportOfJob, ReportProgress
 
 from ..operation import Operation, Reply
-from ..refusals import CLOSED, FULL, MAINTAINED, NO_JOB, NOT_IN_THAT_STATE, refuses
+from ..refusals import CLOSED, FULL, MAINTAINED, NO_JOB, refuses
 from ..schema import (
     COUNT,
     TIME,
@@ -110,7 +110,7 @@ REPORTED = Operation(
     {200: Reply("How far it is now: never less than it was.", PROGRESS, STANDING)},
     body=ReportProgress,
     example={"progress": 0.5, "message": "half way", "worker_id": "worker-1"},
-    refusals=NO_JOB + NOT_IN_THAT_STATE,
+    refusals=NO_JOB,
 )
 
 OPERATIONS = {

@@ -9,7 +9,7 @@ from jobs.spec.operator_requests import DeleteQueue, NewQueue, Purge, ShortReaso
 from jobs.spec.queue_config import QueueConfig
 
 from ..operation import Operation, Reply
-from ..refusals import refuses
+from ..refusals import Refusals, refuses
 from ..schema import (
     COUNT,
     TIME,
@@ -65,7 +65,13 @@ STATISTICS = obj(
 COUNTS = obj(**dict.fromkeys(State.values, COUNT), depth=COUNT, max_depth=COUNT)
 
 
-def stopped(summary: str, word: str, *, body: type[Members] | None = None) -> Operation:
+def stopped(
+    summary: str,
+    word: str,
+    *,
+    body: type[Members] | None = None,
+    refusals: Refusals = (),
+) -> Operation:
     return Operation(
         "Queues",
         summary,
@@ -92,7 +98,7 @@ def stopped(summary: str, word: str, *, body: type[Members] | None = None) -> Op
         body=body,
         example={"reason": "the mail server is down"} if body else None,
         optional=True,
-        refusals=NO_QUEUE,
+        refusals=refusals,
     )
 
 
@@ -189,7 +195,9 @@ OPERATIONS = {
     ("POST", "/ojs/v1/queues/{name}/pause"): stopped(
         "Hand out none of its jobs", "paused_at", body=ShortReason
     ),
-    ("POST", "/ojs/v1/queues/{name}/resume"): stopped("Hand them out again", "resumed_at"),
+    ("POST", "/ojs/v1/queues/{name}/resume"): stopped(
+        "Hand them out again", "resumed_at", refusals=NO_QUEUE
+    ),
     ("GET", "/ojs/v1/queues/{name}/config"): Operation(
         "Queues",
         "What a queue was told",

@@ -56,6 +56,16 @@ WELL = {
     "backend": {"type": "postgres", "status": "healthy", "latency_ms": 1},
     "reaper": {"status": "healthy", "last_seen_at": "2026-02-12T10:30:00.000Z"},
 }
+UNWELL = {
+    "status": "degraded",
+    "version": "1.0",
+    "uptime_seconds": 86_400,
+    "backend": {
+        "type": "postgres",
+        "status": "unhealthy",
+        "error": "The database did not answer in time.",
+    },
+}
 READINESS = obj(
     "status backend",
     status=enum("ready", "unavailable"),
@@ -186,7 +196,11 @@ OPERATIONS = {
     ("GET", "/ojs/v1/health"): Operation(
         "Server",
         "How the server is",
-        {200: Reply("`degraded`: no reaper runs.", HEALTH, WELL)},
+        {
+            200: Reply("`degraded`: no reaper runs.", HEALTH, WELL),
+            503: Reply("The database cannot be reached.", HEALTH, UNWELL),
+        },
+        asks_database=False,
     ),
     ("GET", "/ojs/v1/ready"): Operation(
         "Server",
@@ -197,6 +211,7 @@ OPERATIONS = {
                 "It cannot, within a second, or the process is about to end.", READINESS, NOT_READY
             ),
         },
+        asks_database=False,
     ),
     ("GET", "/ojs/manifest"): Operation(
         "Server",
@@ -220,6 +235,7 @@ OPERATIONS = {
                 ),
             )
         },
+        asks_database=False,
     ),
     ("GET", "/ojs/v1/metrics"): Operation(
         "Server",
@@ -272,6 +288,7 @@ OPERATIONS = {
         {200: Reply("All is gone.", obj("reset", reset=boolean()), {"reset": True})},
         'For the conformance suite; there is nothing here outside `OJS["CONFORMANCE_MODE"]`.',
         refusals=refuses(NotFound, "The server is not in that mode."),
+        asks_database=False,
     ),
 }
 ALIASES: dict[tuple[str, str], tuple[str, str]] = {}

@@ -225,15 +225,12 @@ OPERATIONS = {
         {
             201: Reply("A job was enqueued.", ref("CronRun"), RUN),
             200: Reply(
-                "The overlap policy left it out.",
+                "None was: `outcome` and `reason` say why.",
                 ref("CronRun"),
                 RUN | {"job_id": None, "outcome": "skipped", "reason": "overlap"},
             ),
         },
-        refusals=NO_CRON
-        + refuses(DuplicateJob, "What it enqueues is refused by a unique policy.")
-        + FULL
-        + MAINTAINED,
+        refusals=NO_CRON,
     ),
     ("GET", "/ojs/v1/cron/{name}/history"): Operation(
         "Cron",
