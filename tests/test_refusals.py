@@ -2,98 +2,43 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import orjson
 import pytest
 from django.db import OperationalError, transaction
-from django.test import override_settings
 
 from jobs import engine
 from jobs.access.audit import of_shell
 from jobs.engine import maintenance
-from jobs.http.authentication import forget_keys
+from jobs.http.authentication import forget_keys, make_key
 from jobs.models import ApiKey, Job
 from jobs.spec.validation import new_job
 from jobs.store import clock
 from tests.access import test_walk_http as walk
 from tests.access.kinds import Kind
-from tests.access.scenes import Scene, scene
-from tests.database import connection
+from tests.access.scenes import scene
+from tests.database import alias, connection
+from tests.described import Code, codes_of, refused_with
+from tests.endpoints import OPTIONS, Stage, doors_by_path, name_of
 from tests.factories import JobFactory, ago
-from tests.ojs_client import OJSClient
 from workers.bindings.flare import ids
 from workers.models import Worker
 from workers.openapi.document import current
 
-OPTIONS: dict[str, Any] = {"FLARE": {"ENABLED": True}, "API_KEY_CACHE": 0, "MAX_WAIT": 0}
 UNKNOWN = "019414d4-0000-7000-8000-000000000000"
 UNKNOWN_IN_FLARE = "job_01KGWTDD4D9ZQR00000G5HS4QY"
-Code = tuple[int, str]
 
 
-def listed() -> Iterator[Any]:
+def listed() -> Iterator[tuple[str, str, Code]]:
     """Method, path and each status and code that is listed of them."""
-    document = current()
-    for path, methods in document["paths"].items():
+    for path, methods in current()["paths"].items():
         for method, operation in methods.items():
-            for code in codes_of(document, operation):
-                yield pytest.param(method.upper(), path, code, id=f"{method} {path} {code}")
-
-
-def codes_of(document: dict[str, Any], operation: dict[str, Any]) -> Iterator[Code]:
-    for status, response in operation["responses"].items():
-        if "$ref" in response:
-            name = response["$ref"].rpartition("/")[2]
-            (content,) = document["components"]["responses"][name]["content"].values()
-            for code in content["examples"]:
-                yield int(status), code
-
-
-@dataclass
-class Stage:
-    """A request that would be served, and what may be done to it."""
-
-    door: walk.Door
-    scene: Scene
-
-    @property
-    def usual(self) -> walk.Said:
-        """The request that is served."""
-        return walk.HOW.get(self.door.command, walk.NOTHING)(self.scene)
-
-    def send(
-        self,
-        *,
-        key: str | None = None,
-        said: walk.Said | None = None,
-        path: str = "",
-        body: bytes | None = None,
-        query: str = "",
-        options: dict[str, Any] | None = None,
-        **extra: Any,
-    ) -> Any:
-        said = said or self.usual
-        path = path or walk.address(self.door, self.scene, said)
-        if query:
-            path += f"{'&' if '?' in path else '?'}{query}"
-        if body is None:
-            body = b"" if said.body is None else orjson.dumps(said.body)
-        client = OJSClient(KEY["everything"] if key is None else key)
-        with override_settings(OJS=OPTIONS | options) if options else contextlib.nullcontext():
-            if self.door.method == "GET":
-                return client.get(path, **extra)
-            extra["content_type"] = "application/json"
-            return client.generic(self.door.method, path, body, **extra)
-
-
-KEY: dict[str, str] = {}
+            for code in codes_of(operation):
+                yield method.upper(), path, code
 
 
 class Broken:
@@ -144,7 +89,7 @@ EVERYWHERE: dict[Code, list[Callable[[Stage], Any]]] = {
     (400, "invalid_payload"): [lambda stage: stage.send(body=b"{")],
     (401, "unauthenticated"): [lambda stage: stage.send(key="ojs_wrong")],
     (401, "token_expired"): [with_expired_key],
-    (403, "permission_denied"): [lambda stage: stage.send(key=KEY["nothing"])],
+    (403, "permission_denied"): [lambda stage: stage.send(key=stage.keys["nothing"])],
     (404, "not_found"): [of_something_unknown, of_an_unknown_job],
     (404, "job_not_found"): [of_something_unknown, of_an_unknown_job],
     (408, "timeout"): [lambda stage: stage.send(**{"wsgi.input": Broken(), "CONTENT_LENGTH": "9"})],
@@ -271,6 +216,11 @@ def ended_workflow(stage: Stage) -> Any:
     return stage.send()
 
 
+def by_another_worker(stage: Stage) -> Any:
+    _, key = make_key("of another", scopes=["work"], worker_id="another")
+    return stage.send(key=key)
+
+
 def left_worker(stage: Stage) -> Any:
     Worker.objects.update(state="terminated")
     return stage.send()
@@ -281,23 +231,30 @@ def terminating_worker(stage: Stage) -> Any:
     return about("active", directive="running")(stage)
 
 
-FAILED: dict[tuple[str, Code], Callable[[Stage], Any]] = {}
+LARGE = {"meta": {"a": "x" * 70_000}}
+THERE: dict[tuple[str, Code], Callable[[Stage], Any]] = {}
+"""What only some may be brought to refuse, by the names of their commands."""
 ENQUEUING = ("jobs.create", "jobs.batch", "workflows.create")
 for name in ENQUEUING:
-    FAILED |= {
+    THERE |= {
         (name, (422, "invalid_request")): enqueuing(lambda _: {"retry": {"max_attempts": -1}}),
         (name, (422, "queue_draining")): enqueuing(draining),
         (name, (422, "JOB_TYPE_NOT_ALLOWED")): enqueuing(picky),
         (name, (429, "QUEUE_FULL")): enqueuing(full),
-        (name, (413, "metadata_too_large")): enqueuing(lambda _: {"meta": {"a": "x" * 70_000}}),
+        (name, (413, "metadata_too_large")): enqueuing(lambda _: LARGE),
         (name, (503, "service_unavailable")): in_maintenance,
         (name, (409, "duplicate")): enqueuing(unique_and_there),
     }
-FAILED |= {
+THERE |= {
     ("workflows.create", (400, "invalid_workflow")): with_body({"type": "chain", "steps": []}),
     ("cron.create", (422, "invalid_request")): enqueuing(
         lambda _: {"options": {"retry": {"max_attempts": -1}}}
     ),
+    ("cron.create", (413, "metadata_too_large")): enqueuing(
+        lambda _: {"meta": {"a": "x" * 70_000}}
+    ),
+    ("checkpoint.retrieve", (409, "conflict")): by_another_worker,
+    ("checkpoint.destroy", (409, "conflict")): by_another_worker,
     ("jobs.create", (404, "job_not_found")): about("", parent_id=UNKNOWN_IN_FLARE),
     ("bulk.enqueue", (503, "service_unavailable")): in_maintenance,
     ("metrics.retrieve", (501, "unsupported")): without_prometheus,
@@ -334,52 +291,32 @@ FAILED |= {
     ("workers.destroy", (409, "conflict")): lambda stage: stage.send(),
 }
 for name in ("enqueue", "cancel", "retry", "delete_finished"):
-    FAILED[f"bulk.{name}", (409, "conflict")] = again_with_the_same_key
-    FAILED[f"bulk.{name}", (413, "BATCH_SIZE_EXCEEDED")] = too_many
+    THERE[f"bulk.{name}", (409, "conflict")] = again_with_the_same_key
+    THERE[f"bulk.{name}", (413, "BATCH_SIZE_EXCEEDED")] = too_many
 
 
-@pytest.fixture
-def doors(settings) -> dict[tuple[str, str], walk.Door]:
-    settings.OJS = OPTIONS
-    found = {}
-    for door in walk.doors():
-        path = door.path
-        for part in ("job_id", "workflow_id", "worker_id", "type", "version", "key", "name"):
-            path = path.replace(f"<str:{part}>", f"{{{part}}}").replace(
-                f"<path:{part}>", f"{{{part}}}"
-            )
-        found[door.method, path] = door
-    return found
-
-
-def happened(reply: Any) -> Code | None:
-    if reply.status_code < 400 or reply.streaming:
-        return None
-    error = orjson.loads(reply.content).get("error", {})
-    return reply.status_code, error.get("code", "")
-
-
+@pytest.mark.slow
 @pytest.mark.django_db
-def test_every_refusal_that_is_listed_can_happen(doors):
+def test_every_refusal_that_is_listed_can_happen(settings):
+    settings.OJS = OPTIONS
     everything, nothing = Kind("everything"), Kind("nothing", [])
-    KEY["everything"], KEY["nothing"] = everything.key(), nothing.key()
+    keys = {"everything": everything.key(), "nothing": nothing.key()}
     s = scene(everything)
+    doors = doors_by_path()
     never: dict[str, list[Any]] = defaultdict(list)
-    for parameters in listed():
-        method, path, code = parameters.values
+    for method, path, code in listed():
         door = doors[method, path]
-        command = door.command.partition(" ")[2]
-        ways = [*EVERYWHERE.get(code, ()), *filter(None, [FAILED.get((command, code))])]
+        ways = [*EVERYWHERE.get(code, ()), *filter(None, [THERE.get((name_of(door), code))])]
         seen = []
         for provoke in ways:
             with transaction.atomic():
-                seen.append(happened(provoke(Stage(door, s))))
-                transaction.set_rollback(True)
+                seen.append(refused_with(provoke(Stage(door, s, keys))))
+                transaction.set_rollback(True, using=alias())
             forget_keys()
             engine.forget_queues()
             if seen[-1] == code:
                 break
         else:
-            never[f"{method} {path} ({command})"].append((code, seen))
+            never[f"{method} {path} ({name_of(door)})"].append((code, seen))
 
     assert not never, "\n".join(f"{where}: {what}" for where, what in never.items())

@@ -240,6 +240,9 @@ class Milliseconds(Rule[timedelta]):
             raise InvalidRetryPolicy(place, "must be at most 100 years")
         return _positive(place, timedelta(milliseconds=value))
 
+    def rules(self) -> Schema:
+        return {"type": "integer", "minimum": 1, "maximum": LONGEST // timedelta(milliseconds=1)}
+
 
 def _positive(place: str, interval: timedelta) -> timedelta:
     if interval <= timedelta(0):

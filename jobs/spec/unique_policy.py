@@ -92,6 +92,9 @@ class Within(Member[timedelta | None]):
             raise refuse(place, f"{text!r} is not a duration such as 1h.")
         return timedelta(seconds=length)
 
+    def rules(self) -> Schema:
+        return {"type": "string", "pattern": r"^[1-9][0-9]{0,3}[smhd]$"}
+
 
 PERIOD = Text(longest=64)
 WITHIN_TEXT = Text(longest=16)

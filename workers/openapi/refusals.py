@@ -75,6 +75,7 @@ NO_JOB = refuses(JobNotFound, "There is no such job.")
 NOT_IN_THAT_STATE = refuses(Conflict, "The job is not in a state that allows it.")
 MAINTAINED = refuses(InMaintenance, "The server is in maintenance: try again.")
 FULL = refuses(QueueFull, "The queue is full; `Retry-After` says when to try again.")
+LARGE_META = refuses(MetadataTooLarge, "`meta` has more than 64 KB of JSON.")
 CLOSED = (
     *refuses(QueueClosed, "The queue is about to be deleted."),
     *refuses(JobTypeNotAllowed, "The queue takes jobs of other types."),

@@ -203,15 +203,29 @@ class Weighted(Members):
     weight = Integer(least=1, most=1_000_000).default(1)
 
 
-class WeightedQueues(QueueNames):
-    """Names, or objects with a name and a weight (OJS priority §7.3)."""
+class WeightedQueues(Member[dict[str, int] | None]):
+    """Queues with their weights, given as names or as objects (OJS priority §7.3)."""
 
-    def items_schema(self) -> Schema:
-        return {"oneOf": [super().items_schema(), Weighted.json_schema()]}
+    plain = QueueNames(**A_QUEUE)
+
+    def check(self, value: Any, place: str) -> dict[str, int]:
+        if type(value) is not list or not any(type(item) is dict for item in value):
+            return dict.fromkeys(self.plain.check(value, place), 1)
+        weights = {}
+        for index, item in enumerate(value):
+            named = item if type(item) is dict else {"name": item}
+            with fields.inside(f"{place}[{index}]"):
+                name = Weighted.name.read(named)
+                weights[name] = Weighted.weight.read(named)
+        return weights
+
+    def rules(self) -> Schema:
+        schema = self.plain.rules()
+        return schema | {"items": {"oneOf": [schema["items"], Weighted.json_schema()]}}
 
 
 class Fetch(Members):
-    queues = WeightedQueues(**A_QUEUE).required()
+    queues = WeightedQueues().required()
     strategy = Choice(
         words("strict", "weighted"),
         "How it looks into its queues (OJS priority §7).",
@@ -371,27 +385,12 @@ def queues(body: Document) -> list[str]:
     (OJS priority §7.2).
     """
     strategy = Fetch.strategy.read(body)
-    weights = _weights(body)
-    found = list(dict.fromkeys(list(weights) or Fetch.queues.read(body)))
+    weights = Fetch.queues.read(body)
     if strategy == "strict":
-        return found
+        return list(weights)
     # The largest of u ** (1 / weight) is the queue's in proportion to its weight.
-    drawn = {name: random.random() ** (1 / weights.get(name, 1)) for name in found}
-    return sorted(found, key=lambda name: drawn[name], reverse=True)
-
-
-def _weights(body: Document) -> dict[str, int]:
-    """The weights of queues that are given as objects (OJS priority §7.3)."""
-    given = body.get("queues")
-    if type(given) is not list or not any(type(item) is dict for item in given):
-        return {}
-    weights = {}
-    for index, item in enumerate(given):
-        named = item if type(item) is dict else {"name": item}
-        with fields.inside(f"queues[{index}]"):
-            name = Weighted.name.read(named)
-            weights[name] = Weighted.weight.read(named)
-    return weights
+    drawn = {name: random.random() ** (1 / weight) for name, weight in weights.items()}
+    return sorted(weights, key=lambda name: drawn[name], reverse=True)
 
 
 def count(body: Document) -> int:

@@ -6,7 +6,6 @@ from jobs.errors import (
     Conflict,
     DuplicateJob,
     InvalidRetryPolicyRequest,
-    MetadataTooLarge,
     ResultPruned,
     Unsupported,
     WaitTimeout,
@@ -17,7 +16,7 @@ from jobs.spec.validation import Envelope
 from workers.bindings.ojs.requests import ReportOfJob, ReportProgress
 
 from ..operation import Operation, Reply
-from ..refusals import CLOSED, FULL, MAINTAINED, NO_JOB, refuses
+from ..refusals import CLOSED, FULL, LARGE_META, MAINTAINED, NO_JOB, refuses
 from ..schema import (
     COUNT,
     TIME,
@@ -72,7 +71,7 @@ TAKEN = (
     refuses(DuplicateJob, "A job with this id exists, or a unique policy refuses the job.")
     + BREAKS_RETRY
     + refuses(Unsupported, "The version of the envelope is not ours.")
-    + refuses(MetadataTooLarge, "`meta` has more than 64 KB of JSON.")
+    + LARGE_META
     + CLOSED
     + FULL
 )

@@ -24,6 +24,7 @@ ID = JOB["id"]
 LOST = NO_JOB + refuses(
     Conflict, "The job is not active, or another worker or attempt holds it: drop the outcome."
 )
+NOT_HELD = refuses(Conflict, "The job is not held by a worker that the key speaks for.")
 SETTLED = (
     "A list in `acks` or `nacks` is answered with a list: each outcome by itself, with the status "
     "that it would have had alone."
@@ -235,7 +236,7 @@ OPERATIONS = {
                 | {"state": {"row": 4200}, "checkpoint": CHECKPOINT | {"state": {"row": 4200}}},
             )
         },
-        refusals=refuses(NotFound, "There is no such job, or it has no checkpoint."),
+        refusals=refuses(NotFound, "There is no such job, or it has no checkpoint.") + NOT_HELD,
     ),
     ("DELETE", "/ojs/v1/jobs/{job_id}/checkpoint"): Operation(
         "Checkpoints",
@@ -247,7 +248,7 @@ OPERATIONS = {
                 {"deleted": True, "job_id": ID},
             )
         },
-        refusals=NO_JOB,
+        refusals=NO_JOB + NOT_HELD,
     ),
 }
 _FETCH, _NACK = ("POST", "/ojs/v1/workers/fetch"), ("POST", "/ojs/v1/workers/nack")

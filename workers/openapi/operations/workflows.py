@@ -9,7 +9,7 @@ from jobs.spec.operator_requests import SwitchCron
 from jobs.spec.workflow_plans import WorkflowRequest
 
 from ..operation import Operation, Reply
-from ..refusals import CLOSED, FULL, MAINTAINED, refuses
+from ..refusals import CLOSED, FULL, LARGE_META, MAINTAINED, refuses
 from ..schema import COUNT, UUID, array, boolean, number, obj, ref, text
 
 WORKFLOW = {
@@ -123,6 +123,7 @@ OPERATIONS = {
         refusals=refuses(InvalidWorkflow, "It breaks a rule of workflows.")
         + refuses(DuplicateJob, "Its id is taken, or a unique policy refuses a step.")
         + refuses(InvalidRetryPolicyRequest, "A retry policy breaks a rule.")
+        + LARGE_META
         + CLOSED
         + FULL
         + MAINTAINED,
@@ -205,7 +206,8 @@ OPERATIONS = {
         "OJS cron §8.1.",
         body=CronRequest,
         example=NEW_CRON,
-        refusals=refuses(InvalidRetryPolicyRequest, "The template's retry policy breaks a rule."),
+        refusals=refuses(InvalidRetryPolicyRequest, "The template's retry policy breaks a rule.")
+        + LARGE_META,
     ),
     ("GET", "/ojs/v1/cron/{name}"): cron("A cron job"),
     ("DELETE", "/ojs/v1/cron/{name}"): cron("Remove a cron job"),
