@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.errors import Conflict, NotFound, ResultTooLarge
+from jobs.errors import CheckpointTooLarge, Conflict, NotFound, ResultTooLarge
 from workers.bindings.ojs.requests import (
     Acks,
     Checkpoint,
@@ -72,7 +72,7 @@ SAVED = Operation(
     "OJS durable execution §4.1.",
     body=Checkpoint,
     example={"state": {"row": 4200}, "worker_id": "worker-1"},
-    refusals=LOST,
+    refusals=LOST + refuses(CheckpointTooLarge, "The state has more than 1 MB of JSON."),
 )
 LEFT = {
     200: Reply(

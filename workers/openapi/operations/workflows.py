@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from jobs.errors import Conflict, DuplicateJob, InvalidRetryPolicyRequest, InvalidWorkflow, NotFound
+from jobs.errors import (
+    Conflict,
+    DuplicateJob,
+    InvalidRetryPolicyRequest,
+    InvalidWorkflow,
+    NotFound,
+    WorkflowNotFound,
+)
 from jobs.http.parameters import CronHistoryQuery, CronQuery, WorkflowQuery
 from jobs.spec.cron_requests import CronRequest
 from jobs.spec.operator_requests import SwitchCron
@@ -39,7 +46,7 @@ NEW_WORKFLOW = {
     "options": {"queue": "reports"},
     "steps": [{"type": "report.extract", "args": []}, {"type": "report.send", "args": ["ops"]}],
 }
-NO_WORKFLOW = refuses(NotFound, "There is no such workflow.")
+NO_WORKFLOW = refuses(WorkflowNotFound, "There is no such workflow.")
 CRON = {
     "id": "weekday-report",
     "name": "weekday-report",
