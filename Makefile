@@ -4,7 +4,7 @@
 #   make test     the whole test suite, on SQLite and on PostgreSQL, and its core behind a database router
 #   make test-fast  without what starts processes or browsers, on SQLite: for while you work
 #   make test-django6  what depends on Django's version, on Django 6; skipped where no Python is new enough
-#   make check    lint, format, types, migrations, system checks, OpenAPI, architecture
+#   make check    lint, format, types, layers, migrations, system checks, OpenAPI, architecture
 #   make lock     write requirements*.lock anew, after a change of constraints.txt or pyproject.toml
 #   make release-check  the files of a release, installed and upgraded to (docs/releasing.md)
 #   make bench    the benchmarks                                  (ARGS="--help" shows their options)
@@ -90,6 +90,7 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/python manage.py makemigrations --check --dry-run --settings tests.settings
 	DJANGO_DEBUG=1 $(BIN)/python manage.py check
 	$(BIN)/python manage.py openapi --check --settings tests.settings

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from django.apps import AppConfig, apps
 from django.core.exceptions import ImproperlyConfigured
+from django.db.backends.signals import connection_created
 from django.utils.translation import gettext_lazy as _
 
 
@@ -15,8 +16,11 @@ class JobsConfig(AppConfig):
         from . import checks
         from .models.labels import translate_labels
         from .record import log  # noqa: F401 (it connects itself)
+        from .store import keepalive, watchdog
 
         refuse_stranger()
+        connection_created.connect(watchdog.watch_new, dispatch_uid="ojs-watchdog")
+        connection_created.connect(keepalive.prefer, dispatch_uid="ojs-keepalive")
         translate_labels(self)
         checks.watch_tasks()
 

@@ -2,17 +2,17 @@
 
     TASKS = {"default": {"BACKEND": "jobs.backends.OJSBackend"}}
 
-For `django.tasks`, part of Django since 6.0, and for the package `django-tasks` before.
+For `django.tasks`, part of Django since 6.0, and for the package `django-tasks` before that.
 
-A task is a job whose type is the task's dotted path, or the name `OPTIONS["TYPES"]` gives it:
+A task is a job whose type is the task's dotted path, or the name given to it in `OPTIONS["TYPES"]`:
 `{"email.send": "shop.tasks.send_email"}`. A worker in another language runs it by that type, and a
-job that a client in another language enqueues under it runs the task. Positional arguments are the
-job's `args`. A task whose parameters are all keyword-only takes and makes the one object that other
-languages send; keyword arguments of any other task travel in `meta["ojs.kwargs"]`.
+job that a client in another language enqueues under that type runs the task. Positional arguments
+are the job's `args`. A task whose parameters are all keyword-only sends and receives the single
+object that other languages use; keyword arguments of any other task are in `meta["ojs.kwargs"]`.
 
 `OPTIONS["RETRY"]` is the retry policy of all tasks (OJS retry §2); the default has three attempts,
-because a worker that dies must not lose the task. What one task asks for itself, a policy among it,
-`task_options()` says.
+because a worker that dies must not lose the task. Use `task_options()` to set options of one task,
+such as its own policy.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _backend_base: Any = import_module(f"{FRAMEWORK}.backends.base")
 BaseTaskBackend = _backend_base.BaseTaskBackend
 Task, TaskContext, TaskError = _base.Task, _base.TaskContext, _base.TaskError
 TaskResult, TaskResultStatus = _base.TaskResult, _base.TaskResultStatus
-# The package calls it by another name than Django.
+# The package uses a different name from Django's.
 InvalidTask = getattr(_exceptions, "InvalidTask", None) or _exceptions.InvalidTaskError
 TaskResultDoesNotExist = _exceptions.TaskResultDoesNotExist
 task_enqueued, task_started = _signals.task_enqueued, _signals.task_started
@@ -60,7 +60,7 @@ task_backends: Any = import_module(FRAMEWORK).task_backends
 normalize_json: Any = _base.normalize_json
 
 KWARGS = "ojs.kwargs"
-"""Where keyword arguments travel in `meta`."""
+"""The key of keyword arguments in `meta`."""
 OPTIONS = ("TYPES", "RETRY")
 STATUS = {
     State.ACTIVE: TaskResultStatus.RUNNING,
@@ -68,11 +68,11 @@ STATUS = {
     State.DISCARDED: TaskResultStatus.FAILED,
     State.CANCELLED: TaskResultStatus.FAILED,
 }
-"""All other states wait to be run: READY."""
+"""All other states wait to run: READY."""
 
 
 class JobFailed(Exception):
-    """Stands in a task's errors for what is no Python exception here: a timeout, a Go error."""
+    """Represents, in a task's errors, one that is not a Python exception: a timeout, a Go error."""
 
 
 class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
@@ -95,7 +95,7 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
     def validate_task(self, task: Any) -> None:
         """
         Raises:
-            InvalidTask: the framework's rules or those of OJS names do not allow it.
+            InvalidTask: it breaks the framework's rules or those for OJS names.
         """
         super().validate_task(task)
         if not TYPE_PATTERN.fullmatch(self.type_of(task)):
@@ -130,7 +130,7 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
     def get_result(self, result_id: str) -> Any:
         """
         Raises:
-            TaskResultDoesNotExist: no such job, or it is none of a task of this site.
+            TaskResultDoesNotExist: there is no such job, or it is not a task of this site.
         """
         job_id = parse_uuid(str(result_id))
         job = Job.objects.filter(pk=job_id).prefetch_related("errors").first() if job_id else None
@@ -156,7 +156,7 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
         return result
 
     def _as_enqueued(self, task: Any, job: Job) -> Any:
-        """The task with the priority and queue it was enqueued with, as far as they are ours."""
+        """Return the task with its priority as enqueued, and its queue if this backend has it."""
         changes: dict[str, Any] = {"priority": job.priority, "backend": self.alias}
         if not self.queues or job.queue in self.queues:
             changes["queue_name"] = job.queue
@@ -195,7 +195,7 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
 def make_result(
     backend: Any, task: Any, args: list[Any], kwargs: dict[str, Any], **fields: Any
 ) -> Any:
-    """A TaskResult; what is not said of it has not happened yet."""
+    """Make a TaskResult; fields not given stand for what has not happened yet."""
     empty = dict.fromkeys(("started_at", "last_attempted_at", "finished_at"))
     return TaskResult(
         task=task,
@@ -207,7 +207,7 @@ def make_result(
 
 
 def _present_worker(job: Job) -> list[str]:
-    """The worker of the attempt that is no error: the one running, or the one that succeeded."""
+    """Return the worker of the attempt without an error: the running or the successful one."""
     if job.state == State.ACTIVE:
         return [job.reserved_by]
     return [job.finished_by] if job.state == State.COMPLETED else []
@@ -221,7 +221,7 @@ def task_error(type: str, backtrace: Sequence[str] | None, message: str) -> Any:
 
 
 def _exception_path(type: str) -> str:
-    """The path of an exception this process knows; nothing is imported because a worker said so."""
+    """Return the path of a known exception; nothing is imported because a worker names it."""
     path = type if "." in type else f"builtins.{type}"
     module, _, name = path.rpartition(".")
     found = getattr(sys.modules.get(module), name, None)
@@ -240,7 +240,7 @@ def _takes_keywords_only(task: Any) -> bool:
 def encode_arguments(
     task: Any, args: list[Any], kwargs: dict[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """What a call of the task looks like as a job: its args and meta."""
+    """Convert the arguments of a task call to the args and meta of a job."""
     if not kwargs:
         return args, {}
     if not args and _takes_keywords_only(task):
@@ -251,7 +251,7 @@ def encode_arguments(
 def decode_arguments(
     task: Any, args: list[Any], meta: dict[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """What a job looks like as a call of the task, whoever enqueued it."""
+    """Convert a job to the arguments of a task call, whichever client enqueued it."""
     kwargs = meta.get(KWARGS)
     if isinstance(kwargs, dict):
         return args, kwargs
@@ -265,9 +265,9 @@ def backends() -> Iterable[OJSBackend]:
 
 
 def find_task(type: str) -> Any:
-    """The task that runs jobs of `type`, or None.
+    """Return the task that runs jobs of `type`, or None.
 
-    A type is a client's word: only modules of installed apps are imported for it.
+    A type comes from a client: only modules of installed apps are imported for it.
     """
     named = {name: path for backend in backends() for name, path in backend.paths.items()}
     if type in named:

@@ -9,94 +9,34 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
+from .protocols import DEFAULT_PACKAGES, WorkerProtocol, declared_by, undeclared
 from .spec.durations import LONGEST
 
 
-def _option(default: Any, help_text: str) -> Any:
+def option(default: Any, help_text: str) -> Any:
+    """Declare a field of a dataclass of options: its default, and a sentence for people."""
     if isinstance(default, list | dict):
         return field(default_factory=lambda: type(default)(default), metadata={"help": help_text})
     return field(default=default, metadata={"help": help_text})
 
 
-def _seconds(amount: float, help_text: str) -> Any:
-    return _option(timedelta(seconds=amount), help_text)
+def duration(amount: float, help_text: str) -> Any:
+    """Declare an option that is a duration; `amount` is its default in seconds."""
+    return option(timedelta(seconds=amount), help_text)
 
 
-def _group(options: type[Any]) -> Any:
-    return field(default_factory=options, metadata={"help": options.__doc__})
-
-
+Options = TypeVar("Options")
 DAY = 86_400
-
-
-@dataclass(frozen=True)
-class Flare:
-    """Options of the Zeridion Flare binding: `OJS["FLARE"]`, `OJS_FLARE_<NAME>`."""
-
-    ENABLED: bool = _option(False, "Serve the Zeridion Flare protocol under `/flare/v1`.")
-    MINIMUM_GRACE: timedelta = _seconds(
-        60,
-        "Shortest silence after a job's heartbeat before the job is taken for stuck; beyond it "
-        "two thirds of the job's `timeout_seconds` count.",
-    )
-
-
-@dataclass(frozen=True)
-class AGQ:
-    """Options of AGQ's RESP over TCP, `manage.py runagq`: `OJS["AGQ"]`, `OJS_AGQ_<NAME>`."""
-
-    HOST: str = _option("127.0.0.1", "Address `runagq` listens on.")
-    PORT: int = _option(6380, "Port `runagq` listens on.")
-    URL: str = _option("", "What the manifest calls it, where that is not where it listens.")
-    TLS_CERTIFICATE: str = _option(
-        "", "PEM file with a certificate and its chain; `runagq` then speaks TLS and nothing else."
-    )
-    TLS_KEY: str = _option("", "PEM file with the certificate's key, if that is another.")
-    AUTH_TIMEOUT: timedelta = _seconds(
-        10, "How long a connection that needs a key may take to send a good one; 0: as it likes."
-    )
-    HEARTBEAT_INTERVAL: timedelta = _seconds(30, "How often AGQ workers are told to be heard.")
-    HEARTBEAT_TIMEOUT: timedelta = _seconds(90, "Silence after which an AGQ worker is dead.")
-    JOB_TIMEOUT: timedelta = _seconds(
-        3600,
-        "How long an AGQ worker may take for a job that names no visibility timeout of its own; "
-        "beyond it the job is taken back and the worker flagged for investigation.",
-    )
-    THREADS: int = _option(8, "Commands carried out at once, each with a database connection.")
-    MAX_CONNECTIONS: int = _option(10_000, "Most connections of one process.")
-    MAX_COMMAND: int = _option(16 * 1024 * 1024, "Largest command, in bytes.")
-    MAX_BUFFERED: int = _option(
-        256 * 1024 * 1024,
-        "Most bytes of unfinished commands, all connections together; an eighth of it is for those "
-        "that have not authenticated, and no more.",
-    )
-
-
-@dataclass(frozen=True)
-class Rota:
-    """Options of Rota's WebSocket, `manage.py runrota`: `OJS["ROTA"]`, `OJS_ROTA_<NAME>`."""
-
-    HOST: str = _option("127.0.0.1", "Address `runrota` listens on.")
-    PORT: int = _option(8081, "Port `runrota` listens on.")
-    URL: str = _option("", "What the manifest calls it, where that is not where it listens.")
-    TLS_CERTIFICATE: str = _option(
-        "", "PEM file with a certificate and its chain; `runrota` then speaks TLS and nothing else."
-    )
-    TLS_KEY: str = _option("", "PEM file with the certificate's key, if that is another.")
-    HEARTBEAT_TIMEOUT: timedelta = _seconds(5, "Silence after which a Rota worker is dead.")
-    THREADS: int = _option(8, "Messages worked on at once, each with a database connection.")
-    MAX_CONNECTIONS: int = _option(10_000, "Most connections of one process.")
-    MAX_MESSAGE: int = _option(16 * 1024 * 1024, "Largest message, in bytes.")
 
 
 @dataclass(frozen=True)
@@ -104,143 +44,166 @@ class Settings:
     """Every option of the `OJS` setting, with its default."""
 
     # Worker protocol, Appendix A
-    HEARTBEAT_INTERVAL: timedelta = _seconds(5, "How often workers are told to send a heartbeat.")
-    HEARTBEAT_TIMEOUT: timedelta = _seconds(
+    HEARTBEAT_INTERVAL: timedelta = duration(5, "How often workers are told to send a heartbeat.")
+    HEARTBEAT_TIMEOUT: timedelta = duration(
         30, "Silence after which a worker is declared dead and its jobs are recovered."
     )
-    VISIBILITY_TIMEOUT: timedelta = _seconds(
+    VISIBILITY_TIMEOUT: timedelta = duration(
         1800, "How long a fetched job is reserved when neither job nor fetch says otherwise."
     )
-    CONCURRENCY: int = _option(10, "Jobs a worker of unknown concurrency is taken to run at once.")
-    GRACE_PERIOD: timedelta = _seconds(
+    CONCURRENCY: int = option(10, "Jobs a worker of unknown concurrency is taken to run at once.")
+    GRACE_PERIOD: timedelta = duration(
         25, "How long a terminating worker waits for its active jobs; their reservations last it."
     )
-    REQUIRE_WORKER_ID: bool = _option(
+    REQUIRE_WORKER_ID: bool = option(
         False, "Refuse ACK and FAIL that do not say which worker sends them (§5.6)."
     )
 
     # Who may talk to us
-    ALLOW_ANONYMOUS: bool = _option(
+    ALLOW_ANONYMOUS: bool = option(
         False, "Serve requests without an API key. For development only; refused outside DEBUG."
     )
-    API_KEY_CACHE: timedelta = _seconds(
+    API_KEY_CACHE: timedelta = duration(
         10, "How long a checked API key is remembered; a revocation takes that long to spread."
+    )
+    PROXIES: int = option(
+        0,
+        "How many proxies in front add the client's address to `X-Forwarded-For`; with 0 it is not "
+        "believed. The audit, a key's last use and failed logins go by that address.",
     )
 
     # Limits
-    MAX_BODY_SIZE: int = _option(16 * 1024 * 1024, "Largest request body, in bytes.")
-    BODY_TIMEOUT: timedelta = _seconds(
+    MAX_BODY_SIZE: int = option(16 * 1024 * 1024, "Largest request body, in bytes.")
+    BODY_TIMEOUT: timedelta = duration(
         30,
         "How long a request body may take to arrive, in the stand-alone project; then 408, and the "
         "connection is closed. 0: as long as it likes, for a server behind a proxy that buffers.",
     )
-    MAX_UNFINISHED_BODIES: int = _option(
+    MAX_UNFINISHED_BODIES: int = option(
         8,
         "Request bodies one server process of the stand-alone project waits for at once, each with "
         "a thread; beyond that the oldest is given up. Bodies that come at once do not count.",
     )
-    MAX_BATCH: int = _option(10_000, "Most jobs or outcomes in one request.")
-    MAX_RESULT_SIZE: int = _option(
+    MAX_BATCH: int = option(10_000, "Most jobs or outcomes in one request.")
+    MAX_RESULT_SIZE: int = option(
         1024 * 1024, "Largest result of a job, in bytes of JSON; references have no such limit."
     )
-    MAX_BULK: int = _option(1_000, "Most jobs or ids in one bulk request (OJS bulk operations §9).")
-    MAX_FETCH: int = _option(1_000, "Most jobs handed out by one fetch.")
-    MAX_WAIT: timedelta = _seconds(30, "Longest wait a fetch may ask for with `wait_ms`.")
-    MAX_WAITING: int = _option(
+    MAX_BULK: int = option(1_000, "Most jobs or ids in one bulk request (OJS bulk operations §9).")
+    MAX_FETCH: int = option(1_000, "Most jobs handed out by one fetch.")
+    MAX_WAIT: timedelta = duration(30, "Longest wait a fetch may ask for with `wait_ms`.")
+    MAX_WAITING: int = option(
         24,
         "Requests of one server process that may wait at once, each with a thread: fetches with "
         "`wait_ms`, results with `wait`, progress streams, and enqueues that wait for room. Others "
         "are answered at once with what there is.",
     )
-    WAIT_POLL_INTERVAL: timedelta = _seconds(
+    WAIT_POLL_INTERVAL: timedelta = duration(
         1, "How often a waiting fetch looks by itself, in case a notification was missed."
     )
 
     # Housekeeping
-    REAPER_INTERVAL: timedelta = _seconds(0.5, "Pause between two rounds of the reaper.")
-    REAPER_SILENT: timedelta = _seconds(
+    REAPER_INTERVAL: timedelta = duration(0.5, "Pause between two rounds of the reaper.")
+    REAPER_SILENT: timedelta = duration(
         30, "Silence of the reaper after which health and admin complain."
     )
-    COMPLETED_RETENTION: timedelta = _seconds(7 * DAY, "How long completed jobs are kept.")
-    CANCELLED_RETENTION: timedelta = _seconds(7 * DAY, "How long cancelled jobs are kept.")
-    DISCARDED_RETENTION: timedelta = _seconds(
+    COMPLETED_RETENTION: timedelta = duration(7 * DAY, "How long completed jobs are kept.")
+    CANCELLED_RETENTION: timedelta = duration(7 * DAY, "How long cancelled jobs are kept.")
+    DISCARDED_RETENTION: timedelta = duration(
         30 * DAY, "How long discarded jobs outside the dead letter are kept."
     )
-    DEAD_LETTER_RETENTION: timedelta = _seconds(
+    DEAD_LETTER_RETENTION: timedelta = duration(
         180 * DAY, "How long jobs stay in the dead letter (OJS dead letter §5.2)."
     )
-    DEAD_LETTER_MAX: int = _option(
+    DEAD_LETTER_MAX: int = option(
         10_000, "Most jobs in the dead letter; the oldest go first (OJS dead letter §5.2)."
     )
-    WORKER_RETENTION: timedelta = _seconds(DAY, "How long terminated workers stay listed.")
-    EVENT_RETENTION: timedelta = _seconds(7 * DAY, "How long events are kept.")
+    WORKER_RETENTION: timedelta = duration(DAY, "How long terminated workers stay listed.")
+    EVENT_RETENTION: timedelta = duration(7 * DAY, "How long events are kept.")
 
     # What runs around every enqueue and execution of this site
-    ENQUEUE_MIDDLEWARE: list = _option(
+    ENQUEUE_MIDDLEWARE: list = option(
         [], "Dotted paths of what `jobs.enqueue()` passes each job through, outermost first."
     )
-    EXECUTION_MIDDLEWARE: list = _option(
+    EXECUTION_MIDDLEWARE: list = option(
         [], "Dotted paths of what wraps each execution in `runjobworker`, outermost first."
     )
 
     # What operators see
-    REDACT_KEYS: list = _option(
+    REDACT_KEYS: list = option(
         ["*password*", "*passwd*", "*secret*", "*token*", "*api_key*", "*apikey*", "authorization"],
         "Keys whose values are hidden from users without the permission `view_job_args`; "
         "`*` stands for anything, case does not matter.",
     )
-    WAIT_LIMIT: timedelta = _seconds(
+    WAIT_LIMIT: timedelta = duration(
         300, "Wait of a queue's oldest job from which the dashboard calls for attention."
     )
 
     # Extras
-    RECORD_EVENTS: bool = _option(
+    RECORD_EVENTS: bool = option(
         True, "Write job and worker events into the durable record behind `/ojs/v1/events`."
     )
-    RECORD_HEARTBEATS: bool = _option(
+    RECORD_HEARTBEATS: bool = option(
         False,
         "Write an event for each heartbeat, and for each job it extends (`worker.heartbeat`, "
         "`job.heartbeat`). A row each: for a small fleet, or to look into something.",
     )
-    METRICS: bool = _option(
+    METRICS: bool = option(
         True, "Count what the events tell, for `/ojs/v1/metrics` and `/ojs/v1/autoscaling`."
     )
-    METRICS_MAX_SERIES: int = _option(
+    METRICS_MAX_SERIES: int = option(
         2_000, "Most pairs of queue and job type that are counted apart; others go together."
     )
-    AUTOSCALE_WITHIN: timedelta = _seconds(
+    AUTOSCALE_WITHIN: timedelta = duration(
         60, "How fast the workers that autoscaling asks for shall work off what waits."
     )
-    CONFORMANCE_MODE: bool = _option(
+    CONFORMANCE_MODE: bool = option(
         False, "Test hooks of the public conformance suite (reset, test directives). Never in use."
     )
 
-    # The optional bindings
-    FLARE: Flare = _group(Flare)
-    AGQ: AGQ = _group(AGQ)
-    ROTA: Rota = _group(Rota)
-
-
-GROUPS: dict[str, type[Any]] = {"FLARE": Flare, "AGQ": AGQ, "ROTA": Rota}
-"""Options that hold a dictionary of their own, one for each optional binding."""
+    # What workers speak
+    WORKER_PROTOCOLS: list = option(
+        list(DEFAULT_PACKAGES),
+        "Packages that declare the worker protocols that are served; each may have options of its "
+        "own.",
+    )
 
 
 def option_names(group: type[Any] = Settings) -> list[str]:
-    return [option.name for option in fields(group)]
+    return [known.name for known in fields(group)]
+
+
+def option_groups(packages: Sequence[str]) -> dict[str, type[Any]]:
+    """Return the options that hold a dictionary of their own, one for each protocol that has any.
+
+    Args:
+        packages: those of `WORKER_PROTOCOLS`.
+
+    Raises:
+        ImproperlyConfigured: a package cannot be used.
+    """
+    found = declared_by(packages)
+    return {protocol.group: protocol.options for protocol in found if protocol.options}
 
 
 def unknown_options(given: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
     """Return each option that is none, as it is written, and the names it may have meant."""
-    found = [(f"[{name!r}]", option_names()) for name in given if name not in option_names()]
-    for name, group in GROUPS.items():
+    try:
+        groups = option_groups(given.get("WORKER_PROTOCOLS", DEFAULT_PACKAGES))
+    except (ImproperlyConfigured, TypeError):
+        # That is an error of its own. What belongs to such a protocol is not known.
+        groups = option_groups(DEFAULT_PACKAGES)
+        given = {name: value for name, value in given.items() if not isinstance(value, Mapping)}
+    names = [*option_names(), *groups]
+    found = [(f"[{name!r}]", names) for name in given if name not in names]
+    for name, group in groups.items():
         inner = given.get(name)
         if isinstance(inner, Mapping):
             known = option_names(group)
-            found += [(f"[{name!r}][{option!r}]", known) for option in inner if option not in known]
+            found += [(f"[{name!r}][{inside!r}]", known) for inside in inner if inside not in known]
     return found
 
 
-def _read(group: type[Any], given: Any, place: str = "OJS") -> Any:
+def _read(group: type[Options], given: Any, place: str = "OJS") -> Options:
     """Return the options of `group` that are given, each as the type it declares.
 
     Raises:
@@ -251,18 +214,14 @@ def _read(group: type[Any], given: Any, place: str = "OJS") -> Any:
     wanted = typing.get_type_hints(group)
     return group(
         **{
-            option.name: _coerce(
-                f'{place}["{option.name}"]', given[option.name], wanted[option.name]
-            )
-            for option in fields(group)
-            if option.name in given
+            name: _coerce(f'{place}["{name}"]', given[name], wanted[name])
+            for name in option_names(group)
+            if name in given
         }
     )
 
 
 def _coerce(place: str, value: Any, wanted: Any) -> Any:
-    if wanted in GROUPS.values():
-        return _read(wanted, value, place)
     if wanted is timedelta:
         seconds = value.total_seconds() if isinstance(value, timedelta) else value
         if type(seconds) in (int, float) and 0 <= seconds <= LONGEST.total_seconds():
@@ -280,30 +239,109 @@ def _coerce(place: str, value: Any, wanted: Any) -> Any:
     raise ImproperlyConfigured(f"{place} must be of type {name}, not {value!r}.")
 
 
+@dataclass(frozen=True, slots=True)
+class _Configured:
+    settings: Settings
+    groups: dict[type[Any], Any]
+    """A protocol's dataclass of options, and those of this site."""
+
+
+def _given() -> Any:
+    return getattr(django_settings, "OJS", {}) or {}
+
+
 @cache
-def _load() -> Settings:
-    given: dict[str, Any] = getattr(django_settings, "OJS", {}) or {}
-    return typing.cast(Settings, _read(Settings, given))
+def _load() -> _Configured:
+    given = _given()
+    settings = _read(Settings, given)
+    groups: dict[type[Any], Any] = {}
+    for protocol in declared_by(settings.WORKER_PROTOCOLS):
+        if protocol.options is None:
+            continue
+        taken = [name for name in option_names() if name.partition("_")[0] == protocol.group]
+        if taken:
+            raise ImproperlyConfigured(
+                f"The worker protocol {protocol.name!r} needs another name: OJS_{taken[0]} would "
+                "be taken for an option of its own."
+            )
+        place = f'OJS["{protocol.group}"]'
+        groups[protocol.options] = _read(protocol.options, given.get(protocol.group, {}), place)
+    return _Configured(settings, groups)
 
 
 def configured() -> Settings:
     """Return the site's options; unknown names are reported by the check `ojs.E001`."""
-    return _load()
+    return _load().settings
 
 
 class _Proxy(types.SimpleNamespace):
     def __getattr__(self, name: str) -> Any:
         # From now on they are found without asking: a request looks up ten of them.
-        vars(self).update(vars(_load()))
-        return getattr(_load(), name)
+        vars(self).update(vars(configured()))
+        return getattr(configured(), name)
 
 
 ojs_settings: Settings = typing.cast(Settings, _Proxy())
 
 
+# The worker protocols of this site
+
+
+@cache
+def _protocols() -> dict[str, WorkerProtocol]:
+    try:
+        found = declared_by(_given()["WORKER_PROTOCOLS"])
+    except (ImproperlyConfigured, LookupError, TypeError):
+        found = declared_by(DEFAULT_PACKAGES)
+    return {protocol.name: protocol for protocol in found}
+
+
+def protocols() -> Collection[WorkerProtocol]:
+    """Return the worker protocols that `WORKER_PROTOCOLS` lists, in its order.
+
+    Never raises, since URLs are set up with it: `configured()` says what is wrong with the list.
+    """
+    return _protocols().values()
+
+
+def protocol_of(name: str) -> WorkerProtocol:
+    """Return the protocol called `name`; of one that is not listed, nothing but the name."""
+    return _protocols().get(name) or undeclared(name)
+
+
+def options_of(group: type[Options]) -> Options:
+    """Return the site's options of a protocol, by their dataclass.
+
+    Raises:
+        ImproperlyConfigured: the protocol is not listed.
+    """
+    try:
+        found: Options = _load().groups[group]
+    except KeyError:
+        raise ImproperlyConfigured(
+            f'{group.__module__} is not in OJS["WORKER_PROTOCOLS"].'
+        ) from None
+    return found
+
+
+def protocol_options() -> dict[str, Any]:
+    """Return the site's options of all listed protocols, by the name of their dictionary."""
+    groups = option_groups(configured().WORKER_PROTOCOLS)
+    return {name: options_of(group) for name, group in groups.items()}
+
+
+def is_served(protocol: WorkerProtocol) -> bool:
+    """Whether it has HTTP endpoints and they are switched on."""
+    if protocol.http is None:
+        return False
+    switch, options = protocol.http.switch, protocol.options
+    return not switch or (options is not None and bool(getattr(options_of(options), switch)))
+
+
 def _reset(*, setting: str, **kwargs: Any) -> None:
     if setting == "OJS":
         _load.cache_clear()
+        _protocols.cache_clear()
         vars(ojs_settings).clear()
 
 

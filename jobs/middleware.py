@@ -1,4 +1,4 @@
-"""What runs around every enqueue and every execution of this site (OJS middleware).
+"""Middleware around every enqueue and every execution of this site (OJS middleware).
 
 A middleware is a callable, named in the settings by its dotted path; a class is instantiated
 once, without arguments.
@@ -9,7 +9,7 @@ once, without arguments.
   handler and returns its result (§4). It may be a coroutine function, and must not swallow errors
   (§7.5).
 
-Apps may change a chain in their `ready()`; once it has been used it is frozen (§5.3).
+Apps may change a chain in their `ready()`; once used, it is frozen (§5.3).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TRACE = ("traceparent", "tracestate")
 
 
 class Chain:
-    """An ordered list of middleware, first one outermost; they are known by path or identity."""
+    """An ordered list of middleware, outermost first, identified by path or identity."""
 
     def __init__(self, option: str) -> None:
         self.option = option
@@ -46,7 +46,7 @@ class Chain:
 
     @property
     def entries(self) -> list[str | Middleware]:
-        """What the chain consists of, in order (§5.4)."""
+        """Return the entries of the chain, in order (§5.4)."""
         return list(self._own())
 
     def add(self, middleware: str | Middleware) -> None:
@@ -83,7 +83,7 @@ class Chain:
             raise ImproperlyConfigured(f"{existing!r} is not in {self.option}.") from None
 
     def build(self) -> tuple[Middleware, ...]:
-        """Import and instantiate the middleware, once; from then on the chain is frozen."""
+        """Import and instantiate the middleware, once; this freezes the chain."""
         if self._built is None:
             self._built = tuple(self.load(entry) for entry in self._own())
         return self._built
@@ -91,7 +91,7 @@ class Chain:
     def load(self, entry: str | Middleware) -> Middleware:
         """
         Raises:
-            ImproperlyConfigured: it cannot be imported, or called.
+            ImproperlyConfigured: it cannot be imported or called.
         """
         found = entry
         if isinstance(entry, str):
@@ -115,7 +115,7 @@ class Chain:
         return bool(self.build())
 
     def run(self, job: dict[str, Any]) -> dict[str, Any] | None:
-        """Pass an envelope through an enqueue chain; None if one of them dropped it."""
+        """Pass an envelope through an enqueue chain; None if a middleware dropped it."""
 
         def step(index: int, passed: dict[str, Any]) -> dict[str, Any] | None:
             if index == len(chain):
@@ -159,7 +159,7 @@ def job_context(**meta: Any) -> Iterator[None]:
 
 
 class RequestContext:
-    """For Django's `MIDDLEWARE`: lets `ContextMiddleware` know the request a job comes from."""
+    """For Django's `MIDDLEWARE`: gives `ContextMiddleware` the request that enqueues a job."""
 
     sync_capable = True
     async_capable = True
@@ -189,7 +189,7 @@ class RequestContext:
 class ContextMiddleware:
     """Copies user, request id, locale and trace context into `meta` (OJS framework adapters §7.1).
 
-    What the caller wrote into `meta` itself stays.
+    Values that the caller set in `meta` are kept.
     """
 
     def __call__(self, job: dict[str, Any], next: Any) -> Any:
@@ -243,8 +243,8 @@ class RestoreContext:
 
 
 class LogExecution:
-    """For `EXECUTION_MIDDLEWARE`, outermost: a line for each execution that went well, with its
-    time (OJS logging §6.4). What fails is logged anyway."""
+    """For `EXECUTION_MIDDLEWARE`, outermost: logs each successful execution with its duration
+    (OJS logging §6.4). Failures are logged anyway."""
 
     def __call__(self, context: Any, next: Any) -> Any:
         began = time.perf_counter()
@@ -255,7 +255,7 @@ class LogExecution:
 
 
 def current_trace() -> dict[str, str]:
-    """The W3C trace context of OpenTelemetry's current span; empty where there is none."""
+    """Return the W3C trace context of OpenTelemetry's current span; empty if there is none."""
     try:
         from opentelemetry import propagate
     except ImportError:

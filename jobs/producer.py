@@ -1,8 +1,8 @@
 """Enqueue from Python: `jobs.enqueue("email.send", ["user@example.com"], queue="mail")`.
 
-A job is part of the caller's transaction: rolled back with it, visible once it commits, and only
-then are waiting workers woken (OJS framework adapters §6.1). The rules are those of the HTTP
-binding; values are Python's, as long as JSON can carry them without loss.
+A job is part of the caller's transaction: it is rolled back with it, becomes visible when it
+commits, and waiting workers are woken only then (OJS framework adapters §6.1). The rules are those
+of the HTTP binding; values are Python objects that JSON can represent without loss.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ INTERVALS = ("initial_interval", "max_interval")
 memory = Memory()
 
 deliver: Callable[[Sequence[NewJob]], Sequence[NewJob]] = engine.enqueue
-"""Where checked jobs go; `jobs.testing` puts something else here for the length of a test."""
+"""Where validated jobs go; `jobs.testing` replaces it for the duration of a test."""
 withdraw: Callable[..., Any] = engine.cancel
 clock: Callable[[], datetime] = now_of_database
 """As above."""
@@ -91,7 +91,7 @@ def enqueue(
     version: str | int | None = None,
     id: UUID | str | None = None,
 ) -> NewJob | None:
-    """Make a job, in the transaction the caller is in (OJS core §7.1).
+    """Enqueue a job, in the caller's transaction (OJS core §7.1).
 
     Returns the job, or None if an enqueue middleware dropped it.
 
@@ -99,33 +99,33 @@ def enqueue(
         scheduled_at, expires_at: a moment, or a timedelta from now.
         timeout, visibility_timeout: seconds or a timedelta.
         total_timeout: for all attempts together, in whole seconds (OJS timeouts §5.2).
-        enqueue_ttl: how long the first attempt may be waited for (§5.3).
+        enqueue_ttl: how long the job may wait for its first attempt (§5.3).
         grace_period: how much longer than `timeout` the worker may take to clean up (§5.4).
         heartbeat_timeout: how long its worker may be silent (§5.5).
         retry: a policy (OJS retry §2); its intervals may be timedeltas.
         rate_limit: `{"key": "stripe", "rate": {"limit": 100, "period": "PT1M"}}`
             (OJS rate limiting §6).
-        version: of the arguments, such as `"2.0"`: only workers that take it are given the job
-            (OJS job versioning §5). `type` may say it as well: `"email.send@2.0"`.
+        version: of the arguments, such as `"2.0"`: only workers that accept it get the job
+            (OJS job versioning §5). It may also be part of `type`: `"email.send@2.0"`.
 
     Raises:
-        InvalidRequest: a value breaks its rule; `details["field"]` says where.
+        InvalidRequest: a value is invalid; `details["field"]` names its field.
         DuplicateJob: a job with this id exists.
-        QueueFull: the queue is bounded, and as many jobs wait as may.
+        QueueFull: the queue is at its bound.
     """
     given = {name: value for name, value in locals().items() if value is not None}
     return enqueue_many([given])[0]
 
 
 def enqueue_many(items: Iterable[Mapping[str, Any]]) -> Sequence[NewJob | None]:
-    """Make many jobs, all or none: `[{"type": "email.send", "args": [1], "queue": "mail"}, …]`.
+    """Enqueue many jobs, all or none: `[{"type": "email.send", "args": [1], "queue": "mail"}, …]`.
 
-    Each item takes what `enqueue()` takes. Enqueue middleware sees each job by itself; one it
-    drops is None among those returned, the others are made. An error makes none of them (OJS
+    Each item takes what `enqueue()` takes. Enqueue middleware sees each job separately; a job it
+    drops is None in the result, and the others are enqueued. After an error none of them is (OJS
     middleware §9.2, option B).
 
-    The jobs of a large batch take as long to make as objects as to check and send: where they
-    differ in their arguments only, that is done when somebody looks at one of them.
+    Building the job objects of a large batch takes as long as checking and sending them: if the
+    jobs differ only in their arguments, each object is built when it is first accessed.
     """
     now = clock()
     batch = items if isinstance(items, Sequence) else list(items)
@@ -163,9 +163,9 @@ async def aenqueue_many(items: Iterable[Mapping[str, Any]]) -> Sequence[NewJob |
 
 
 def cancel(job_id: UUID | str, *, reason: str = "") -> None:
-    """Cancel a job that has not ended, a running one too: its worker is told (OJS core §7.6).
+    """Cancel an unfinished job, even a running one: its worker is notified (OJS core §7.6).
 
-    In the caller's transaction, as `enqueue()` is.
+    Part of the caller's transaction, like `enqueue()`.
 
     Raises:
         JobNotFound: there is no such job.
@@ -183,9 +183,9 @@ async def acancel(job_id: UUID | str, *, reason: str = "") -> None:
 
 
 def _passed_on(item: Mapping[str, Any], now: datetime) -> NewJob | None:
-    """Pass an item through the enqueue middleware; None if one of them dropped it."""
+    """Pass an item through the enqueue middleware; None if it was dropped."""
     document = _document(item)
-    # Middleware sees the whole envelope, so the id must be there already (OJS middleware §3.4).
+    # Middleware sees the whole envelope, so the id must already be set (OJS middleware §3.4).
     own_id = "id" not in document
     document.setdefault("id", str(uuid7()))
     identifier = document["id"]
@@ -208,13 +208,13 @@ def _plain_args(item: Mapping[str, Any]) -> list[Any]:
     return args
 
 
-# Values nested deeper than `jsonable` allows are more than orjson writes, together with these.
+# Nested in this many lists, values deeper than `jsonable` allows exceed orjson's own limit.
 DEEP = 252 - DEEPEST
 PLAIN = STRICTLY | orjson.OPT_STRICT_INTEGER
 
 
 def _all_plain_args(items: Sequence[Any]) -> Arguments | None:
-    """What `_plain_args` returns, for many at once, if all of it is plain JSON as it stands."""
+    """Do `_plain_args` for many items at once; None unless all of it is already plain JSON."""
     given: Any = [[] if item.get("args") is None else item["args"] for item in items]
     if not all(type(args) is list for args in given):
         return None
@@ -223,12 +223,12 @@ def _all_plain_args(items: Sequence[Any]) -> Arguments | None:
     except TypeError:
         return None
     copies: Arguments = orjson.loads(written[DEEP : len(written) - DEEP])
-    # It writes an UUID as text and NaN as null: those are not what they were.
+    # It writes a UUID as text and NaN as null: those do not survive unchanged.
     return copies if copies == given and rb"\u0000" not in written else None
 
 
 def _document(item: Mapping[str, Any]) -> dict[str, Any]:
-    """The envelope of one item, as middleware sees it."""
+    """Return the envelope of one item, as middleware sees it."""
     if not isinstance(item, Mapping):
         raise refuse("", "Each job must be a mapping such as {'type': …, 'args': […]}.")
     document: dict[str, Any] = {"specversion": "1.0", "queue": "default", "args": ()}
@@ -254,7 +254,7 @@ def _args(item: Mapping[str, Any]) -> list[Any]:
 
 
 def _checked(document: dict[str, Any], now: datetime) -> NewJob:
-    """Check an envelope by the rules of the HTTP binding, having turned Python's values to JSON."""
+    """Convert Python values to JSON, then check the envelope by the rules of the HTTP binding."""
     wire = {name: value for name, value in document.items() if name not in MOMENTS + PERIODS}
     for name in PERIODS:
         if document.get(name) is not None:
@@ -321,7 +321,7 @@ def _milliseconds(name: str, value: Any) -> int:
 
 
 def retry_document(policy: Mapping[str, Any]) -> dict[str, Any]:
-    """A retry policy as its document says it: timedeltas become text.
+    """Return a retry policy in its document form: timedeltas become text.
 
     Raises:
         InvalidRequest: an interval is negative.

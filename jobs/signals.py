@@ -1,6 +1,7 @@
-"""What happened, for the site to hang on: past tense, one per kind, sent after commit.
+"""Signals for the site: named in the past tense, one per kind of event, sent after commit.
 
-Each carries a set. Receivers that fail are logged by Django and stop nothing (`send_robust`).
+Each carries a set. Django logs errors of receivers, which stop nothing (`send_robust`). A
+`worker_id` is the stored id, which is `PROJECT@/ID` where two projects have a worker `ID`.
 """
 
 from __future__ import annotations
@@ -18,10 +19,9 @@ jobs_claimed = Signal()
 jobs_completed = Signal()
 """`job_ids`; `worker_id` where all were settled by one."""
 jobs_failed = Signal()
-"""`outcomes`: one for each failed job, saying what became of it."""
+"""`outcomes`: one for each failed job."""
 jobs_reclaimed = Signal()
-"""`count`, `error_type`: reservations taken back; `discarded`: ids of the jobs that had no attempt
-left."""
+"""`count`, `error_type`: jobs reclaimed; `discarded`: ids of the jobs that had no attempts left."""
 jobs_cancelled = Signal()
 """`job_ids`."""
 jobs_promoted = Signal()
@@ -31,7 +31,7 @@ jobs_discarded = Signal()
 jobs_extended = Signal()
 """`job_ids`, `worker_id`: a heartbeat restarted their visibility timeouts."""
 job_progressed = Signal()
-"""`events`: reports of progress, at most one a second of each job."""
+"""`events`: reports of progress, at most one per second for each job."""
 queue_paused = Signal()
 """`events`: the queue is the event's `subject`."""
 queue_resumed = Signal()
@@ -45,12 +45,9 @@ workflow_finished = Signal()
 cron_triggered = Signal()
 """`events`: a schedule enqueued a job; its name is the event's `subject`."""
 cron_skipped = Signal()
-"""`events`: an occurrence of a schedule made no job; `data["reason"]` says why."""
-conformance_reset = Signal()
-"""Within the transaction that empties our tables for a case of the conformance suite; only with
-`CONFORMANCE_MODE`."""
+"""`events`: an occurrence of a schedule enqueued no job; `data["reason"]` gives the reason."""
 finish_refused = Signal()
-"""`job_id`, `operation`, `worker_id`: somebody settled a job it does not hold."""
+"""`job_id`, `operation`, `worker_id`: a worker tried to settle a job it does not hold."""
 
 
 SENT = {
@@ -75,7 +72,7 @@ SENT = {
     "cron.skipped": cron_skipped,
 }
 """The signal of each event of the vocabulary (OJS events §3); those of workers are in
-`workers.signals`. An attempt that ends with its reservation is told by `jobs_reclaimed`."""
+`workers.signals`. An attempt that ends with its reservation is reported by `jobs_reclaimed`."""
 
 TELLS_EVENTS = (
     "job.progress",
@@ -86,8 +83,8 @@ TELLS_EVENTS = (
     "cron.triggered",
     "cron.skipped",
 )
-"""Those whose signals carry `events`: rows with `type`, `subject`, `time` and `data`, which are
-sent where `RECORD_EVENTS` is off, too."""
+"""Events whose signals carry `events`: rows with `type`, `subject`, `time` and `data`. They are
+sent even if `RECORD_EVENTS` is off."""
 
 
 def send_on_commit(signal: Signal, sender: Any, **details: Any) -> None:

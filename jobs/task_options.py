@@ -1,4 +1,4 @@
-"""What a Django task says beside `@task`: how workers run it, and when they try again.
+"""Options of a Django task beside `@task`: how workers run it, and when they retry it.
 
     @task
     @task_options(concurrency=2, timeout=30, atomic_ack=True, retry={"max_attempts": 5})
@@ -8,8 +8,8 @@
     @task_options(version="2.1", versions=">=2.0 <3.0")
     def invoice(order, currency="EUR"): ...
 
-The framework gives a backend no place for options of a task, so they stay with its function. Below
-or above `@task`, it is the same.
+The framework has no place for a backend's options of a task, so they are kept with its function.
+The decorator works below or above `@task`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ATTRIBUTE = "ojs_options"
 
 @dataclass(frozen=True, slots=True)
 class TaskOptions:
-    """What one task asks for; see `task_options()`."""
+    """The options of one task; see `task_options()`."""
 
     concurrency: int | None = None
     timeout: timedelta | None = None
@@ -56,21 +56,21 @@ def task_options(
     version: str | None = None,
     versions: str = "*",
 ) -> Callable[[F], F]:
-    """Say how `runjobworker` runs a task.
+    """Set how `runjobworker` runs a task.
 
     Args:
         concurrency: most executions at once in one process.
-        timeout: seconds or a timedelta; then the task is interrupted and this attempt has failed.
+        timeout: seconds or a timedelta, after which the task is interrupted and the attempt fails.
         atomic_ack: run in a transaction that also completes the job, so that its effects in this
             database happen exactly once. Not for async tasks.
         retry: a policy (OJS retry §2) in place of `OPTIONS["RETRY"]`; intervals may be timedeltas.
         version: of the arguments that this code enqueues it with, such as `"2.1"` (OJS job
             versioning §5).
-        versions: those it can run (§8.1): `2.0`, `>=1.0 <3.0`; jobs of others stay in the queue
-            for workers that take them.
+        versions: those it can run (§8.1): `2.0`, `>=1.0 <3.0`; jobs of other versions stay in the
+            queue for workers that accept them.
 
     Raises:
-        ImproperlyConfigured: a value breaks its rule.
+        ImproperlyConfigured: a value is invalid.
     """
 
     def remember(decorated: F) -> F:
@@ -91,11 +91,12 @@ def task_options(
 def checked_policy(name: str, policy: Mapping[str, Any]) -> dict[str, Any]:
     """
     Raises:
-        ImproperlyConfigured: it is no retry policy.
+        ImproperlyConfigured: it is not a valid retry policy.
     """
     if not isinstance(policy, Mapping):
         raise ImproperlyConfigured(f"{name}: retry: must be a dictionary, not {policy!r}.")
-    # A client's policy may be newer than this server; what the site itself writes is misspelt.
+    # A client's policy may be newer than this server; an unknown name in the site's own code is a
+    # misspelling.
     unknown = sorted(str(key) for key in policy.keys() - READERS.keys())
     if unknown:
         raise ImproperlyConfigured(f"{name}: retry: there is no {unknown[0]!r} in a policy.")
@@ -110,7 +111,7 @@ def checked_policy(name: str, policy: Mapping[str, Any]) -> dict[str, Any]:
 def checked_versions(name: str, text: str) -> Versions:
     """
     Raises:
-        ImproperlyConfigured: it is no range of versions.
+        ImproperlyConfigured: it is not a valid range of versions.
     """
     try:
         return read_versions(text if isinstance(text, str) else repr(text))
@@ -130,10 +131,10 @@ def checked_limits(
     timeout: timedelta | float | None,
     atomic_ack: bool,
 ) -> timedelta | None:
-    """Check what handlers and tasks may say of themselves; return the timeout as a timedelta.
+    """Check the options of a handler or task; return the timeout as a timedelta.
 
     Raises:
-        ImproperlyConfigured: one of them breaks its rule.
+        ImproperlyConfigured: one of them is invalid.
     """
     if not callable(function):
         raise ImproperlyConfigured(f"{name}: {function!r} is no function.")

@@ -1,4 +1,4 @@
-"""Who gets in: the account that opens the admin, and the key of the demonstration."""
+"""Access to a quickstart: an account for the admin, and the key of the demonstration."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from jobs.models import ApiKey, Scope
 class Operator:
     username: str
     password: str | None = None
-    """Where one was made up: nobody else knows it."""
+    """Set only if it was generated: it is known nowhere else."""
     is_new: bool = True
 
 
 def ensure_operator(environ: Mapping[str, str]) -> Operator:
-    """Return an account for the admin; make one if there is none, and never change one."""
+    """Return an account for the admin; create one if there is none, and never change one."""
     model: Any = get_user_model()
     accounts = model._default_manager
     named = environ.get("DJANGO_SUPERUSER_USERNAME")
@@ -42,7 +42,7 @@ def ensure_operator(environ: Mapping[str, str]) -> Operator:
 
 
 def make_demonstration_key(name: str) -> str:
-    """Make a key for the demonstration; one that an earlier run has left behind goes."""
+    """Create a key for the demonstration; delete one that an earlier run left behind."""
     remove_demonstration_key(name)
     _, key = make_key(name, scopes=[Scope.PRODUCE, Scope.WORK])
     return key

@@ -1,29 +1,21 @@
-"""From where somebody logs in, as far as it can be known."""
+"""The address that a login comes from, as far as it is known."""
 
 from __future__ import annotations
 
 import ipaddress
 
-from django.conf import settings
 from django.http import HttpRequest
 
+from jobs.access.address import address_of
+
 PREFIX = 64
-"""Of an IPv6 address: whoever has one has all that begin alike."""
+"""Of an IPv6 address: the owner of one address has all that begin alike."""
 
 
 def client_address(request: HttpRequest) -> str | None:
-    """Return the client's address, of IPv6 the network; None where it is unknown.
-
-    Each proxy in front of us (`DJANGO_PROXIES`) has added one to `X-Forwarded-For`. What stands
-    before those was sent by the client, and may be anything.
-    """
-    found = request.META.get("REMOTE_ADDR", "")
-    forwarded = request.META.get("HTTP_X_FORWARDED_FOR", "")
-    proxies: int = getattr(settings, "PROXIES", 0)
-    if proxies and forwarded and forwarded.count(",") >= proxies - 1:
-        found = forwarded.split(",")[-proxies]
+    """Return the client's address, for IPv6 its network; None where it is unknown."""
     try:
-        address = ipaddress.ip_address(found.strip())
+        address = ipaddress.ip_address(address_of(request.META))
     except ValueError:
         return None
     if isinstance(address, ipaddress.IPv6Address):

@@ -1,4 +1,4 @@
-"""What quickstart says once everything runs: where to look, and how to get in."""
+"""The announcement of quickstart once everything runs: addresses, and how to log in."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from django.conf import settings
 
-from jobs.conf import ojs_settings
+from jobs.conf import is_served, ojs_settings, options_of, protocols
 from jobs.store.database import connection
 
 from .access import Operator
 from .quickstart_environment import Address
-from .services import rota_is_installed
 
 MANAGE = Path(settings.BASE_DIR) / "manage.py"
 
@@ -26,13 +26,11 @@ class Announcement:
     operator: Operator
     logs: Path
     token: str
-    """The demonstration's key; empty where none is needed."""
+    """The demonstration's key; empty if none is needed."""
     worker_pid: int | None
     """None without a demonstration."""
-    agq: bool
-    """Whether AGQ workers are served."""
-    rota: bool
-    """Whether Rota workers are."""
+    served: frozenset[str]
+    """Names of the worker protocols whose servers run."""
 
     def lines(self) -> Iterator[str]:
         url = self.address.url
@@ -44,8 +42,10 @@ class Announcement:
         yield f"  Health    {url}/ojs/v1/health    server, database and reaper"
         yield from self._bindings()
         yield f"  Manifest  {url}/ojs/manifest     what the API under {url}/ojs/v1 can do"
-        if ojs_settings.FLARE.ENABLED:
-            yield f"  Flare     {url}/flare/v1        the Zeridion Flare worker protocol"
+        for protocol in protocols():
+            if protocol.http and protocol.http.in_manifest and is_served(protocol):
+                path = f"{url}/{protocol.http.path}"
+                yield f"  {protocol.title:<9} {path}        {protocol.summary}"
         yield ""
         yield from self._exposure()
         if self.worker_pid:
@@ -60,16 +60,18 @@ class Announcement:
         yield ""
 
     def _bindings(self) -> Iterator[str]:
-        agq, rota = ojs_settings.AGQ, ojs_settings.ROTA
-        if self.agq:
-            yield f"  AGQ       {agq.HOST}:{agq.PORT}    workers with any Redis client"
-        elif agq.PORT:
-            yield f"  AGQ       not served: {agq.HOST}:{agq.PORT} is in use (OJS_AGQ_PORT)"
-        if self.rota:
-            scheme = "wss" if rota.TLS_CERTIFICATE else "ws"
-            yield f"  Rota      {scheme}://{rota.HOST}:{rota.PORT}/work    workers on a WebSocket"
-        elif rota.PORT and rota_is_installed():
-            yield f"  Rota      not served: {rota.HOST}:{rota.PORT} is in use (OJS_ROTA_PORT)"
+        for protocol in protocols():
+            if protocol.server is None or protocol.options is None:
+                continue
+            options: Any = options_of(protocol.options)
+            place = f"{options.HOST}:{options.PORT}"
+            if protocol.name in self.served:
+                scheme = protocol.server.schemes[bool(options.TLS_CERTIFICATE)]
+                url = f"{scheme}://{place}{protocol.server.path}"
+                yield f"  {protocol.title:<9} {url}    {protocol.summary}"
+            elif options.PORT and protocol.server.is_installed:
+                variable = f"OJS_{protocol.group}_PORT"
+                yield f"  {protocol.title:<9} not served: {place} is in use ({variable})"
 
     def _login(self) -> str:
         name = self.operator.username
@@ -100,12 +102,12 @@ class Announcement:
         yield f"            {self._command('createapikey', '--name', 'mine')}"
 
     def _command(self, *words: str) -> str:
-        """A call of manage.py that works as it stands, in another terminal while this runs."""
+        """Return a manage.py command that works as printed, in another terminal while this runs."""
         return shlex.join([from_here(Path(sys.executable)), from_here(MANAGE), *words])
 
 
 def database_name() -> str:
-    """The database in words, without what is nobody's business."""
+    """Describe the database without its credentials."""
     database = connection().settings_dict
     if connection().vendor == "sqlite":
         return f"SQLite, {from_here(Path(database['NAME']))}"

@@ -1,8 +1,8 @@
-"""How other commands find a quickstart that runs: `manage.py createapikey` in another terminal.
+"""Lets other commands find a running quickstart: `manage.py createapikey` in another terminal.
 
-Quickstart makes up a secret key, and may take its database from the command line. While it runs,
-both stand in a file of the data folder that only its user may read, and that it holds locked. The
-lock goes with its process, however that ends; what is left in the file then counts for nothing.
+Quickstart generates a secret key, and may take its database from the command line. While it runs,
+both are in a file of the data folder that only its user may read, and that it keeps locked. The
+lock ends with its process, however that ends; the file is then ignored.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ SHARED = (
     "OJS_ALLOW_ANONYMOUS",
     "OJS_FLARE_ENABLED",
 )
-"""Variables that quickstart completes."""
+"""Variables that quickstart sets."""
 
 
 def be_found(environ: Mapping[str, str]) -> int | None:
-    """Say how this quickstart is set up; return what keeps saying it until the process ends.
+    """Publish this quickstart's configuration; return the descriptor that keeps the file locked.
 
-    None where another quickstart has the folder already: it is the one to be found.
+    None if another quickstart already uses the folder: commands then find that one.
 
     Raises:
         OSError: the file cannot be written.
@@ -49,17 +49,17 @@ def be_found(environ: Mapping[str, str]) -> int | None:
 
 
 def be_gone(found_by: int | None) -> None:
-    """Leave nothing to be read behind."""
+    """Empty the file and release its lock."""
     if found_by is not None:
         os.ftruncate(found_by, 0)
         os.close(found_by)
 
 
 def join(environ: MutableMapping[str, str]) -> Path | None:
-    """Take over how a quickstart that runs on this data folder is set up; return where that stood.
+    """Take over the configuration of a quickstart that runs on this data folder; return its file.
 
-    Nothing is taken over where nothing runs, or where a secret key or `DJANGO_DEBUG` is set: with
-    these it is decided how the settings are read.
+    Nothing is taken over if none runs, or if a secret key or `DJANGO_DEBUG` is set: these already
+    decide how the settings are read.
     """
     if environ.get("DJANGO_SECRET_KEY") or environ.get("DJANGO_DEBUG"):
         return None

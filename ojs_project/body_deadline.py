@@ -1,10 +1,10 @@
 """Request bodies with a deadline: a client that never finishes one does not keep a thread.
 
 granian calls the application when a request's head is complete, and a read of the body then blocks
-its thread until the client has sent it. Nothing ends such a read but the end of the connection. So
-it is done in a thread beside, for which the request waits: for a moment whatever else happens, and
-until the deadline as long as not too many other bodies are awaited as well. A proxy that buffers
-requests does this better (README); this keeps a server alive that has none in front.
+its thread until the client has sent it. Only the end of the connection ends such a read. So the
+read runs in a second thread, and the request waits for it: for a moment in any case, and until the
+deadline as long as not too many other bodies are awaited as well. A proxy that buffers requests
+does this better (README); this protects a server that has none in front.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any
 from jobs.conf import ojs_settings
 
 MOMENT = 0.05
-"""Seconds any body may take, however many others are unfinished: most are there already."""
+"""Seconds any body may take, however many others are unfinished: most have already arrived."""
 FLUSHED = 0.02
-"""Seconds a refusal has to leave the server before its connection is cut."""
+"""Seconds for a refusal to leave the server before its connection is cut."""
 KEPT = 64
 """Threads that are kept for later reads."""
 
@@ -33,11 +33,11 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class Unfinished(OSError):
-    """The body did not come in time; for Django it is a connection that broke."""
+    """The body did not arrive in time; Django treats this as a broken connection."""
 
 
 class BodyDeadline:
-    """A WSGI application around another one, whose bodies come in time or not at all."""
+    """A WSGI application around another one, whose bodies arrive in time or not at all."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
@@ -57,8 +57,8 @@ class BodyDeadline:
             start_response(*said[-1])
             return parts
         status, headers, content = _refused(said[-1], parts, body.refusal)
-        # The connection must end, for granian's read goes on until then, and a server can do no
-        # other than end it when less comes than what was announced.
+        # The connection must end, for granian's read goes on until then, and a server has to end it
+        # when the response is shorter than announced.
         is_cut = environ.get("SERVER_SOFTWARE") == "Granian"
         headers = [(name, text) for name, text in headers if name.lower() != "content-length"]
         start_response(status, [*headers, ("Content-Length", str(len(content) + is_cut))])
@@ -66,7 +66,7 @@ class BodyDeadline:
 
 
 def _refused(said: Any, parts: Iterable[bytes], refusal: str) -> tuple[str, list[Any], bytes]:
-    """The application's own refusal if it has one, else a plain one."""
+    """Return the application's own refusal if it has one, else a plain one."""
     status, headers, *_ = said
     content = b"".join(parts)
     if hasattr(parts, "close"):
@@ -79,12 +79,12 @@ def _refused(said: Any, parts: Iterable[bytes], refusal: str) -> tuple[str, list
 
 def _cut_short(content: bytes) -> Iterator[bytes]:
     yield content
-    # Sent at once with what follows, it would be lost.
+    # Sent together with what follows, it would be lost.
     time.sleep(FLUSHED)
 
 
 class Body:
-    """What an application reads from: `wsgi.input`."""
+    """The stream that an application reads from: `wsgi.input`."""
 
     def __init__(self, stream: Any, declared: str) -> None:
         self._stream = stream
@@ -94,9 +94,10 @@ class Body:
         """Why it was not read to its end."""
 
     def read(self, size: int | None = None) -> bytes:
-        """
+        """Read up to `size` bytes.
+
         Raises:
-            Unfinished: it did not come in time, or the client is gone.
+            Unfinished: they did not arrive in time, or the client is gone.
         """
         if size is None or size < 0:
             size = self._left
@@ -155,7 +156,7 @@ class Body:
 
 @contextlib.contextmanager
 def _awaited(body: Body, give_way: Callable[[], None]) -> Iterator[None]:
-    """Count a body that takes longer; those awaited longest give way to those beyond the cap.
+    """Count a body that takes longer; beyond the cap, those awaited longest are given up.
 
     The newest stays: a client that finishes its bodies is among the newest, and one that collects
     unfinished ones among the oldest.
@@ -173,14 +174,14 @@ def _awaited(body: Body, give_way: Callable[[], None]) -> Iterator[None]:
 
 _lock = threading.Lock()
 _unfinished: dict[Body, Callable[[], None]] = {}
-"""Those that take longer than a moment, oldest first, and how each is asked to give way."""
+"""Bodies that take longer than a moment, oldest first, and the function that gives each one up."""
 
 
 # Threads that read
 
 
 def _begin(read: Callable[..., bytes], size: int | None, events: SimpleQueue[Any]) -> None:
-    """Read in another thread; the result, or what was raised, is put into `events`."""
+    """Read in another thread; the result or the exception is put into `events`."""
     try:
         reader = _idle.pop()
     except IndexError:
@@ -203,7 +204,7 @@ class _Reader:
                 result: Any = read(size)
             except Exception as problem:
                 result = problem
-            # The server looks after a connection again when nothing refers to its body any more.
+            # The server resumes handling a connection when nothing refers to its body any more.
             del read
             if len(_idle) >= KEPT:
                 events.put(result)

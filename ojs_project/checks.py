@@ -1,4 +1,4 @@
-"""System checks of the stand-alone project: what its environment says that nothing reads."""
+"""System checks of the stand-alone project: environment variables that nothing reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger("ojs_project")
 
 @checks.register("ojs")
 def check_environment(**kwargs: Any) -> list[checks.CheckMessage]:
-    # A typo must be seen, but what others set beside us (Kubernetes does) must stop nothing.
+    # A typo must be seen, but variables set by others (such as Kubernetes) must not stop a command.
     return [
         checks.Warning(problem, hint=hint, id="ojs_project.W001")
         for problem, hint in misread(os.environ)
@@ -26,7 +26,7 @@ def check_environment(**kwargs: Any) -> list[checks.CheckMessage]:
 
 
 def hold_to_checks() -> None:
-    """Hold a server to what stops every command: WSGI servers run no system checks.
+    """Apply to a server the checks that stop every command: WSGI servers run no system checks.
 
     Raises:
         ImproperlyConfigured: an option is wrong, or dangerous outside DEBUG.

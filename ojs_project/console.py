@@ -1,4 +1,4 @@
-"""What quickstart prints: lines that stay, and below them, on a terminal, one that is rewritten."""
+"""The output of quickstart: permanent lines and, on a terminal, a status line below them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CLEAR = "\r\x1b[K"
 
 
 class Console:
-    """Safe to use from several threads; a terminal that went away is no reason to fail."""
+    """Safe to use from several threads; a terminal that is closed causes no failure."""
 
     def __init__(self, output: TextIO) -> None:
         self._output = output
@@ -27,7 +27,8 @@ class Console:
             self._write(f"{line}\n{self._status}")
 
     def show(self, status: str) -> None:
-        """Show a status: in place of the last one, or as a line where nothing can be rewritten."""
+        """Show a status in place of the last one, or as a new line where nothing can be
+        rewritten."""
         width = shutil.get_terminal_size().columns - 1
         with self._lock:
             if self._is_over:
@@ -39,7 +40,7 @@ class Console:
             self._write(CLEAR + self._status)
 
     def end_status(self) -> None:
-        """Leave the last status standing, show no more, and go on below it."""
+        """Keep the last status on the screen, show no more, and continue below it."""
         with self._lock:
             self._is_over = True
             if self._status:

@@ -1,4 +1,4 @@
-"""The database that `DATABASE_URL` names, with what a job server wants of its connections."""
+"""The database that `DATABASE_URL` names, with the connection options that a job server needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .environment import flag, value
 
 SQLITE_OPTIONS = {
     # SQLite has one writer at a time. IMMEDIATE takes its turn when a transaction begins, where
-    # waiting works; a transaction that reads first and then writes would fail at once instead.
+    # waiting works; a transaction that reads first and then writes would fail immediately instead.
     "transaction_mode": "IMMEDIATE",
     "timeout": 30,
     "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
@@ -26,8 +26,6 @@ HOSTS = re.compile(
     r"(?P<before>[a-z0-9+]+://(?:[^/?#]*@)?)(?P<hosts>[^/?#@]*,[^/?#@]*)(?P<after>.*)"
 )
 """A URL of several hosts, as libpq reads it: `user:password@host1:5432,host2/name`."""
-HOST_TIMEOUT = 3
-"""Seconds for each host of several to take a connection."""
 HOST = re.compile(r"(?P<host>\[[^\]]+\]|[^:\[\]]*)(?::(?P<port>\d*))?")
 
 
@@ -35,8 +33,8 @@ def database(url: str, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the entry of `DATABASES` for `url`.
 
     Args:
-        environ: `OJS_DB_POOL` is 0, 1 or a JSON object of the options of a pool; the two
-            `DJANGO_DB_…` variables are Django's settings of those names.
+        environ: `OJS_DB_POOL` is 0, 1 or a JSON object of pool options; the two `DJANGO_DB_…`
+            variables are Django's settings of those names.
 
     Raises:
         ImproperlyConfigured: it is no URL of a database.
@@ -48,7 +46,7 @@ def database(url: str, environ: Mapping[str, str]) -> dict[str, Any]:
         places = [_place(text) for text in several["hosts"].split(",")]
         found = _parse(f"{several['before']}{several['hosts'].split(',')[0]}{several['after']}")
         found["HOST"] = ",".join(host for host, _ in places)
-        # One for all, or one for each.
+        # One port for all hosts, or one for each.
         found["PORT"] = ",".join(port or PORT for _, port in places)
     options = found.setdefault("OPTIONS", {})
     if found["ENGINE"].endswith("sqlite3"):
@@ -58,19 +56,14 @@ def database(url: str, environ: Mapping[str, str]) -> dict[str, Any]:
     if not found["ENGINE"].endswith("postgresql"):
         pool = False
     else:
-        parameters = keepalive.missing(options)
-        if several is not None and "connect_timeout" in parameters:
-            # The hosts are tried in turn: each connection made after a failover waits that long
-            # for the one that is gone.
-            parameters["connect_timeout"] = HOST_TIMEOUT
-        options.update(parameters)
+        options.update(keepalive.missing(options, found["HOST"]))
     if pool:
         options["pool"] = pool if isinstance(pool, dict) else True
     else:
         # Connecting anew for each request costs several times more than the request itself.
         found.update(CONN_MAX_AGE=None)
-    # A kept connection shows that its server has hung up (`database`). One in a pool has to
-    # be asked.
+    # A persistent connection shows that its server has hung up (`database`). One in a pool has
+    # to be checked.
     found["CONN_HEALTH_CHECKS"] = flag(environ, "DJANGO_DB_CONN_HEALTH_CHECKS", default=bool(pool))
     found["DISABLE_SERVER_SIDE_CURSORS"] = flag(environ, "DJANGO_DB_DISABLE_SERVER_SIDE_CURSORS")
     return found

@@ -1,4 +1,4 @@
-"""A trickle of demonstration jobs, enqueued over HTTP as any producer would."""
+"""A steady supply of demonstration jobs, enqueued as a Django site does; `handlers` runs them."""
 
 from __future__ import annotations
 
@@ -6,35 +6,40 @@ import itertools
 import logging
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
-from .demo_client import Client, NoAnswer, Refused
+from django.db import DatabaseError, InterfaceError, connections
+
+import jobs
+from jobs.errors import OJSError
 
 QUEUE = "demo"
-"""A queue of their own: the demonstration worker must not take a visitor's jobs."""
+"""A separate queue: the demonstration worker must not take a visitor's jobs."""
 EVERY = 2.0
-"""Seconds between two jobs: enough to see something move, about 40,000 a day."""
+"""Seconds between two jobs: enough to see activity, about 40,000 a day."""
 
 logger = logging.getLogger(__name__)
 
-Document = dict[str, Any]
+New = tuple[str, list[Any], dict[str, Any]]
+"""Type, arguments and options of a job."""
 
 
-def fast(number: int) -> Document:
-    return {"type": "demo.fast", "args": [number]}
+def fast(number: int) -> New:
+    return "demo.fast", [number], {}
 
 
-def slow(number: int) -> Document:
-    return {"type": "demo.slow", "args": [3 + number % 5]}
+def slow(number: int) -> New:
+    return "demo.slow", [3 + number % 5], {}
 
 
-def flaky(number: int) -> Document:
+def flaky(number: int) -> New:
     """Fails at its first attempt and succeeds at the second."""
     retry = {"max_attempts": 3, "initial_interval": "PT2S", "jitter": False}
-    return {"type": "demo.flaky", "args": [1], "options": {"retry": retry}}
+    return "demo.flaky", [1], {"retry": retry}
 
 
-def broken(number: int) -> Document:
+def broken(number: int) -> New:
     """Fails at both of its attempts and ends in the dead letter."""
     retry = {
         "max_attempts": 2,
@@ -42,11 +47,11 @@ def broken(number: int) -> Document:
         "jitter": False,
         "on_exhaustion": "dead_letter",
     }
-    return {"type": "demo.broken", "args": [], "options": {"retry": retry}}
+    return "demo.broken", [], {"retry": retry}
 
 
-def scheduled(number: int) -> Document:
-    return {"type": "demo.scheduled", "args": [number], "options": {"delay_until": "+PT10S"}}
+def scheduled(number: int) -> New:
+    return "demo.scheduled", [number], {"scheduled_at": timedelta(seconds=10)}
 
 
 ONE_OF_EACH = (scheduled, slow, flaky, broken, fast)
@@ -55,22 +60,26 @@ ROUND = (fast, slow, fast, flaky, fast, scheduled, slow, fast, fast, flaky, slow
 )
 
 
-def documents() -> Iterator[Document]:
-    """Yield job documents without end; the first ones are one of each type."""
+def new_jobs() -> Iterator[New]:
+    """Yield jobs without end; the first ones are one of each type."""
     for number, make in enumerate(itertools.chain(ONE_OF_EACH, itertools.cycle(ROUND)), 1):
-        document = make(number)
-        yield document | {"options": {"queue": QUEUE} | document.get("options", {})}
+        yield make(number)
 
 
-def trickle(client: Client, stop: threading.Event) -> None:
-    """Enqueue one of each at once, and then a job now and again, until told to stop."""
-    jobs = documents()
-    batch = list(itertools.islice(jobs, len(ONE_OF_EACH)))
-    while not stop.is_set():
-        try:
-            client.post("/ojs/v1/jobs/batch", {"jobs": batch})
-        except (NoAnswer, Refused) as problem:
-            # The job may exist all the same; a demonstration need not know.
-            logger.debug("Could not enqueue: %s", problem)
-        stop.wait(EVERY)
-        batch = [next(jobs)]
+def trickle(stop: threading.Event) -> None:
+    """Enqueue one of each immediately, then one job at a time, until stopped."""
+    coming = new_jobs()
+    batch = list(itertools.islice(coming, len(ONE_OF_EACH)))
+    try:
+        while not stop.is_set():
+            try:
+                for job_type, args, options in batch:
+                    jobs.enqueue(job_type, args, queue=QUEUE, **options)
+            except (DatabaseError, InterfaceError, OJSError) as problem:
+                # A demonstration need not know whether the job was stored nevertheless.
+                logger.debug("Could not enqueue: %s", problem)
+                connections.close_all()
+            stop.wait(EVERY)
+            batch = [next(coming)]
+    finally:
+        connections.close_all()

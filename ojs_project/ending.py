@@ -1,4 +1,4 @@
-"""Let the readiness endpoint know that the server was asked to end."""
+"""Let the readiness endpoint know that the server has been asked to end."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ ENDS = (signal.SIGTERM, signal.SIGINT)
 
 
 def watch_for_the_end() -> None:
-    """Notice the signals that end a server, whoever handles them.
+    """Notice the signals that end a server, whatever handles them.
 
-    The handlers are the server's own. Python also writes the number of each signal that a handler
-    takes into a file of our choice; where a server uses that itself, it is left alone.
+    The handlers are the server's own. Python also writes the number of each handled signal to a
+    file descriptor of our choice; if a server uses that itself, it is left alone.
     """
     if threading.current_thread() is not threading.main_thread():
         return

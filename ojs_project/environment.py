@@ -1,4 +1,4 @@
-"""Reads the environment variables that the settings are made of. Knows no setting of Django's."""
+"""Reads the environment variables behind the settings. Knows none of Django's settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 
-from jobs.conf import GROUPS, option_names
+from jobs.conf import option_groups, option_names
+from jobs.protocols import DEFAULT_PACKAGES
 
 TRUE = {"1", "true", "yes", "on"}
 FALSE = {"0", "false", "no", "off", ""}
@@ -28,19 +29,19 @@ NOT_OPTIONS = {
     "OJS_BACKEND_URL",
     "OJS_URL",
 }
-"""Variables that begin like an option and are none."""
+"""Variables with the prefix of an option that are none."""
 
 ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 SERVICE = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)\Z")
-"""What Kubernetes sets in every container for a Service: one called `ojs-agq` gives
+"""Variables that Kubernetes sets in every container for a Service: one called `ojs-agq` gives
 `OJS_AGQ_SERVICE_HOST`, `OJS_AGQ_PORT=tcp://10.0.0.1:6380`, `OJS_AGQ_PORT_6380_TCP_ADDR`, …"""
 
 
 def flag(environ: Mapping[str, str], name: str, default: bool = False) -> bool:
-    """Return a variable that says yes or no.
+    """Return a variable that means yes or no.
 
     Raises:
-        ImproperlyConfigured: it says something else.
+        ImproperlyConfigured: it has another value.
     """
     word = environ.get(name, "1" if default else "0").strip().lower()
     if word in TRUE | FALSE:
@@ -66,7 +67,7 @@ def words(environ: Mapping[str, str], name: str, default: str = "") -> list[str]
 
 
 def data_folder(environ: Mapping[str, str]) -> Path:
-    """Return where files are kept that nobody named a place for."""
+    """Return the default folder for files."""
     named = environ.get("DJANGO_DATA_DIR")
     return Path(named).absolute() if named else Path(__file__).resolve().parent.parent / "data"
 
@@ -83,10 +84,11 @@ def value(text: str) -> Any:
 
 
 def ojs_options(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the `OJS` setting that the variables `OJS_<NAME>` spell; `misread` tells of the rest.
+    """Return the `OJS` setting given by the variables `OJS_<NAME>`; `misread` reports the rest.
 
     Raises:
-        ImproperlyConfigured: a group is given both as a whole that is no object, and by option.
+        ImproperlyConfigured: a group is given both as a whole that is no object, and by option; or
+            `OJS_WORKER_PROTOCOLS` names a package that cannot be used.
     """
     options: dict[str, Any] = {}
     # In sorted order a group given as a whole (OJS_AGQ) comes before its single options.
@@ -105,12 +107,13 @@ def ojs_options(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def misread(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with each variable that begins like ours and is ignored, and a hint.
+    """Yield the problem with each ignored variable that has our prefix, and a hint.
 
-    What Kubernetes sets beside our options is passed over in silence.
+    Variables that Kubernetes sets beside our options are skipped silently.
     """
     known = [f"OJS_{name}" for name in option_names()]
-    known += [f"OJS_{group}_{name}" for group in GROUPS for name in option_names(GROUPS[group])]
+    groups = _groups(environ)
+    known += [f"OJS_{group}_{name}" for group in groups for name in option_names(groups[group])]
     for variable, place in _variables(environ):
         if _is_service(variable, environ[variable]):
             if place is not None:
@@ -129,16 +132,33 @@ def misread(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _variables(environ: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str] | None]]:
-    """Each variable that begins like ours, sorted: its group and option, or None for no option."""
+    """Yield each variable with our prefix, sorted: its group and option, or None for no option."""
+    groups = _groups(environ)
     for variable in sorted(environ):
         if not variable.startswith("OJS_") or variable in NOT_OPTIONS:
             continue
         name = variable.removeprefix("OJS_")
         group, _, option = name.partition("_")
-        if group in GROUPS and option:
-            yield variable, (group, option) if option in option_names(GROUPS[group]) else None
+        if group in groups and option:
+            yield variable, (group, option) if option in option_names(groups[group]) else None
         else:
-            yield variable, ("", name) if name in option_names() else None
+            known = name in groups or name in option_names()
+            yield variable, ("", name) if known else None
+
+
+def _groups(environ: Mapping[str, str]) -> dict[str, type[Any]]:
+    """Return the options of worker protocols, by the prefixes of their variables' names."""
+    packages = environ.get("OJS_WORKER_PROTOCOLS")
+    return option_groups(DEFAULT_PACKAGES if packages is None else _packages(packages))
+
+
+def _packages(text: str) -> list[str]:
+    packages = value(text)
+    if not isinstance(packages, list):
+        raise ImproperlyConfigured(
+            f"OJS_WORKER_PROTOCOLS must be a JSON list of packages, not {text!r}."
+        )
+    return packages
 
 
 def _is_service(variable: str, text: str) -> bool:

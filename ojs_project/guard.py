@@ -1,12 +1,12 @@
-"""Ends what a supervisor has left running when it was itself ended without a chance to do so.
+"""Ends the processes that a supervisor left running when it was killed.
 
-It reads from its standard input the ids of processes that lead a group of their own, one a line,
-and of those that are no longer to be guarded, with a minus. The input ends with the supervisor,
-however that happens. What is guarded then is asked to end, and ended after a while.
+Reads from standard input, one a line, the ids of processes that lead a group of their own, and,
+with a minus, of those that are no longer to be guarded. The input ends with the supervisor,
+however that happens. The guarded processes are then asked to end, and killed after a while.
 
-Run as a script, so that it starts without anything of this project. (Linux could tell each child
-by itself, but tells it more than once if the supervisor has threads, and django-q2's cluster
-does not survive a second SIGTERM on the heels of the first: it hangs.)
+Run as a script, so that it starts without importing this project. (On Linux each child could be
+signalled directly, but more than once if the supervisor has threads, and django-q2's cluster
+does not survive a second SIGTERM right after the first: it hangs.)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What stands before every view: the edge of the site, and the protocols' way past the rest."""
+"""Middleware before every view: the edge of the site, and a direct path for the protocols."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.urls import ResolverMatch, URLResolver, get_resolver, get_urlconf
 from django.utils import translation
 
+from jobs.conf import protocols
 from jobs.errors import InvalidRequest
 from jobs.http.base import dress, error_response
 from jobs.http.hosts import check_host
 from jobs.http.response import for_django
 
-PROTOCOLS = ("/ojs/", "/flare/")
+PROTOCOLS = tuple({"/ojs/"} | {one.http.prefix for one in protocols() if one.http})
+"""Path prefixes of machine clients: those of OJS HTTP, and of worker protocols over HTTP."""
 POLICY = "Content-Security-Policy"
 OUR_POLICY = (
     "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
     "object-src 'none'"
 )
-"""Scripts, styles and pictures come from this site's own files, and nothing stands inline."""
+"""Scripts, styles and pictures come from this site's own files; nothing is inline."""
 DEBUG_PAGES = (400, 403, 404, 500)
-"""What Django explains in DEBUG, on pages that carry their styles and scripts in them."""
+"""Statuses that Django explains in DEBUG, on pages with inline styles and scripts."""
 
 Handler = Callable[[HttpRequest], HttpResponseBase]
 
@@ -31,7 +33,7 @@ class PolicyMiddleware:
     """Send a content security policy with every response.
 
     Django has a middleware for it from version 6 on. One policy for all pages, without nonces or
-    exceptions, is a header, and the short way sends it without a middleware.
+    exceptions, is a mere header, and the fast path sends it without a middleware.
     """
 
     def __init__(self, get_response: Handler) -> None:
@@ -48,9 +50,9 @@ def with_policy(response: HttpResponseBase) -> HttpResponseBase:
 
 
 class HostMiddleware:
-    """Answer 400 to who names a host that is not ours, whatever the path.
+    """Answer 400 to requests for a host that is not ours, whatever the path.
 
-    Django looks at the host only where somebody asks for it, and writes a traceback each time.
+    Django checks the host only when it is used, and writes a traceback each time.
     """
 
     def __init__(self, get_response: Handler) -> None:
@@ -74,7 +76,7 @@ def _refused(request: HttpRequest, refusal: InvalidRequest) -> HttpResponse:
         text = f"{refusal.message}\n{refusal.hint}\n"
         response = HttpResponse(text, status=400, content_type="text/plain; charset=utf-8")
     response["X-Content-Type-Options"] = "nosniff"
-    # What is worth a line was written by the check: one for each host, not one for each request.
+    # The check has logged what is worth logging: once for each host, not for each request.
     response._has_been_logged = True  # type: ignore[attr-defined]
     return response
 
@@ -84,7 +86,7 @@ _matches: dict[tuple[URLResolver, str], ResolverMatch] = {}
 
 
 def resolve(path: str) -> ResolverMatch:
-    """Find the view of a path; where the path is all there is to it, only once.
+    """Find the view of a path; cache it if the path has no parameters.
 
     Django tries one pattern after the other, more than twenty for an enqueue.
     """
@@ -93,7 +95,7 @@ def resolve(path: str) -> ResolverMatch:
     if known is not None:
         return known
     match = resolver.resolve(path)
-    # One with a job's id hardly comes again, and names that nothing answers to are without end.
+    # A path with a job's id rarely recurs, and paths that match nothing are unlimited.
     if match.url_name and not (match.args or match.kwargs) and len(_matches) < MOST:
         _matches[resolver, path] = match
     return match
@@ -111,10 +113,10 @@ def call(match: ResolverMatch, request: HttpRequest) -> HttpResponseBase:
 
 
 class ProtocolMiddleware:
-    """Lead workers and producers straight to their view; everybody else on through the rest.
+    """Send requests of workers and producers directly to their view, all others through the rest.
 
     They send a key, not a cookie, and read JSON: sessions, messages, CSRF tokens and frames concern
-    people with a browser. What stands before it in `MIDDLEWARE` concerns everybody.
+    people with a browser. Middleware before this one in `MIDDLEWARE` applies to all requests.
     """
 
     def __init__(self, get_response: Handler) -> None:
@@ -125,7 +127,7 @@ class ProtocolMiddleware:
             try:
                 return self.get_response(request)
             finally:
-                # The language of a person would outlive the request in this thread, and a worker
+                # A person's language would outlive the request in this thread, and a worker would
                 # be answered in it.
                 translation.deactivate()
         return call(resolve(request.path_info), request)

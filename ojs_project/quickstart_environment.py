@@ -1,8 +1,8 @@
-"""What quickstart decides before Django reads its settings, so that a first look needs no choices.
+"""Quickstart's choices before Django reads its settings, so that trying it out requires none.
 
-On an address that only this machine reaches, the server is open to everybody and in DEBUG. On any
-other it is neither: there is no telling who can reach the port, and a DEBUG page shows settings
-and source to whoever provokes an error. Variables that are set are left as they are.
+On an address that only this machine reaches, the server is open to all and in DEBUG. On any other
+it is neither: the port may be reachable by anyone, and a DEBUG page shows settings and source to
+any client that provokes an error. Variables that are set are left as they are.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ prepared = False
 
 
 class Unusable(Exception):
-    """What was asked for cannot be done; the text says why in a sentence."""
+    """The request cannot be met; the text gives the reason in a sentence."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,13 +69,14 @@ class Address:
     """Where the server listens."""
 
     host: str
-    """As the user named it."""
+    """As given by the user."""
     ip: str
     port: int
 
     @classmethod
     def find(cls, host: str, port: int) -> Address:
-        """
+        """Return the address to listen on.
+
         Raises:
             Unusable: `host` is no address.
         """
@@ -83,7 +84,7 @@ class Address:
             found = socket.getaddrinfo(host or "?", port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as problem:
             raise Unusable(f"{host!r} is not an address to listen on ({problem}).") from None
-        # A name such as localhost has addresses of both kinds; IPv4 is what most clients try.
+        # A name such as localhost has addresses of both kinds; most clients try IPv4.
         ips = sorted((str(entry[4][0]) for entry in found), key=lambda ip: ":" in ip)
         return cls(host, ips[0], port)
 
@@ -98,7 +99,7 @@ class Address:
 
     @property
     def own_ip(self) -> str:
-        """The address under which this machine reaches the server."""
+        """The address at which this machine reaches the server."""
         if not self.is_everywhere:
             return self.ip
         return "::1" if ":" in self.ip else "127.0.0.1"
@@ -109,14 +110,15 @@ class Address:
 
     @property
     def outside_url(self) -> str | None:
-        """Where other machines probably find it."""
+        """The URL at which other machines can probably reach it."""
         if self.is_local:
             return None
         host = _outside_ip() if self.is_everywhere else self.ip
         return host and f"http://{bracketed(host)}:{self.port}"
 
     def check_free(self) -> None:
-        """
+        """Check that the port is free.
+
         Raises:
             Unusable: nothing can listen there.
         """
@@ -147,7 +149,7 @@ def bracketed(ip: str) -> str:
 
 
 def _outside_ip() -> str | None:
-    """This machine's address on the network it would reach others through, if there is one."""
+    """This machine's address on the network through which it would reach others, if any."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             # Chooses a route; a datagram socket sends nothing when it connects.
@@ -161,7 +163,7 @@ def prepare(arguments: Sequence[str], environ: MutableMapping[str, str]) -> None
     """Complete the environment from which settings are read, here and in the child processes.
 
     Raises:
-        Unusable: with what was asked for, nothing can be started.
+        Unusable: nothing can be started with these arguments and variables.
     """
     global prepared
     parser = argparse.ArgumentParser("manage.py quickstart", add_help=False)
@@ -200,7 +202,7 @@ def _prepare_access(address: Address, environ: MutableMapping[str, str]) -> None
     hosts = [named] if named else [*LOCAL_NAMES, address.host, socket.gethostname()]
     if not named and address.is_everywhere:
         hosts.append(_outside_ip() or "")
-    # The demonstration, which asks under this one, must get through in any case.
+    # The demonstration uses this host name, and must get through in any case.
     hosts.append(bracketed(address.own_ip))
     environ["DJANGO_ALLOWED_HOSTS"] = ",".join(dict.fromkeys(filter(None, hosts)))
 
@@ -223,7 +225,7 @@ def _check_database_url(url: str) -> None:
 
 
 def secret_key(folder: Path) -> str:
-    """Return the key kept in `folder`, made at the first time: sessions outlive a restart."""
+    """Return the key kept in `folder`, creating it the first time: sessions outlive a restart."""
     path = folder / "secret-key"
     if not path.exists():
         draft = folder / f"secret-key.{os.getpid()}"

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jobs.conf import ojs_settings
+from jobs.conf import options_of, protocols
+from jobs.protocols import WorkerProtocol
 
+from . import demo_jobs
 from .quickstart_environment import Address, Unusable
 from .supervisor import Service
 
 ROOT = Path(__file__).resolve().parent.parent
 
-AGQ = "AGQ server"
-ROTA = "Rota server"
 THREADS = 40
 """More than `MAX_WAITING` and `MAX_UNFINISHED_BODIES` together: requests that wait, or whose bodies
-do, keep their threads, and acks need some too."""
+are awaited, keep their threads, and acks need some too."""
 WORKER_GRACE = 3
-"""Seconds for the demonstration jobs in hand at the end; slower ones are failed as `shutdown`."""
+"""Seconds for running demonstration jobs to finish at the end; slower ones fail as `shutdown`."""
+LAST_WORDS = 5
+"""Seconds after that for the worker's last reports and its deregistration."""
 
 
 def services(
     address: Address, logs: Path, *, demo: bool, token: str, environ: Mapping[str, str]
 ) -> list[Service]:
-    """Return what has to run; the server comes first."""
-    # The children are started where we were, so that relative paths mean the same to them.
+    """Return the services to run; the server comes first."""
+    # The children start in our directory, so that relative paths mean the same to them.
     path = os.pathsep.join(filter(None, [str(ROOT), environ.get("PYTHONPATH", "")]))
     environment = {**environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
     manage = [sys.executable, str(ROOT / "manage.py")]
@@ -38,22 +39,37 @@ def services(
         Service("reaper", [*manage, "runreaper"], logs / "reaper.log", environment),
         Service("cluster", [*manage, "qcluster"], logs / "cluster.log", environment),
     ]
-    if can_listen(ojs_settings.AGQ):
-        found.append(Service(AGQ, [*manage, "runagq"], logs / "agq.log", environment))
-    if can_listen(ojs_settings.ROTA) and rota_is_installed():
-        found.append(Service(ROTA, [*manage, "runrota"], logs / "rota.log", environment))
+    found += [
+        Service(
+            server_name(protocol),
+            [*manage, "runprotocol", protocol.name],
+            logs / f"{protocol.name}.log",
+            environment,
+        )
+        for protocol in protocols()
+        if protocol.server and protocol.server.is_installed and can_listen(protocol)
+    ]
     if demo:
+        # Over HTTP, as a worker on another machine would be.
         access = {"OJS_URL": address.url, "OJS_AUTH_TOKEN": token}
-        command = [sys.executable, "-m", "ojs_project.demo_worker", "--grace", str(WORKER_GRACE)]
+        command = [*manage, "runjobworker", "--queues", demo_jobs.QUEUE, "--labels", "demo"]
+        command += ["--concurrency", "5", "--grace-period", str(WORKER_GRACE)]
         log = logs / "worker.log"
-        # Time for its last fetch to come back as well.
-        worker = Service("demonstration worker", command, log, environment | access, grace=5.5)
+        # Includes time for its last reports.
+        grace = WORKER_GRACE + LAST_WORDS
+        worker = Service("demonstration worker", command, log, environment | access, grace=grace)
         found.append(worker)
     return found
 
 
-def can_listen(options: Any) -> bool:
-    """Whether a binding is wanted (`OJS_AGQ_PORT=0` says no) and its port is free."""
+def server_name(protocol: WorkerProtocol) -> str:
+    """Return the name of the process that serves a worker protocol."""
+    return f"{protocol.title} server"
+
+
+def can_listen(protocol: WorkerProtocol) -> bool:
+    """Whether its server is enabled (`OJS_AGQ_PORT=0` disables it) and its port is free."""
+    options: Any = options_of(protocol.options or object)
     if not options.PORT:
         return False
     try:
@@ -63,22 +79,17 @@ def can_listen(options: Any) -> bool:
     return True
 
 
-def rota_is_installed() -> bool:
-    """Whether the extra `rota` is there."""
-    return importlib.util.find_spec("websockets") is not None
-
-
 def server(address: Address) -> list[str]:
-    """One process with threads: most of them wait for the database or for work.
+    """Return the command of the server: one process with threads, most of which wait.
 
-    No `--backpressure`: it counts connections, idle ones included, and a fleet that keeps its
-    connections open would shut everybody else out. No warnings, because the only one is about
-    the number of threads.
+    They wait for the database or for work. No `--backpressure`: it counts connections, idle ones
+    included, and a fleet that keeps its connections open would lock all other clients out. No
+    warnings, because the only one is about the number of threads.
     """
     return [
         *(sys.executable, "-m", "granian", "--interface", "wsgi"),
         *("--host", address.ip, "--port", str(address.port)),
-        # Of HTTP/2, a body that never ends could not be given up (`body_deadline`).
+        # With HTTP/2, a body that never ends could not be given up (`body_deadline`).
         *("--workers", "1", "--blocking-threads", str(THREADS), "--no-ws", "--http", "1"),
         # A thread that ends leaves its database connection open until Python collects it.
         *("--blocking-threads-idle-timeout", "600"),

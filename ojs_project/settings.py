@@ -1,6 +1,6 @@
 """Settings of the stand-alone project, read from environment variables.
 
-A first look needs `DJANGO_DEBUG=1` and nothing else. In production, set at least these:
+To try it out, `DJANGO_DEBUG=1` is enough. In production, set at least these:
 
     DJANGO_SECRET_KEY                       a long random text
     DJANGO_ALLOWED_HOSTS                    jobs.example.com,jobs.internal
@@ -42,7 +42,7 @@ if not SECRET_KEY:
     # The same in every process, so that sessions outlive a restart and are shared by workers.
     SECRET_KEY = "django-insecure-for-development-only"
 
-# In DEBUG an empty list means this machine alone.
+# In DEBUG an empty list means this machine only.
 ALLOWED_HOSTS = words(os.environ, "DJANGO_ALLOWED_HOSTS")
 CSRF_TRUSTED_ORIGINS = words(os.environ, "DJANGO_CSRF_TRUSTED_ORIGINS")
 
@@ -54,7 +54,7 @@ CSRF_COOKIE_SECURE = SESSION_COOKIE_SECURE
 SECURE_HSTS_SECONDS = number(os.environ, "DJANGO_SECURE_HSTS_SECONDS", 0)
 SECURE_HSTS_INCLUDE_SUBDOMAINS = flag(os.environ, "DJANGO_SECURE_HSTS_INCLUDE_SUBDOMAINS")
 SECURE_HSTS_PRELOAD = flag(os.environ, "DJANGO_SECURE_HSTS_PRELOAD")
-# Off by default: without a proxy that overwrites it, anybody can send this header.
+# Off by default: without a proxy that overwrites it, any client can send this header.
 SECURE_PROXY_SSL_HEADER = (
     ("HTTP_X_FORWARDED_PROTO", "https")
     if flag(os.environ, "DJANGO_SECURE_PROXY_SSL_HEADER")
@@ -80,12 +80,13 @@ INSTALLED_APPS = [
     "ojs_project",
 ]
 
-# What the admin and safety need, and no more. API requests see the first four only.
+# Only what the admin and security require. API requests pass through the first four only.
 MIDDLEWARE = [
     "ojs_project.middleware.PolicyMiddleware",
     "ojs_project.middleware.HostMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "ojs_project.middleware.ProtocolMiddleware",
+    "ojs_project.unavailable.UnavailableMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
@@ -125,10 +126,10 @@ AUTH_PASSWORD_VALIDATORS = [
     )
 ]
 
-# Guessing passwords at the admin: ten attempts, then ten minutes of rest for that name from that
-# address. Both together, so that operators who share an address do not lock one another out, and
-# strangers elsewhere lock out nobody. It is kept in the database, which all servers share;
-# `manage.py axes_reset` lifts it at once.
+# Guessed passwords at the admin: after ten attempts, that name is locked for ten minutes from
+# that address. The lock takes both, so that operators who share an address do not lock one
+# another out, and strangers elsewhere lock no one out. It is kept in the database, which all
+# servers share; `manage.py axes_reset` lifts it immediately.
 
 AUTHENTICATION_BACKENDS = [
     "axes.backends.AxesStandaloneBackend",
@@ -139,17 +140,14 @@ AXES_COOLOFF_TIME = timedelta(minutes=10)
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_LOCKOUT_TEMPLATE = "admin/ojs/locked_out.html"
 AXES_RESET_ON_SUCCESS = True
-# Attempts during the rest neither prolong it nor fill the table.
+# Attempts during the lock neither prolong it nor fill the table.
 AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
 AXES_CLIENT_IP_CALLABLE = "ojs_project.addresses.client_address"
 AXES_DISABLE_ACCESS_LOG = True
 AXES_ENABLE_ADMIN = False
 AXES_VERBOSE = False
-# Who mistakes one field for the other types a password as the name.
+# A user who mistakes one field for the other types a password as the name.
 AXES_SENSITIVE_PARAMETERS = ["username"]
-
-# How many proxies add a client's address to X-Forwarded-For. With 0 the header is not believed.
-PROXIES = number(os.environ, "DJANGO_PROXIES", 0)
 
 # Database
 
@@ -171,10 +169,10 @@ TIME_ZONE = "UTC"
 USE_TZ = True
 LANGUAGE_CODE = "en-us"
 USE_I18N = True
-# The admin's languages, chosen by the browser. Django has more, but not of our pages.
+# The admin's languages, chosen by the browser. Django has more, but our pages do not.
 LANGUAGES = [("en", "English"), ("de", "Deutsch"), ("es", "Español")]
 
-# Static files: served straight from the installed packages, so that starting a server needs no
+# Static files: served directly from the installed packages, so that starting a server needs no
 # `collectstatic`. Set DJANGO_STATIC_ROOT to collect them for a web server of your own.
 
 STATIC_URL = "static/"
@@ -199,7 +197,7 @@ LOGGING = {
     # every refused request through.
     "loggers": {
         "django": {"handlers": [], "propagate": True, "level": LOG_LEVEL},
-        # Failed logins are worth a line, and each thing it looks up for one is not.
+        # Failed logins are worth a line; each of its lookups is not.
         "axes": {"level": "WARNING"},
     },
 }
@@ -213,11 +211,12 @@ Q_CLUSTER = {
     "poll": 2,
     "timeout": 300,
     "retry": 600,
-    # A cluster that was down runs each missed schedule once, not once for every time it missed.
+    # A cluster that was down runs each missed schedule once, not once for every missed time.
     "catch_up": False,
     "save_limit": 50,
 }
 
 # The job server
 
-OJS = ojs_options(os.environ)
+# Django's own settings are DJANGO_…, and how many proxies there are concerns its admin as well.
+OJS = {"PROXIES": number(os.environ, "DJANGO_PROXIES", 0)} | ojs_options(os.environ)

@@ -1,4 +1,4 @@
-"""How things stand, in one line: what the health endpoint says, and what the database holds."""
+"""A one-line status, from the health endpoint and the database."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from jobs.spec.lifecycle import State
 from workers.models import Worker
 
 from .console import Console
-from .demo_client import Client, NoAnswer, Refused
+from .health import NoAnswer, health
 
 EVERY = 1.0
-"""Seconds between two looks where the line can be rewritten."""
+"""Seconds between two updates where the line can be rewritten."""
 EVERY_LINE = 30.0
-"""Seconds between two looks where each adds a line to a log."""
+"""Seconds between two updates where each adds a line to a log."""
 FIRST = 1.0
-"""Seconds until the first look: by then the worker has registered."""
+"""Seconds until the first update: by then the worker has registered."""
 LEISURE = 20
-"""How many times as long as a look the pause after it is at least: counting is not free."""
+"""Least pause after an update, as a multiple of its duration: counting is not free."""
 
 
 class Reporter:
-    """Shows how things stand now and again, in a thread of its own, until told to stop."""
+    """Shows the status at intervals, in a thread of its own, until stopped."""
 
-    def __init__(self, console: Console, client: Client, stop: threading.Event) -> None:
+    def __init__(self, console: Console, url: str, stop: threading.Event) -> None:
         self._console = console
-        self._client = client
+        self._url = url
         self._stop = stop
         self._since = timezone.now()
         self._started = time.monotonic()
@@ -51,7 +51,7 @@ class Reporter:
             connections.close_all()
 
     def line(self) -> str:
-        parts = [_duration(time.monotonic() - self._started), *troubles(self._client)]
+        parts = [_duration(time.monotonic() - self._started), *troubles(self._url)]
         try:
             parts += [workers(), *waiting(), *finished(self._since)]
         except (DatabaseError, InterfaceError):
@@ -66,15 +66,15 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-def troubles(client: Client) -> list[str]:
-    """What the health endpoint complains of; nothing where all is well."""
+def troubles(url: str) -> list[str]:
+    """Return the problems that the health endpoint reports; empty if it is healthy."""
     try:
-        health = client.get("/ojs/v1/health", timeout=2)
-    except (NoAnswer, Refused):
+        reaper = health(url).get("reaper", {})
+    except NoAnswer:
         return ["THE SERVER DOES NOT ANSWER"]
-    if health.get("reaper", {}).get("status") == "healthy":
+    if reaper.get("status") == "healthy":
         return []
-    return [health.get("reaper", {}).get("message", "THE REAPER IS SILENT")]
+    return [reaper.get("message", "THE REAPER IS SILENT")]
 
 
 def workers() -> str:

@@ -10,10 +10,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopping:
-    """How often we were asked to end: once is a request, twice is impatience.
+    """How often we were asked to end: once is a request, twice means immediately.
 
-    Not an Event: a second signal on the heels of the first would find its lock taken by the
-    handler of the first, in the same thread, and wait for ever.
+    Not an Event: a second signal right after the first would find its lock held by the handler of
+    the first, in the same thread, and wait for ever.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Stopping:
 
     def listen(self) -> None:
         for number in SIGNALS:
-            # nohup, or a shell that starts us in the background, have decided otherwise.
+            # Ignored by nohup, or by a shell that starts us in the background: leave it so.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, lambda number, frame: self._received.put(number))
 

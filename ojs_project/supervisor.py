@@ -1,8 +1,8 @@
-"""Starts processes, starts them again when they die, and leaves none behind.
+"""Starts processes, restarts them when they die, and leaves none behind.
 
 Every service is the leader of a session of its own. A Ctrl-C in the terminal therefore reaches
-only the supervisor, which stops the services in order; and what a dead service has left running
-is its process group, which can be ended as a whole.
+only the supervisor, which stops the services in order; and whatever a dead service left running
+is in its process group, which can be ended as a whole.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from .stopping import Stopping
 
 GUARD = Path(__file__).with_name("guard.py")
 TOO_SOON = 5.0
-"""Seconds a service has to live for its start to have been one."""
+"""Seconds a service has to live for its start to count as successful."""
 MOST_FAILURES = 3
-"""Failed starts in a row after which there is no point in another."""
+"""Failed starts in a row after which no more are tried."""
 TICK = 0.05
 LAST_WORDS = 15
 """Lines of a service's log that are shown when it will not start."""
@@ -35,14 +35,14 @@ class ServiceFailed(Exception):
 
 @dataclass
 class Service:
-    """A command that shall run as long as we do."""
+    """A command that is to run as long as we do."""
 
     name: str
     command: list[str]
     log: Path
     environment: dict[str, str]
     grace: float = 5.0
-    """Seconds between being asked to end and being ended."""
+    """Seconds between being asked to end and being killed."""
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
     failures: int = 0
@@ -62,10 +62,10 @@ class Service:
         return self.process.pid
 
     def is_running(self) -> bool:
-        """Whether it runs. The first answer after its end also ends what it left behind."""
+        """Whether it runs. The first call after its end also ends what it left running."""
         if self.process is None or self.process.returncode is not None:
             return False
-        # Looked at without reaping: until then the process group cannot be anybody else's.
+        # Checked without reaping: until then no other process group can have this id.
         if os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             return True
         self.kill()
@@ -78,7 +78,7 @@ class Service:
     def kill(self) -> None:
         """End the process and whatever it has started."""
         if self.process is not None and self.process.returncode is None:
-            # macOS forbids signals to a group of which nothing but a dead leader is left.
+            # macOS forbids signals to a group in which only a dead leader is left.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
@@ -95,7 +95,7 @@ def how_it_ended(returncode: int) -> str:
 
 
 class Guard:
-    """A process that ends the services in case we cannot."""
+    """A process that ends the services if we cannot."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -113,7 +113,7 @@ class Guard:
 
     def _tell(self, number: int) -> None:
         assert self._process.stdin is not None
-        # Services run just as well if somebody has killed it.
+        # Services run just as well if the guard was killed.
         with contextlib.suppress(OSError):
             self._process.stdin.write(f"{number}\n".encode())
             self._process.stdin.flush()
@@ -151,10 +151,10 @@ class Supervisor:
         return False
 
     def revive(self) -> Iterator[str]:
-        """Start every service that has ended again; yield a sentence about each.
+        """Restart every service that has ended; yield a sentence about each.
 
         Raises:
-            ServiceFailed: it does nothing but die.
+            ServiceFailed: it keeps dying.
         """
         for service in self.services:
             if service.process is None or self._is_running(service):
@@ -170,9 +170,9 @@ class Supervisor:
             yield f"{ended}; started again as process {self._start(service)}."
 
     def stop(self, say: Callable[[str], None]) -> None:
-        """End all services, the first one last: whoever talks to it needs it until the end.
+        """End all services, the first one last: the others need it until they end.
 
-        A second request to end is taken for impatience, and nothing is waited for any more.
+        After a second request to end, nothing is waited for any more.
         """
         first, *others = self.services
         self._stop(others, say)

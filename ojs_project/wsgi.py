@@ -9,7 +9,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ojs_project.settings")
 
 project = get_wsgi_application()
 
-# They read the settings.
+# These imports read the settings.
 from .body_deadline import BodyDeadline  # noqa: E402
 from .checks import hold_to_checks  # noqa: E402
 from .ending import watch_for_the_end  # noqa: E402
@@ -20,6 +20,6 @@ hold_to_checks()
 application = BodyDeadline(FastPath(project))
 watch_for_the_end()
 
-# What has been imported stays: the garbage collector need not go through it again and again.
+# Imported objects stay: the garbage collector need not scan them again and again.
 gc.collect()
 gc.freeze()

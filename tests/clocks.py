@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from unittest import mock
 
+from django.apps import apps
 from django.utils import timezone
 
 SHIFTED = str(Path(__file__).resolve().parent / "shifted")
@@ -19,10 +20,16 @@ SHIFTED = str(Path(__file__).resolve().parent / "shifted")
 def ahead(by: timedelta) -> Iterator[None]:
     """Let this machine's clock be ahead of all others; a negative `by` lets it be behind."""
     now, seconds = timezone.now, time.time
-    with (
-        mock.patch.object(timezone, "now", lambda: now() + by),
-        mock.patch.object(time, "time", lambda: seconds() + by.total_seconds()),
-    ):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(timezone, "now", lambda: now() + by))
+        there = mock.patch.object(time, "time", lambda: seconds() + by.total_seconds())
+        stack.enter_context(there)
+        # Models took the function itself when they were made.
+        for model in apps.get_models():
+            for field in model._meta.local_fields:
+                if field.default is now:
+                    wrong = {"_get_default": lambda: now() + by}
+                    stack.enter_context(mock.patch.dict(vars(field), wrong))
         yield
 
 

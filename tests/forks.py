@@ -58,10 +58,12 @@ class Forked:
 class Parent:
     """The process that forks, as the tests see it."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], tree: Path) -> None:
+        # Another release knows this module in another form, or not at all; PYTHONPATH leads to it.
+        this = ["-m", "tests.forks"] if tree == ROOT else ["-P", __file__]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.forks"],
-            cwd=ROOT,
+            [sys.executable, *this],
+            cwd=tree,
             env=dict(environment),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -105,17 +107,23 @@ class Parent:
                 self._begun.notify_all()
 
 
-_parents: dict[tuple[tuple[str, str], ...], Parent] = {}
+_parents: dict[tuple[Any, ...], Parent] = {}
 
 
-def fork(arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> Forked:
-    """Run `manage.py` with `arguments`, writing to `log`."""
+def fork(
+    arguments: Sequence[str], log: Path, environment: Mapping[str, str], tree: Path = ROOT
+) -> Forked:
+    """Run `manage.py` with `arguments`, writing to `log`.
+
+    Args:
+        tree: the release it is of.
+    """
     shared = {name: text for name, text in environment.items() if name != OWN}
     # What pytest says of the test that runs would make every environment another one.
     shared.pop("PYTEST_CURRENT_TEST", None)
-    key = tuple(sorted(shared.items()))
+    key = (tree, *sorted(shared.items()))
     if key not in _parents:
-        _parents[key] = Parent(shared)
+        _parents[key] = Parent(shared, tree)
     log.touch()  # to be read at once
     return _parents[key].start(arguments, log, environment.get(OWN, ""))
 

@@ -87,9 +87,11 @@ def running(command: list[str], log: Path, environment: dict[str, str]) -> Itera
 
 
 @contextlib.contextmanager
-def forked(log: Path, environment: dict[str, str], *arguments: str) -> Iterator[Running]:
+def forked(
+    log: Path, environment: dict[str, str], *arguments: str, tree: Path = ROOT
+) -> Iterator[Running]:
     """Run `manage.py` with `arguments`, without the second that Python and Django take to start."""
-    with ended_at_last(Running(fork(arguments, log, environment), log)) as started:
+    with ended_at_last(Running(fork(arguments, log, environment, tree), log)) as started:
         yield started
 
 

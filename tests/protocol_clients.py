@@ -79,9 +79,9 @@ class Worker:
 class OJSWorker(Worker):
     protocol = "ojs"
 
-    def __init__(self, worker_id: str) -> None:
+    def __init__(self, worker_id: str, key: str = "") -> None:
         super().__init__(worker_id)
-        self.http = OJSClient()
+        self.http = OJSClient(key)
 
     def _post(self, path: str, **body: Any) -> Any:
         return self.http.send(f"workers/{path}", {"worker_id": self.id} | body)
@@ -130,9 +130,9 @@ class FlareWorker(Worker):
     protocol = "flare"
     hears_directives = False
 
-    def __init__(self, worker_id: str) -> None:
+    def __init__(self, worker_id: str, key: str = "") -> None:
         super().__init__(worker_id)
-        self.http = FlareClient(worker_id=worker_id)
+        self.http = FlareClient(key, worker_id)
 
     def register(self) -> None:
         reply = self.http.register(queues=[QUEUE], job_types=[TYPE])
@@ -170,10 +170,11 @@ class AGQWorker(Worker):
     protocol = "agq"
     hears_directives = False
 
-    def __init__(self, worker_id: str, port: int) -> None:
+    def __init__(self, worker_id: str, port: int, key: str = "") -> None:
         super().__init__(worker_id)
         self.redis = redis.Redis(
             port=port,
+            password=key or None,
             single_connection_client=True,
             decode_responses=True,
             socket_timeout=PATIENCE,
@@ -229,13 +230,15 @@ class AGQWorker(Worker):
 class RotaWorker(Worker):
     protocol = "rota"
 
-    def __init__(self, worker_id: str, port: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, worker_id: str, port: int, loop: asyncio.AbstractEventLoop, key: str = ""
+    ) -> None:
         super().__init__(worker_id)
         self._loop = loop
         self._inbox: list[dict[str, Any]] = []
         self._received = 0
         url = f"ws://127.0.0.1:{port}/work"
-        self._socket = self._wait(_opened(url))
+        self._socket = self._wait(_opened(url, key))
 
     def _wait(self, coming: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coming, self._loop).result(PATIENCE)
@@ -306,8 +309,9 @@ class RotaWorker(Worker):
         self._wait(self._socket.wait_closed())
 
 
-async def _opened(url: str) -> Any:
-    return await websockets.connect(url, proxy=None)
+async def _opened(url: str, key: str) -> Any:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return await websockets.connect(url, additional_headers=headers, proxy=None)
 
 
 class Enqueued(NamedTuple):

@@ -38,6 +38,7 @@ MIDDLEWARE = [
     "ojs_project.middleware.HostMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "ojs_project.middleware.ProtocolMiddleware",
+    "ojs_project.unavailable.UnavailableMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",

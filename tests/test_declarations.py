@@ -33,6 +33,7 @@ from jobs.spec.queue_config import Backpressure, RateLimit, Retention, Retry
 from jobs.spec.retry import Interval, InvalidRetryPolicy
 from jobs.spec.unique_policy import Names, PolicyLength, Within
 from jobs.spec.versions import Version
+from jobs.spec.worker_ids import WorkerId
 from tests.access.kinds import Kind
 from tests.access.scenes import scene
 from tests.database import alias
@@ -54,7 +55,7 @@ VALUES = [
 
 NARROWER = (
     *(Duration, Interval, PolicyLength, Within, Moment, MomentText, Version),
-    *(Names, ShownStates, StateWords),
+    *(Names, ShownStates, StateWords, WorkerId),
 )
 """What they describe is a part of what they read, such as the simplest of ISO 8601, or what is left
 of it when all is read."""

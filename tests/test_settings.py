@@ -181,6 +181,28 @@ def test_every_variable_of_the_job_server_becomes_an_option():
     }
 
 
+def test_variables_of_a_listed_protocol_are_options_of_its_own():
+    listed = '["workers.bindings.ojs", "tests.drum"]'
+    environ = {"OJS_WORKER_PROTOCOLS": listed, "OJS_DRUM_PORT": "7", "OJS_AGQ_PORT": "8"}
+
+    assert ojs_options(environ) == {
+        "WORKER_PROTOCOLS": ["workers.bindings.ojs", "tests.drum"],
+        "DRUM": {"PORT": 7},
+    }
+    assert [problem for problem, _ in misread(environ)] == [
+        "OJS_AGQ_PORT is ignored: there is no such option."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("listed", "problem"),
+    [("workers.bindings.ojs", "must be a JSON list"), ('["no.such"]', "cannot be imported")],
+)
+def test_a_list_of_protocols_that_cannot_be_loaded_is_refused(listed, problem):
+    with pytest.raises(ImproperlyConfigured, match=problem):
+        ojs_options({"OJS_WORKER_PROTOCOLS": listed})
+
+
 @pytest.mark.parametrize(
     ("text", "answer"), [("1", True), ("true", True), ("ON", True), ("0", False), ("", False)]
 )

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from django.apps import AppConfig, apps
+from django.core.exceptions import ImproperlyConfigured
 from django.db.models.signals import post_migrate
 from django.utils.translation import gettext_lazy as _
 
@@ -14,13 +16,18 @@ class WorkersConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
+        from jobs.conf import ojs_settings
         from jobs.models.labels import translate_labels
 
         # They connect themselves, and declare who may do what.
         from .access import table as access  # noqa: F401
-        from .chores import conformance, finished_tasks, log  # noqa: F401
+        from .chores import finished_tasks, log  # noqa: F401
 
         translate_labels(self)
+        # A setting that cannot be read is reported by a system check.
+        with contextlib.suppress(ImproperlyConfigured):
+            if ojs_settings.CONFORMANCE_MODE:
+                from . import conformance  # noqa: F401
 
         if apps.is_installed("django_q"):
             from .chores.housekeeping import install_schedules

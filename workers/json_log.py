@@ -1,9 +1,9 @@
-"""Log lines as JSON that says which job they are about (OJS logging §5). For a site's `LOGGING`:
+"""Formats log lines as JSON that names their job (OJS logging §5). For a site's `LOGGING`:
 
     "formatters": {"json": {"()": "workers.json_log.JSONFormatter"}}
 
-Whatever a handler logs, by whichever logger, names its job and carries its trace (§7). Arguments
-and results are never among it (§9).
+Every line that a handler logs, with any logger, names its job and carries its trace (§7).
+Arguments and results are never included (§9).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SEVERITIES = (
     (logging.DEBUG, "DEBUG", 5),
     (logging.NOTSET, "TRACE", 1),
 )
-"""From which level of `logging` on, and the numbers of OpenTelemetry (§5.4)."""
+"""Lowest `logging` level of each severity, and the numbers of OpenTelemetry (§5.4)."""
 ABOUT = ("job_id", "job_type", "queue", "attempt", "state", "worker_id")
 
 
@@ -57,7 +57,7 @@ class JSONFormatter(logging.Formatter):
 
 
 def _about(record: logging.LogRecord) -> dict[str, Any]:
-    """What the record says of its job itself, and else what this thread or task is running."""
+    """The job given in the record, or else the one that this thread or task runs."""
     found = {name: getattr(record, name) for name in ABOUT if hasattr(record, name)}
     job = _current_job()
     if job is not None and found.get("job_id", str(job.id)) == str(job.id):
@@ -75,8 +75,8 @@ def _about(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _current_job() -> Any:
-    """The job this thread or task runs. Logging is configured before any app may be imported, and
-    where nothing has imported the worker, no job runs."""
+    """The job this thread or task runs. Logging is configured before any app may be imported; if
+    nothing has imported the worker, no job runs."""
     execution = sys.modules.get("workers.runtime.execution")
     return execution.current_job.get() if execution is not None else None
 

@@ -14,20 +14,20 @@ class WorkerState(models.TextChoices):
 
     @property
     def rank(self) -> int:
-        """Position in the order from which nothing but quiet → running leads back (§2.3)."""
+        """Position in the order; the only way back is quiet → running (§2.3)."""
         return list(WorkerState).index(self)
 
 
 def strictest(*states: str) -> WorkerState:
-    """Return the state furthest along; empty ones do not count."""
+    """Return the state furthest along, ignoring empty ones."""
     return max((WorkerState(state) for state in states if state), key=lambda state: state.rank)
 
 
 def desired(state: str, directive: str) -> WorkerState:
-    """What a worker in `state` shall be told, given what an operator asked for (§4.4).
+    """The desired state of a worker in `state`, given an operator's `directive` (§4.4).
 
-    Never milder than what it reports, but for one that a directive quieted and a later one
-    resumes.
+    Never milder than what the worker reports, unless one directive quieted it and a later one
+    resumes it.
     """
     if directive == WorkerState.RUNNING and state == WorkerState.QUIET:
         return WorkerState.RUNNING

@@ -1,11 +1,11 @@
 """The worker protocol without a transport: register, beat, fetch, ack, fail, deregister.
 
-Every wire format calls these six; what is written here holds on all of them.
+Every wire format calls these six; what is documented here holds for all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypedDict, Unpack
@@ -17,17 +17,16 @@ from jobs.access.projects import own
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
 from jobs.errors import InvalidRequest
-from jobs.models import Job
 from jobs.record.events import record, worker_event
 from jobs.signals import send_on_commit
 from jobs.store import clock
 from jobs.store.database import atomic
 
 from .access.admission import foreign_jobs, own_jobs, settle_own, with_foreign
+from .access.claims import SessionClaim, WorkerExists, claimed, require_own
 from .fetching import gate
 from .lifecycle import WorkerState
-from .liveness import heartbeats
-from .liveness.claims import SessionClaim, WorkerExists, claimed, require_own
+from .liveness import heartbeats, holdings
 from .liveness.heartbeats import Description, Heartbeat
 from .liveness.incarnations import same_process
 from .models import Worker
@@ -37,14 +36,18 @@ from .store.portable import changes
 
 @dataclass(slots=True)
 class Reply:
-    """What a heartbeat is answered with (§4.4; docs/architecture.md)."""
+    """The reply to a heartbeat (§4.4; docs/architecture.md)."""
 
     state: WorkerState
     jobs_extended: list[str] = field(default_factory=list)
     jobs_lost: list[str] = field(default_factory=list)
     """Reported as running, but no longer this worker's: drop them (§10.4)."""
     stale: bool = False
-    """An older heartbeat that arrived late: nothing was changed (§10.3)."""
+    """The heartbeat arrived late, after a newer one: nothing was changed (§10.3)."""
+
+
+before_reply: Callable[[Reply], None] | None = None
+"""Set by `workers.conformance`, which only `CONFORMANCE_MODE` loads."""
 
 
 def register(
@@ -54,20 +57,20 @@ def register(
     claim: SessionClaim | None = None,
     starts: bool = False,
 ) -> Worker:
-    """Store a worker, or meet it again (§3).
+    """Store a worker, or recognize it again (§3).
 
-    Another process under a known id is a new incarnation: what the old one left behind is
-    forgotten, a directive too, and the jobs it held are recovered like those of a dead worker.
+    Another process under a known id is a new incarnation: the state of the old one is forgotten,
+    including its directive, and the jobs it held are recovered like those of a dead worker.
 
     Args:
         claim: the right to the id, where it must be unique among active workers (AGQ §2.2).
-        starts: workers of this protocol register when they start (§3.1), so that only one that
-            says when it started can be known again. In a container, a process that takes the
-            place of another often has its id, its host name and its pid.
+        starts: workers of this protocol register when they start (§3.1), so only a worker that
+            sends its start time can be recognized again. In a container, a replacement process
+            often has the same id, host name and pid.
 
     Raises:
-        WorkerExists: an active worker has the id, and the claim is not to it.
-        ForeignWorker: the id is another project's, or none's, and the key is of a project.
+        WorkerExists: an active worker has the id, and the claim does not cover it.
+        ForeignWorker: the key belongs to a project, and the name to another one or to none.
     """
     now = clock.now()
     with atomic():
@@ -83,14 +86,14 @@ def register(
             "sequence": None,
             "left_at": None,
         }
-        # Ranges that a registration leaves out are not in force any more.
+        # Version ranges that a registration leaves out no longer apply.
         fresh.setdefault("job_versions", None)
         if known is None:
             worker = _made(worker_id, fresh)
         else:
             if same_process(known, description, must_say=starts):
                 if known.state == WorkerState.TERMINATE:
-                    # Nothing leads back from it, no registration either (§2.3).
+                    # There is no way back from it, not even by registering (§2.3).
                     fresh["state"] = WorkerState.TERMINATE
             else:
                 fresh = {"labels": [], "started_at": None} | fresh
@@ -100,7 +103,7 @@ def register(
                     "flagged_at": None,
                     "incarnation": F("incarnation") + 1,
                 }
-                while engine.reclaim([worker_id]):
+                while holdings.reclaim([known]):
                     pass
             Worker.objects.filter(pk=worker_id).update(**fresh)
             worker = Worker.objects.get(pk=worker_id)
@@ -110,10 +113,10 @@ def register(
 
 
 def _made(worker_id: str, fresh: dict[str, Any]) -> Worker:
-    """Store a worker that was not there a moment ago.
+    """Store a worker that did not exist a moment ago.
 
     Raises:
-        ForeignWorker: in that moment another project's took the id.
+        ForeignWorker: a worker of another project has taken the name meanwhile.
     """
     worker, created = Worker.objects.get_or_create(pk=worker_id, defaults=fresh)
     if not created:
@@ -132,14 +135,18 @@ def _started(worker: Worker) -> Any:
     )
 
 
-def deregister(worker_id: str) -> bool:
+def deregister(worker_id: str, *, project: str = "") -> bool:
     """Record that a worker leaves (§3.4); return whether it was there.
 
-    Jobs it still holds are recovered by the reaper, as a dead worker's would be.
+    The reaper recovers any jobs it still holds, like those of a dead worker.
+
+    Args:
+        project: the worker's project; empty means any.
     """
     now = clock.now()
     with atomic():
-        worker = Worker.objects.live().filter(pk=worker_id).select_for_update().first()
+        live = own(Worker.objects.live(), project)
+        worker = live.filter(pk=worker_id).select_for_update().first()
         if worker is None:
             return False
         Worker.objects.filter(pk=worker_id).update(
@@ -171,34 +178,39 @@ def beat(
     discover: bool = True,
     project: str = "",
 ) -> Reply:
-    """Record a heartbeat, extend the jobs it names, and answer what the worker shall be (§4).
+    """Record a heartbeat, extend the jobs it names, and reply with the worker's desired state (§4).
 
-    A worker nobody knew is discovered by it (§3.1); one declared dead is live again (§10.4), and
-    what an operator asked of it still stands.
+    A heartbeat discovers an unknown worker (§3.1). A worker that was declared dead is live again
+    (§10.4), and its directive still applies.
 
     Args:
-        state: what the worker says it is; None leaves what it said before.
-        active_job_ids: the jobs it runs, as it spelled them; None if it did not say.
-        requested: the visibility extension it asks for; None means each job's own.
-        sequence: number of this heartbeat; a lower one than seen before changes nothing (§10.3).
-        discover: False where a worker that is not live must register first (AGQ §3.3); it is
-            answered `terminated`.
-        project: whose jobs it may extend; empty means anybody's.
+        state: the state the worker reports; None keeps the one reported before.
+        active_job_ids: the jobs it runs, as the worker spelled them; None if it sent no list.
+        requested: the requested visibility extension; None means each job's own.
+        sequence: the heartbeat's number; one lower than seen before changes nothing (§10.3).
+        discover: False where a worker that is not live must register first (AGQ §3.3); the reply
+            is then `terminated`.
+        project: the project of the worker, and of the jobs it may extend; empty means any.
+
+    Raises:
+        ForeignWorker: the name belongs to another project, or to none.
     """
     if project and active_job_ids:
         active_job_ids = own_jobs(active_job_ids, project)
-    heartbeat = Heartbeat(worker_id, state, active_job_ids, description, requested, sequence)
+    heartbeat = Heartbeat(
+        worker_id, state, active_job_ids, description, requested, sequence, project
+    )
     written = heartbeats.write(heartbeat)
     if written is None and not discover:
         return Reply(WorkerState.TERMINATED)
     if written is None and _meet(heartbeat):
         written = heartbeats.write(replace(heartbeat, sequence=None))
     elif written is None:
-        # It came late, or another heartbeat of the same worker discovered it just now.
+        # It is late, or another heartbeat of the same worker has just discovered the worker.
         written = heartbeats.write(heartbeat)
         if written is None:
             return Reply(_standing_order(heartbeat), stale=True)
-    # Gone again already: it deregistered while this heartbeat was under way.
+    # Already gone: the worker deregistered while this heartbeat was under way.
     reply = Reply(written.desired_state if written else WorkerState.TERMINATE)
     held = written.extended if written else set()
     if held is None:
@@ -206,29 +218,34 @@ def beat(
     else:
         for text, job_id in heartbeat.job_ids().items():
             (reply.jobs_extended if job_id in held else reply.jobs_lost).append(text)
-    if ojs_settings.CONFORMANCE_MODE and reply.jobs_extended:
-        _obey_test_directive(reply)
+    if before_reply is not None and reply.jobs_extended:
+        before_reply(reply)
     return reply
 
 
 def _meet(heartbeat: Heartbeat) -> bool:
-    """Discover a worker by its heartbeat, or see one return that was taken for dead.
+    """Discover a worker by its heartbeat, or revive one that was taken for dead.
 
-    False if neither: the worker is known and live, or the heartbeat was sent before it went.
+    False if neither: the worker is known and live, or the heartbeat was sent before it left.
+
+    Raises:
+        ForeignWorker: the name belongs to another project, or to none.
     """
     fresh = changes(heartbeat) | {
         "state": heartbeat.state or WorkerState.RUNNING,
         "left_at": None,
     }
+    if heartbeat.project:
+        fresh["project"] = heartbeat.project
     with atomic():
         known = Worker.objects.filter(pk=heartbeat.worker_id).select_for_update().first()
+        if known is not None:
+            require_own(known, heartbeat.project)
         if known is not None and (
             known.state != WorkerState.TERMINATED or _came_late(known, heartbeat)
         ):
             return False
         fresh["directive"] = known.directive if known and known.left_at is None else ""
-        if known is not None:
-            require_own(known, fresh.get("project"))
         worker = _made(heartbeat.worker_id, fresh)
         record([_started(worker)])
     if known is not None:
@@ -237,9 +254,10 @@ def _meet(heartbeat: Heartbeat) -> bool:
 
 
 def _came_late(gone: Worker, heartbeat: Heartbeat) -> bool:
-    """Whether the heartbeat of a worker that is gone was sent before it went (§10.3).
+    """Whether the heartbeat of a worker that is gone was sent before it left (§10.3).
 
-    None is under way for two timeouts: that is rather a new process that counts from one again.
+    No heartbeat is under way for two timeouts: after that, a low number means a new process that
+    counts from one again.
     """
     return (
         heartbeat.sequence is not None
@@ -250,30 +268,21 @@ def _came_late(gone: Worker, heartbeat: Heartbeat) -> bool:
 
 
 def _standing_order(heartbeat: Heartbeat) -> WorkerState:
-    """What the worker was told last; one that is gone hears nothing new."""
+    """The state last requested of the worker; one that is gone gets back what it reports."""
     worker = Worker.objects.live().filter(pk=heartbeat.worker_id).first()
     return worker.desired_state if worker else heartbeat.state or WorkerState.RUNNING
 
 
-def _obey_test_directive(reply: Reply) -> None:
-    """Let a job of the public conformance suite say what its worker shall hear."""
-    jobs = Job.objects.filter(pk__in=reply.jobs_extended).values_list("meta", flat=True)
-    for meta in jobs:
-        directive = meta.get("test_directive")
-        if directive in (WorkerState.QUIET, WorkerState.TERMINATE):
-            reply.state = WorkerState(directive)
-
-
 def _returns(worker_id: str, project: str) -> bool:
-    """See a worker return that was declared dead, as by a heartbeat (§10.4); False if it was not.
+    """Revive a worker that was declared dead, as a heartbeat does (§10.4); False if it was not.
 
-    Asking for jobs, or reporting one, is as good a sign of life, and some workers send heartbeats
-    only while they have jobs. One that has left does not return by this: what it asks was under way
-    when it left.
+    Fetching jobs or reporting one is as good a sign of life, and some workers send heartbeats only
+    while they have jobs. It does not revive a worker that has left: its request was under way when
+    it left.
     """
     if not worker_id or not own(Worker.objects.dead(), project).filter(pk=worker_id).exists():
         return False
-    return _meet(Heartbeat(worker_id, WorkerState.RUNNING))
+    return _meet(Heartbeat(worker_id, WorkerState.RUNNING, project=project))
 
 
 class FetchOptions(TypedDict, total=False):
@@ -284,7 +293,7 @@ class FetchOptions(TypedDict, total=False):
     types: Sequence[str] | None
     visibility_timeout: timedelta | None
     registered: bool
-    """Nothing for a worker that never registered (AGQ §6)."""
+    """A worker that never registered gets no jobs (AGQ §6)."""
 
 
 def fetch(
@@ -296,20 +305,20 @@ def fetch(
 ) -> list[ClaimedJob]:
     """Claim jobs for a worker (§6); see `engine.claim`.
 
-    Nothing for a worker that is quiet or terminating, or was asked to be (§6.6), or that already
-    runs all it can (§8.2). One that was declared dead is live again.
+    Returns nothing for a worker that is quiet or terminating, or was asked to be (§6.6), or that
+    already runs as many jobs as it can (§8.2). One that was declared dead is live again.
 
     Args:
-        discover: False where this is no sign of life: the server looks by itself for a worker that
-            waits, or a worker that is not live must register first. A dead one is given nothing.
-        project: whose jobs; empty means anybody's.
+        discover: False where a fetch is not a sign of life: the server fetches for a waiting
+            worker, or a worker that is not live must register first. A dead one gets no jobs.
+        project: the project of the jobs; empty means any.
 
     Raises:
         InvalidRequest: no queue is named.
     """
     claim = _claim_options(queues, project, options)
     jobs = engine.claim(queues, **claim)
-    # Only when there was nothing: a fetch that finds jobs is one statement.
+    # Only if it found nothing: a fetch that finds jobs is one statement.
     if not jobs and discover and _returns(options.get("worker_id", ""), project):
         jobs = engine.claim(queues, **claim)
     return jobs
@@ -342,7 +351,7 @@ def exchange(
     project: str = "",
     **options: Unpack[FetchOptions],
 ) -> tuple[list[Outcome], list[ClaimedJob]]:
-    """`ack`, then `fetch`, in one transaction and, where that is possible, one round trip.
+    """`ack`, then `fetch`, in one transaction and, if possible, in one round trip.
 
     Args:
         discover: as in `fetch`.
@@ -359,10 +368,10 @@ def exchange(
 def ack(
     completions: Sequence[Completion], *, discover: bool = True, project: str = ""
 ) -> list[Outcome]:
-    """Settle jobs as completed (§5.6); one outcome for each, a refused one carries its error.
+    """Settle jobs as completed (§5.6); return one outcome for each, with the error if refused.
 
     Args:
-        discover: whether a worker that was declared dead is live again by this; see `fetch`.
+        discover: whether this revives a worker that was declared dead; see `fetch`.
     """
     outcomes = settle_own(engine.complete, completions, project)
     if discover:
@@ -371,7 +380,7 @@ def ack(
 
 
 def fail(failures: Sequence[Failure], *, discover: bool = True, project: str = "") -> list[Outcome]:
-    """Settle jobs as failed (§5.6, §7.2); one outcome for each.
+    """Settle jobs as failed (§5.6, §7.2); return one outcome for each.
 
     Args:
         discover: as in `ack`.
@@ -385,7 +394,7 @@ def fail(failures: Sequence[Failure], *, discover: bool = True, project: str = "
 def _heard(
     reports: Sequence[Completion | Failure], outcomes: Sequence[Outcome], project: str
 ) -> None:
-    """Who reports a job that was taken from it may have been taken for dead."""
+    """Revive workers whose reports were refused: they may have been declared dead."""
     senders = {
         report.worker_id
         for report, outcome in zip(reports, outcomes, strict=True)

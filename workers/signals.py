@@ -1,4 +1,4 @@
-"""What happened to workers, for the site to hang on; sent after commit (see `jobs.signals`)."""
+"""Signals about workers, for a site's receivers; sent after commit (see `jobs.signals`)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ worker_left = Signal()
 workers_died = Signal()
 """`worker_ids`: they were declared dead."""
 worker_quieted = Signal()
-"""`worker_id`: it says that it takes no more jobs."""
+"""`worker_id`: it reports that it takes no more jobs."""
 worker_beat = Signal()
 """`worker_id`, `state`: a heartbeat of a live worker was recorded."""
 worker_returned = Signal()
-"""`worker_id`: it had been declared dead, and speaks again."""
+"""`worker_id`: it had been declared dead, and was heard again."""
 
 SENT = {
     "worker.started": worker_registered,
@@ -23,5 +23,4 @@ SENT = {
     "worker.heartbeat": worker_beat,
     "worker.stopped": worker_left,
 }
-"""The signal of each event of the vocabulary (OJS events §3.4); one that died is told by
-`workers_died`."""
+"""The signal of each event in the vocabulary (OJS events §3.4); `workers_died` reports deaths."""

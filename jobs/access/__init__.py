@@ -1,9 +1,11 @@
-"""Who may do what: one table for every command of every protocol, and what asks it.
+"""Authorization: one table of who may do what, for every command of every protocol.
 
-`table` is the mechanism and `producing` declares what `jobs` serves; `table` adds what
-workers and their operators say. A command that is in no declaration is refused.
+`table` is the mechanism. `producing` declares what `jobs` serves, `workers.access.table` the Admin
+API for workers, and the package of each worker protocol its own commands. A command without a
+declaration is refused.
 """
 
+from ..models import Scope
 from . import producing  # noqa: F401 - declares
 from .table import (
     Binding,
@@ -11,6 +13,7 @@ from .table import (
     OfProject,
     OfWorker,
     authorize,
+    bindings,
     commands,
     declare,
     find,
@@ -22,7 +25,9 @@ __all__ = [
     "Command",
     "OfProject",
     "OfWorker",
+    "Scope",
     "authorize",
+    "bindings",
     "commands",
     "declare",
     "find",

@@ -1,8 +1,8 @@
-"""The trace of operators: one `OperatorAction` for each action, beside Django's own history.
+"""The audit of operators: one `OperatorAction` for each action, beside Django's own history.
 
     record_action(of_request(request), "pause_queue", queues, reason=answer.reason)
 
-Call it inside the transaction of what it tells, so that there is both or neither.
+Call it inside the transaction of the action, so that both are committed or neither is.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from django.utils.translation import gettext
 
 from ..models import OperatorAction, Source
 from ..store import clock
+from .address import address_of
 
 SHOWN = 100
-"""Keys of targets that an action lists; the others are counted."""
+"""Keys of targets that an action lists; the rest are only counted."""
 CHANGE = 2
-"""Django's flag of a history entry that tells of a change."""
+"""Django's flag of a history entry that records a change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who acts, and through which door."""
+    """Who acts, and through which interface."""
 
     name: str
     source: Source
@@ -40,16 +41,16 @@ class Actor:
 def of_request(request: Any) -> Actor:
     """The user of the admin who sent this request."""
     user = request.user
-    return Actor(user.get_username(), Source.ADMIN, request.META.get("REMOTE_ADDR", ""), user.pk)
+    return Actor(user.get_username(), Source.ADMIN, address_of(request.META), user.pk)
 
 
 def of_caller(caller: Any, request: Any) -> Actor:
     """The API key that sent this request."""
-    return Actor(caller.name, Source.API, request.META.get("REMOTE_ADDR", ""))
+    return Actor(caller.name, Source.API, address_of(request.META))
 
 
 def of_shell() -> Actor:
-    """Whoever runs this process."""
+    """The user who runs this process."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name
@@ -70,15 +71,15 @@ def record_action(
     flag: int = CHANGE,
     history: bool = True,
 ) -> OperatorAction:
-    """Write down what an operator did; a user of the site has it in the history of each target too.
+    """Record what an operator did; for a user of the site, in the history of each target too.
 
     Args:
         verb: the permission it takes, without its app.
-        targets: model instances that were touched.
-        kind: model name of the targets; left out, that of the first.
-        count: how many were changed, where it is not the number of `targets`.
+        targets: the affected model instances.
+        kind: model name of the targets; by default, that of the first.
+        count: how many were changed, where that is not the number of `targets`.
         selection: how they were chosen; the keys of the first are added.
-        message: for the history of each target; left out, the verb.
+        message: for the history of each target; by default, the verb.
         flag: Django's action flag for it.
         history: False where Django's own form has written the history already.
     """

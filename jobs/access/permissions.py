@@ -1,7 +1,7 @@
-"""Who may do what in the admin: three groups over one permission for each verb.
+"""Permissions in the admin: three groups over one permission for each verb.
 
-The permissions themselves stand in the `Meta` of the model they are about. A group gets those
-that exist, so that an app which is not installed is not missed.
+Each permission is declared in the `Meta` of the model it applies to. A group gets those that
+exist, so an app that is not installed leaves no gap.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ OPERATES = frozenset(
         "maintenance",
     }
 )
-"""What an operator does beyond looking: nothing that deletes a queue or shows a secret."""
+"""What an operator may do beyond viewing: nothing that deletes a queue or shows a secret."""
 SECRET = frozenset({"view_job_args"})
-"""Called "view", and yet not for every viewer: arguments may hold what only few should read."""
+"""Named "view", but not for every viewer: arguments may hold what only few should read."""
 GROUPS = ("OJS viewer", "OJS operator", "OJS admin")
 
 
@@ -52,9 +52,9 @@ def _belongs(codename: str, group: str) -> bool:
 
 
 def create_groups() -> dict[str, int]:
-    """Make the groups, or bring them up to date; return how many permissions each was given.
+    """Create the groups or bring them up to date; return how many permissions each was given.
 
-    What a site added to them stays.
+    Permissions that a site added are kept.
     """
     from django.contrib.auth.models import Group
 

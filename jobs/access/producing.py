@@ -1,4 +1,4 @@
-"""Who may use what `jobs` serves: OJS HTTP for producers and operators, and the Admin API."""
+"""Declares who may use what `jobs` serves: OJS HTTP for producers and operators, the Admin API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIGURES = "Its figures are those of the project's own jobs."
 
 declare(
     ojs("manifest.retrieve", (), SHARED, reads=True, is_open=True),
-    # Jobs. Who enqueues sees arguments, results and errors in clear.
+    # Jobs. Clients that enqueue see arguments, results and errors in clear.
     ojs("jobs.create", PRODUCE, OWN),
     ojs("jobs.batch", PRODUCE, OWN),
     ojs("jobs.retrieve", PRODUCE, OWN, reads=True),
@@ -46,7 +46,7 @@ declare(
     ojs("cron.resume", PRODUCE, OWN),
     ojs("cron.trigger", PRODUCE, OWN),
     ojs("events.list", PRODUCE, OWN, reads=True, note="Those of the project's own jobs."),
-    # What all projects share
+    # Shared by all projects
     ojs("queues.list", PRODUCE, SHARED, reads=True),
     ojs("queues.retrieve", PRODUCE, SHARED, reads=True, note=FIGURES),
     ojs("queues.stats", PRODUCE, SHARED, reads=True, note=FIGURES),
@@ -64,7 +64,7 @@ declare(
     ojs("job-specs.list", WORK, SHARED, reads=True),
     ojs("job-specs.create", OPERATE, NOTHING),
     ojs("job-specs.destroy", OPERATE, NOTHING),
-    # The dead letter, which operators see: as the Admin API shows it, so is it redacted here.
+    # The dead letter is for operators, and redacted as in the Admin API.
     ojs("dead-letter.list", OPERATE, OWN, reads=True, hides=True),
     ojs("dead-letter.retrieve", OPERATE, OWN, reads=True, hides=True),
     ojs("dead-letter.retry", OPERATE, OWN, hides=True),

@@ -1,9 +1,9 @@
-"""Projects: a key that belongs to one sees its own jobs and workers, and nobody else's.
+"""Projects: a key of a project sees the jobs and workers of that project only.
 
-A job's project is that of the key it was enqueued with and never changes, so that looking first
-and acting afterwards is no race: what was foreign stays foreign. No project, the empty text, on
-either side is the common case and costs nothing: a job that is nobody's is seen by keys without a
-project only, and such a key sees everything.
+A job's project is that of the key it was enqueued with, and never changes. Checking first and
+acting afterwards is therefore no race: a job of another project stays one. No project (the empty
+text), on either side, is the common case and costs nothing: a job without a project is seen only
+by keys without one, and such a key sees everything.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Q
+
 from ..errors import JobNotFound
 from ..models import Job
 from ..spec.batches import shared_targets
 from ..spec.validation import NewJob
+from ..spec.worker_ids import qualified, spellings
 
 
 def give(new: Sequence[NewJob], project: str) -> Sequence[NewJob]:
-    """Make new jobs `project`'s, before they are stored.
+    """Assign new jobs to `project` before they are stored.
 
-    They are unique among its own jobs: else one project could find, or cancel, those of another.
+    They are unique within it: otherwise one project could find, or cancel, another's jobs.
     """
     for job in shared_targets(new) if project else ():
         job.project = project
@@ -35,12 +38,27 @@ def give(new: Sequence[NewJob], project: str) -> Sequence[NewJob]:
 
 def own(rows: Any, project: str) -> Any:
     """Narrow the queryset `rows` to what `project` may see."""
-    # The second condition is what the partial indexes say; a parameter could be empty.
+    # Repeats the condition of the partial indexes; a parameter could be empty.
     return rows.filter(project=project).exclude(project="") if project else rows
 
 
+def of_worker(column: str, pattern: str, project: str) -> Q:
+    """Rows whose `column` names the worker that a key of `project` calls by this name.
+
+    Only for rows of the project. A `*` at the end matches any text.
+    """
+    if not pattern.endswith("*"):
+        return Q(**{f"{column}__in": spellings(pattern, project)})
+    beginning, lookup = pattern[:-1], f"{column}__startswith"
+    if not project:
+        return Q(**{lookup: beginning})
+    prefix = qualified("", project)
+    plain = Q(**{lookup: beginning}) & ~Q(**{lookup: prefix})
+    return plain | Q(**{lookup: prefix + beginning})
+
+
 def foreign(job_ids: Iterable[UUID], project: str) -> set[UUID]:
-    """Return those of `job_ids` that are not `project`'s, or no jobs at all."""
+    """Return those of `job_ids` that belong to other projects or do not exist."""
     if not project:
         return set()
     asked = set(job_ids)
@@ -50,7 +68,8 @@ def foreign(job_ids: Iterable[UUID], project: str) -> set[UUID]:
 
 
 def find(job_id: UUID, project: str) -> Job:
-    """
+    """Return a job of `project`.
+
     Raises:
         JobNotFound: there is no such job, or it is another project's.
     """
@@ -61,7 +80,8 @@ def find(job_id: UUID, project: str) -> Job:
 
 
 def require(job_id: UUID, project: str) -> None:
-    """
+    """Check that a job belongs to `project`.
+
     Raises:
         JobNotFound: there is no such job, or it is another project's.
     """

@@ -1,4 +1,4 @@
-"""Values that only few may see: hidden by the name of their key, at any depth."""
+"""Redaction: hides values by the name of their key, at any depth."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_sensitive(key: str) -> bool:
 
 
 def redact(value: Any) -> Any:
-    """A copy of this JSON value without what is sensitive."""
+    """Return a copy of this JSON value without sensitive values."""
     if isinstance(value, dict):
         return {k: HIDDEN if is_sensitive(k) else redact(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -29,7 +29,7 @@ def redact(value: Any) -> Any:
 
 
 def redact_text(text: str) -> str:
-    """The same for JSON as text, which may have been cut off anywhere."""
+    """Like `redact`, for JSON as text, which may have been cut off anywhere."""
     kept, position = [], 0
     while match := STRING.search(text, position):
         kept.append(text[position : match.end()])
@@ -44,7 +44,7 @@ def redact_text(text: str) -> str:
     return "".join([*kept, text[position:]])
 
 
-# Possessive, and never within a word: however long the text, each character is tried once.
+# Possessive, and never within a word: each character is tried once, however long the text.
 QUOTED_KEY = re.compile(r"""(?<![\w.\-])([\w.\-]++)["']?\s{0,3}(?:=>|[:=])\s{0,3}""")
 QUOTED_VALUE = re.compile(
     r"""
@@ -55,9 +55,9 @@ QUOTED_VALUE = re.compile(
 
 
 def redact_prose(text: str) -> str:
-    """A text for people, such as an error's message, without the values of sensitive keys in it.
+    """Return a text for people, such as an error's message, without the values of sensitive keys.
 
-    `login(password='x')` and `?token=x&page=1` are understood; what has no key is not found.
+    Recognises `login(password='x')` and `?token=x&page=1`; a value without a key is not found.
     """
     kept, position = [], 0
     while match := QUOTED_KEY.search(text, position):
@@ -74,9 +74,9 @@ QUOTING = frozenset({"message", "backtrace"})
 
 
 def redact_quotes(value: Any) -> Any:
-    """`redact()` for what quotes: envelopes with their errors, events, whole workflows.
+    """Like `redact`, for documents that quote: envelopes with errors, events, whole workflows.
 
-    The messages and backtraces of errors, written for people, lose what they quote as well.
+    Sensitive values are also removed from the messages and backtraces of errors.
     """
     if isinstance(value, dict):
         return {
@@ -89,7 +89,7 @@ def redact_quotes(value: Any) -> Any:
 
 
 def redact_job(envelope: dict[str, Any]) -> dict[str, Any]:
-    """A job's envelope without what is sensitive, saying that it is not whole."""
+    """Return a job's envelope without sensitive values, marked as incomplete."""
     return {**redact_quotes(envelope), "redacted": True}
 
 

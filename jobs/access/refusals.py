@@ -1,8 +1,8 @@
 """The audit of refused requests: 401 and 403 of every protocol (OJS security §11.1).
 
-One row of the audit stands for all refusals of a minute that are alike, and counts them. A scanner
-cannot fill the table, neither by repeating itself nor by coming from many addresses. What a client
-sent is not written down, for a mistyped key is nearly a key.
+One row of the audit counts all similar refusals of a minute, so a scanner cannot fill the table,
+neither by repeating itself nor by coming from many addresses. What a client sent is not recorded,
+for a mistyped key is nearly a key.
 """
 
 from __future__ import annotations
@@ -31,46 +31,47 @@ logger = logging.getLogger("jobs.access")
 AUDITED = (NotAuthenticated, PermissionDenied)
 MINUTE = 60.0
 ROWS = 20
-"""Rows in a minute about strangers, and as many about keys of ours, of all processes together. So
-a scanner does not hide the use of a revoked key."""
+"""Rows in a minute for unknown callers, and as many for known keys, over all processes: a scanner
+cannot hide the use of a revoked key."""
 STRANGER = "unknown"
 REMEMBERED = 1000
-"""Kinds of refusals that a process tells apart."""
+"""Kinds of refusals that a process distinguishes."""
 LONGEST_PART = 40
-"""Characters of a path's part that are written down. A job's id is shorter, and a key longer."""
+"""Characters recorded of each part of a path. A job's id is shorter, and a key longer."""
 BATCH_SIZE = 500
 
 Kind = tuple[str, str, str, str]
-"""Address, protocol, reason and the name of the key: refusals that agree in these are alike."""
+"""Address, protocol, reason and name of the key: refusals that agree in these are counted as one
+kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A row to be written."""
+    """A row to write."""
 
     kind: Kind
     count: int
-    """How many it stands for: this one, and those alike since the last row of theirs."""
+    """How many refusals it counts: this one, and those of its kind since the kind's last row."""
     call: str
     scope: str
     others: int
-    """Refusals of other kinds of which there is no row, since this process last wrote one."""
+    """Refusals of other kinds that got no row since this process last wrote one."""
 
 
 class Throttle:
-    """Decides what is written. Bounded in memory; safe among threads; asks no database."""
+    """Decides what is written. Bounded in memory, thread-safe, and without database access."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kinds: OrderedDict[Kind, list[float]] = OrderedDict()
-        """Kind → until when it is only counted, and how often it was. The oldest stand first."""
+        """Kind → until when it is only counted, and how often it occurred. Oldest first."""
         self._rows = {True: 0, False: 0}
-        """Rows about strangers, and about keys, in the minute that ends `_until`."""
+        """Rows for unknown callers, and for keys, in the minute that ends at `_until`."""
         self._until = 0.0
         self._others = 0
 
     def take(self, kind: Kind, now: float, *, call: str = "", scope: str = "") -> Refusal | None:
-        """Count one refusal; return the row to be written, if it is its turn."""
+        """Count one refusal; return the row to write, if one is due."""
         with self._lock:
             known = self._kinds.get(kind)
             if known is not None and now < known[0]:
@@ -99,7 +100,7 @@ class Throttle:
             self._others += int(count)
 
     def put_back(self, refusal: Refusal) -> None:
-        """It could not be written: it counts as one of the others."""
+        """Count a row that could not be written among the others."""
         with self._lock:
             self._others += refusal.count + refusal.others
 
@@ -108,16 +109,16 @@ _throttle = Throttle()
 
 
 def forget() -> None:
-    """Begin anew, as a process does."""
+    """Start afresh, as a new process does."""
     global _throttle
     _throttle = Throttle()
 
 
 def note(problem: Exception, **about: Any) -> None:
-    """Write down that a request was refused, if it was and if it is its turn.
+    """Record that a request was refused, if it was and if a row is due.
 
     Args:
-        about: what `seen` takes.
+        about: the arguments of `seen`.
     """
     refusal = seen(problem, **about)
     if refusal is not None:
@@ -127,12 +128,12 @@ def note(problem: Exception, **about: Any) -> None:
 def seen(
     problem: Exception, *, protocol: str, address: str, key: str = "", call: str = ""
 ) -> Refusal | None:
-    """Count a refusal without asking the database; return the row that `record` shall write.
+    """Count a refusal without a query; return the row that `record` is to write.
 
     Args:
-        problem: what was raised; anything but a refusal is passed over.
-        key: name of the key that sent the request; empty without a good one.
-        call: the command, or method and path. Nothing that the client made up.
+        problem: the exception; anything but a refusal is ignored.
+        key: name of the key that sent the request; empty without a valid one.
+        call: the command, or method and path; nothing that the client made up.
     """
     if not isinstance(problem, AUDITED):
         return None
@@ -148,7 +149,7 @@ def seen(
 def record(refusal: Refusal) -> None:
     """Write the row, unless other processes have written enough of them in this minute.
 
-    A database that is away, or refuses it, changes nothing for the client.
+    A database that is unavailable, or refuses the row, changes nothing for the client.
     """
     address, protocol, reason, key = refusal.kind
     about: dict[str, Any] = {"protocol": protocol, "reason": reason, "call": refusal.call}
@@ -163,7 +164,7 @@ def record(refusal: Refusal) -> None:
                 verb=REFUSED, done_at__gt=Now() - timedelta(seconds=MINUTE)
             )
             same = Q(actor=STRANGER)
-            # Processes that count in the same moment may write a row each too many.
+            # Processes that count at the same moment may each write one row too many.
             if lately.filter(~same if key else same).count() >= ROWS:
                 _throttle.put_back(refusal)
                 return
@@ -181,13 +182,13 @@ def record(refusal: Refusal) -> None:
 
 
 def call_of(method: str, path: str) -> str:
-    """Method and path of a request, without what might be a key in the wrong place."""
+    """Return method and path of a request, without anything that might be a misplaced key."""
     parts = (part if len(part) <= LONGEST_PART else "…" for part in path.split("/"))
     return f"{method} {'/'.join(parts)}"[:200]
 
 
 def prune() -> int:
-    """Delete one batch of refusals past the keep of events. What operators did stays."""
+    """Delete one batch of refusals past the retention of events. Operators' actions are kept."""
     old = OperatorAction.objects.filter(
         verb=REFUSED, done_at__lte=Now() - ojs_settings.EVENT_RETENTION
     )

@@ -1,16 +1,20 @@
-"""The table of commands, and the one function that asks it.
+"""The table of commands, and the one function that checks it.
 
 A binding looks its commands up once, when its URLs or tables are set up, and calls `authorize` for
-each request. What a row says of objects (`OfProject`, `OfWorker`) is carried out where they are
-found: `projects` narrows to a project, `admission` to a worker or a label.
+each request. What a row declares about objects (`OfProject`, `OfWorker`) is enforced where they
+are found: `projects` narrows to a project, `admission` to a worker or a label.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ..conf import protocols
 from ..errors import PermissionDenied
 from ..models import Scope
 
@@ -19,59 +23,57 @@ if TYPE_CHECKING:
 
 
 class Binding(StrEnum):
-    """What a command is part of."""
+    """The part of `jobs` that a command belongs to. Worker protocols have names of their own."""
 
     OJS = "OJS HTTP"
     ADMIN = "Admin API"
-    FLARE = "Flare"
-    AGQ = "AGQ"
-    ROTA = "Rota"
 
 
 class OfProject(StrEnum):
     """What the key of a project may use a command on."""
 
     OWN = "own"
-    """What belongs to the project. Nothing else exists for it."""
+    """Objects of the project. Nothing else exists for it."""
     SHARED = "shared"
-    """What all projects share: it may look."""
+    """Objects that all projects share: read only."""
     NOTHING = "nothing"
-    """It concerns all projects."""
+    """The command concerns all projects."""
 
 
 class OfWorker(StrEnum):
     """What a key bound to a worker, or to the workers with a label, may use a command on."""
 
     ANYTHING = "anything"
-    """The binding says whom it works for, and this is not work."""
+    """Nothing: the binding names the workers it works for, and this is not work."""
     SELF = "self"
-    """Its worker; workers that carry its label."""
+    """Its worker, or workers that carry its label."""
     HELD = "held"
     """Jobs that such a worker holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What one command of a binding takes, and what it may be used on."""
+    """What a command of a binding requires, and what it may be used on."""
 
-    binding: Binding
+    binding: str
+    """A `Binding`, or the name of a worker protocol in the table."""
     name: str
     """`resource.action` of a viewset, or the command's word."""
     scopes: tuple[Scope, ...]
-    """Any of these opens it; empty where every key does."""
+    """Any of these allows it; empty where every key does."""
     of_project: OfProject
     of_worker: OfWorker = OfWorker.ANYTHING
     reads: bool = False
-    """It changes nothing: `ojs:data:read` opens it, where `ojs:data:write` opens others."""
+    """It changes nothing: `ojs:data:read` allows it, where `ojs:data:write` allows others."""
     is_open: bool = False
-    """It is answered without a key."""
+    """It needs no key."""
     hides: bool = False
     """It returns arguments, results or errors to keys that may not see them: these are redacted
     unless the key has `ojs:admin:args`."""
     note: str = ""
-    """What else there is to say of it, for people."""
+    """A remark for people."""
     opened_by: frozenset[str] = field(init=False, repr=False)
-    """All scopes that open it, the wider ones as well; empty where every key does."""
+    """All scopes that allow it, including the wider ones; empty where every key does."""
 
     def __post_init__(self) -> None:
         opening = {
@@ -83,7 +85,7 @@ class Command:
         object.__setattr__(self, "opened_by", frozenset(opening))
 
 
-_table: dict[tuple[Binding, str], Command] = {}
+_table: dict[tuple[str, str], Command] = {}
 
 
 def declare(*rows: Command) -> None:
@@ -98,22 +100,55 @@ def declare(*rows: Command) -> None:
         _table[row.binding, row.name] = row
 
 
-def find(binding: Binding, name: str) -> Command | None:
-    """The declaration of a command; None if it has none, and then no key may use it."""
-    return _table.get((binding, name))
+@cache
+def _declared_in(module: str) -> dict[str, Command]:
+    """
+    Raises:
+        ValueError: a command is declared twice.
+    """
+    rows: Sequence[Command] = import_module(module).COMMANDS
+    found = {row.name: row for row in rows}
+    if len(found) < len(rows):
+        raise ValueError(f"{module} declares a command twice.")
+    return found
 
 
-def commands(binding: Binding | None = None) -> list[Command]:
-    """All that are declared, in the order of their declaration."""
-    return [row for row in _table.values() if binding in (None, row.binding)]
+def _of_protocols(binding: str) -> Iterator[Command]:
+    """Yield what the packages of worker protocols declare, importing only those of `binding`."""
+    for protocol in protocols():
+        if protocol.commands and protocol.named_in_table == binding:
+            yield from _declared_in(protocol.commands).values()
+
+
+def find(binding: str, name: str) -> Command | None:
+    """Return the declaration of a command; None if there is none, and then no key may use it."""
+    found = _table.get((binding, name))
+    if found is not None:
+        return found
+    return next((row for row in _of_protocols(binding) if row.name == name), None)
+
+
+def bindings() -> list[str]:
+    """Return everything that commands are declared for: parts of `jobs`, then worker protocols."""
+    names = [*Binding, *(protocol.named_in_table for protocol in protocols())]
+    return list(dict.fromkeys(map(str, names)))
+
+
+def commands(binding: str = "") -> list[Command]:
+    """Return all commands, or those of one binding, in the order of declaration."""
+    return [
+        row
+        for name in ([str(binding)] if binding else bindings())
+        for row in [*(own for own in _table.values() if own.binding == name), *_of_protocols(name)]
+    ]
 
 
 def authorize(caller: Caller, command: Command | None) -> None:
-    """Let a caller use a command, on whatever objects.
+    """Allow a caller to use a command, on whatever objects.
 
     Raises:
-        PermissionDenied: its key was not made for this, or it concerns all projects and the key
-            belongs to one, or the command is not declared.
+        PermissionDenied: the caller's key lacks the scope, or belongs to a project while the
+            command concerns all projects, or the command is not declared.
     """
     if command is None:
         raise PermissionDenied("No key may do that: this server does not declare who may.")

@@ -1,6 +1,6 @@
-"""API keys: make one, see it once, give it a new secret, revoke it.
+"""API keys: create one, see it once, give it a new secret, revoke it.
 
-What is stored cannot be turned back into a key.
+A key cannot be recovered from what is stored.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ..access.audit import of_request, record_action
+from ..conf import protocol_of, protocols
 from ..http.authentication import NotRotated, forget_keys, make_key, rotate_key
 from ..models import ApiKey, Scope
 from ..store import clock
@@ -44,7 +45,7 @@ class ApiKeyForm(forms.ModelForm):
 
     def clean_expires_at(self) -> datetime | None:
         date: datetime | None = self.cleaned_data["expires_at"]
-        # One that exists may be ended so: its clients are then refused with this date.
+        # An existing key may be ended this way: its clients are then refused with this date.
         if self.instance.pk is None and date is not None and date <= clock.now():
             raise ValidationError(gettext("This time is in the past."))
         return date
@@ -92,6 +93,17 @@ class UsableFilter(admin.SimpleListFilter):
         return getattr(queryset, str(self.value()))()
 
 
+class LastProtocolFilter(admin.SimpleListFilter):
+    title = _("last used protocol")
+    parameter_name = "last_used_protocol"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        return [(protocol.name, protocol.title) for protocol in protocols()]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        return queryset.filter(last_used_protocol=self.value()) if self.value() else queryset
+
+
 @admin.register(ApiKey)
 class ApiKeyAdmin(OJSModelAdmin):
     form = ApiKeyForm
@@ -108,7 +120,7 @@ class ApiKeyAdmin(OJSModelAdmin):
         "used_by",
         "created",
     )
-    list_filter = (UsableFilter, "last_used_protocol")
+    list_filter = (UsableFilter, LastProtocolFilter)
     search_fields = ("name", "prefix", "previous_prefix", "project", "worker_id")
     ordering = ("name", "id")
     actions = ("rotate", "revoke")
@@ -144,7 +156,7 @@ class ApiKeyAdmin(OJSModelAdmin):
     def render_change_form(
         self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        # After a key was made there is nothing but the key to see.
+        # After a key is created, the page shows nothing but the key.
         context |= {"show_save_and_add_another": False, "show_save_and_continue": False}
         return super().render_change_form(request, context, *args, **kwargs)
 
@@ -172,7 +184,7 @@ class ApiKeyAdmin(OJSModelAdmin):
             name: value.isoformat() if isinstance(value, datetime) else value
             for name, value in what.items()
         }
-        # The form's own history entry tells the rest.
+        # The form's own history entry records the rest.
         record_action(
             of_request(request),
             "manage_keys",
@@ -187,7 +199,7 @@ class ApiKeyAdmin(OJSModelAdmin):
         return self._show(request, obj, obj.fresh_key, title)
 
     def _show(self, request: HttpRequest, obj: Any, key: str, title: str, note: str = "") -> Any:
-        """Show a key: in this answer and nowhere else, not in a message that a cookie carries."""
+        """Show a key: only in this response, never in a message, which a cookie would carry."""
         request.current_app = self.admin_site.name
         return TemplateResponse(
             request,
@@ -235,7 +247,7 @@ class ApiKeyAdmin(OJSModelAdmin):
 
     @admin.display(description=_("last used"))
     def earlier_used(self, key: ApiKey) -> str | SafeString:
-        """Who has not changed over yet."""
+        """When the earlier secret was last used: its clients have not changed over yet."""
         if key.previous_used_at is None:
             return gettext("not since the rotation")
         return display.moment(key.previous_used_at)
@@ -251,8 +263,9 @@ class ApiKeyAdmin(OJSModelAdmin):
     @admin.display(description=_("by"), ordering="last_used_address")
     def used_by(self, key: ApiKey) -> str:
         """Address and protocol of its last use."""
-        protocol = key.get_last_used_protocol_display()
-        return f"{key.last_used_address} ({protocol})" if protocol else key.last_used_address
+        if not key.last_used_protocol:
+            return key.last_used_address
+        return f"{key.last_used_address} ({protocol_of(key.last_used_protocol).title})"
 
     @admin.display(description=_("made"), ordering="created_at")
     def created(self, key: ApiKey) -> str | SafeString:

@@ -1,4 +1,4 @@
-"""What operators did, to be read and to be found; nobody can change it here."""
+"""The audit of operators' actions, to read and search; read only."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class OperatorActionAdmin(ReadOnlyModelAdmin):
 
     @admin.display(description=_("selection"))
     def chosen(self, action: OperatorAction) -> str | SafeString:
-        """How the targets were chosen; their own names where nothing else was said."""
+        """How the targets were chosen; their names where nothing else is recorded."""
         told = {key: value for key, value in action.selection.items() if key != "ids"}
         words = [f"{key}: {_told(value)}" for key, value in told.items()]
         return display.code("; ".join(words) or ", ".join(action.selection.get("ids", ())))

@@ -1,4 +1,4 @@
-"""What our model admins have in common: pages, limits, buttons, refusals."""
+"""Base classes of our model admins: pages, limits, buttons, refusals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .paging import CappedPaginator, FiguresChangeList
 
 
 def may(permission: str) -> Any:
-    """What Django asks before it offers or runs an action: `has_quiet_permission = may("…")`."""
+    """Return Django's permission check for an action: `has_quiet_permission = may("…")`."""
 
     def has_permission(self: Any, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm(permission)
@@ -25,27 +25,27 @@ def may(permission: str) -> Any:
 
 
 class OJSModelAdmin(admin.ModelAdmin):
-    """Nothing is added or deleted by hand: rows come from the wire."""
+    """Nothing is added or deleted by hand: rows come from clients."""
 
     change_list_template = "admin/ojs/change_list.html"
     change_form_template = "admin/ojs/change_form.html"
     paginator = CappedPaginator
     show_full_result_count = False
-    # Facets count the whole table once for every choice of every filter.
+    # Facets count the whole table once for each choice of each filter.
     show_facets = admin.ShowFacets.NEVER
     list_per_page = 100
     empty_value_display = NOTHING
 
     sensitive: ClassVar[tuple[str, ...]] = ()
-    """JSON columns in which not everybody sees everything (`OJS["REDACT_KEYS"]`)."""
+    """JSON columns that not every user sees in full (`OJS["REDACT_KEYS"]`)."""
     buttons: ClassVar[dict[str, Any]] = {}
-    """Actions that an object's own page offers, and what their buttons say."""
+    """Actions offered on an object's own page, and the labels of their buttons."""
 
     class Media:
         css: ClassVar[dict[str, Any]] = {"all": ["ojs/admin.css"]}
 
     def allowed(self, obj: Any) -> Collection[str]:
-        """Which of the buttons make sense for `obj` as it is now."""
+        """Return the buttons that make sense for `obj` in its present state."""
         return ()
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -55,7 +55,7 @@ class OJSModelAdmin(admin.ModelAdmin):
         return False
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
-        """The object as this user may see it."""
+        """Return the object as this user may see it."""
         obj = super().get_object(request, object_id, from_field)
         if obj is not None:
             obj.is_redacted = not may_see(request.user)
@@ -64,7 +64,7 @@ class OJSModelAdmin(admin.ModelAdmin):
         return obj
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
-        # An address like `?args__0__password__startswith=h` would answer guesses at what is hidden.
+        # A URL such as `?args__0__password__startswith=h` would let a user guess hidden values.
         if lookup.partition("__")[0] in self.sensitive:
             return False
         return super().lookup_allowed(lookup, value, request)
@@ -73,17 +73,17 @@ class OJSModelAdmin(admin.ModelAdmin):
         return FiguresChangeList
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
-        # Django only answers "No action selected." to somebody who may not run the action.
+        # To a user who may not run the action, Django answers only "No action selected."
         forbidden = set(self.actions or ()) - set(self.get_actions(request))
         if forbidden.intersection(request.POST.getlist("action")):
             raise PermissionDenied
-        # Most of what is listed cannot be "selected to change".
+        # Most listed objects cannot be "selected to change".
         title = {"title": capfirst(self.opts.verbose_name_plural)}
         return super().changelist_view(request, title | (extra_context or {}))
 
     def get_actions(self, request: HttpRequest) -> Any:
         actions = super().get_actions(request)
-        # Django's own would delete row by row, past the engine.
+        # Django's own action would delete row by row, past the engine.
         actions.pop("delete_selected", None)
         return actions
 
@@ -100,8 +100,8 @@ class OJSModelAdmin(admin.ModelAdmin):
 
 
 class ReadOnlyModelAdmin(OJSModelAdmin):
-    """Objects can be looked at; what an operator may do is an action."""
+    """Objects can only be viewed; operators change them through actions."""
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        # Django would let whoever has it save the form. Each action names its own permission.
+        # Otherwise Django would let the user save the form. Each action names its own permission.
         return False

@@ -1,7 +1,7 @@
 """Charts drawn on the server: SVG for the eye, and the same numbers as a table.
 
-No colour is named here: lines are told apart by their class, whose colours and dashes are the
-stylesheet's, and by the legend.
+No colours are set here: lines are distinguished by their class, whose colours and dashes are in
+the stylesheet, and by the legend.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Value = float | None
 WIDTH, HEIGHT = 440, 170
 LEFT, RIGHT, TOP, BOTTOM = 46, 8, 8, 20
 ROWS = 24
-"""Rows of the table behind a chart: the lines show more, the eye reads no more."""
+"""Rows of the table behind a chart; the lines show more points than anyone would read."""
 
 
 @dataclass(frozen=True)
 class Line:
     label: Any
     style: str
-    """Name of a class of the stylesheet: `ojs-line-` is put in front."""
+    """Name of a class in the stylesheet, without the prefix `ojs-line-`."""
     values: Sequence[Value]
     """One for each moment of the chart; None leaves a gap."""
 
@@ -77,7 +77,7 @@ class Chart:
         return all(value is None for line in self.lines for value in line.values)
 
     def svg(self) -> SafeString:
-        """The drawing; a screen reader hears its title and is referred to the table."""
+        """Return the drawing; a screen reader reads its title, and the table for the numbers."""
         return format_html(
             '<svg class="ojs-chart" viewBox="0 0 {} {}" role="img" aria-labelledby="{}-title">'
             "{}{}{}</svg>",
@@ -133,13 +133,13 @@ class Chart:
                 gap = True
                 continue
             point = f"{self._x(index)} {self._y(value)}"
-            # A lone point has no length: round line ends make it a dot.
+            # A single point has no length: round line ends make it a dot.
             path.append(f"M{point}L{point}" if gap else f"L{point}")
             gap = False
         return format_html('<path class="ojs-line ojs-line-{}" d="{}"/>', line.style, "".join(path))
 
     def rows(self) -> list[tuple[str, list[str]]]:
-        """The table: the newest moments first, evenly thinned out."""
+        """Return the table: the newest moments first, evenly thinned out."""
         count = len(self.moments)
         step = max(1, -(-count // ROWS))
         return [

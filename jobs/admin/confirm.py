@@ -1,7 +1,7 @@
-"""An action that asks before it acts: what will be touched, what will happen, and why.
+"""Actions that ask for confirmation: what will be affected, what will happen, and why.
 
-An action calls `ask()` twice. The first time it gets a page to show. When that page is sent back,
-it gets an `Answer` with exactly the objects that were shown, whatever the list has become since.
+An action calls `ask()` twice. The first time it gets a page to show. When that page is submitted,
+it gets an `Answer` with exactly the objects that were shown, even if the list has changed since.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Text = str | Promise
 """Translated when it is shown."""
 
 MOST = 1000
-"""Objects that one confirmation covers; the rest is named as a number, to be asked about again."""
+"""Objects that one confirmation covers; the page gives the number of the rest, for another one."""
 
 
 class ReasonForm(forms.Form):
@@ -45,12 +45,12 @@ class ReasonForm(forms.Form):
 
 
 TYPED_ABOVE = 1000
-"""A number of objects that is typed in before something happens to so many of them."""
+"""The operator types the number of objects to confirm an action on more than this."""
 BATCH = 1000
 
 
 class TypedForm(ReasonForm):
-    """Asks for the number of objects as well: nobody confirms thousands by reflex."""
+    """Asks for the number of objects as well, so that thousands are not confirmed by reflex."""
 
     typed = forms.IntegerField(
         label=_("How many"),
@@ -70,7 +70,7 @@ class TypedForm(ReasonForm):
 
 @dataclass(frozen=True)
 class Question:
-    """What the confirmation page says."""
+    """The contents of the confirmation page."""
 
     action: str
     """Name of the action that asks."""
@@ -82,13 +82,13 @@ class Question:
     form_class: type[forms.Form] = ReasonForm
     template: str = "admin/ojs/confirm.html"
     details: Callable[[Sequence[Any]], dict[str, Any]] = lambda objects: {}
-    """What else the template of this question shows of the objects."""
+    """What else this question's template shows about the objects."""
     most: int = MOST
     """Objects that one confirmation covers."""
     columns: tuple[str, ...] = ()
-    """What is read of the objects; empty means everything."""
+    """Columns that are read of the objects; empty means all."""
     states: tuple[str, ...] = ()
-    """States in which something happens to a job; the others are skipped, and the page says so."""
+    """States of jobs that the action changes; others are skipped, and the page says so."""
 
     def form(self, count: int, data: Any = None) -> forms.Form:
         if count <= TYPED_ABOVE:
@@ -100,12 +100,12 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """Yes: to these objects, for this reason."""
+    """The operator's confirmation: the objects and the reason."""
 
     objects: Sequence[Any]
     reason: str = ""
     data: dict[str, Any] = field(default_factory=dict)
-    """Everything the form asked."""
+    """All values of the form."""
     selection: dict[str, Any] = field(default_factory=dict)
     """How they were chosen, for the record: the list's filter, if there was one."""
 
@@ -129,7 +129,7 @@ def ask(
     if not objects:
         model_admin.message_user(request, gettext("There was nothing to do."), messages.WARNING)
         return back(request)
-    # The number that was shown: some may have gone since.
+    # The number that was shown: some of the objects may be gone.
     count = len(keys) if is_confirmed else min(len(objects), question.most)
     form = question.form(count, request.POST if is_confirmed else None)
     if form.is_valid():
@@ -143,7 +143,7 @@ def _selection(request: HttpRequest) -> dict[str, Any]:
 
 
 def _shown(model_admin: Any, request: HttpRequest, most: int) -> list[Any]:
-    """The keys of the objects that the page had shown."""
+    """Return the keys of the objects that the page showed."""
     key = model_admin.model._meta.pk
     try:
         keys = [key.to_python(text) for text in json.loads(request.POST.get("shown", "[]"))]
@@ -170,7 +170,7 @@ def _page(
         "form": form,
         "objects": shown,
         "most": question.most if is_partial else None,
-        # One field however many there are: Django refuses forms of more than a thousand.
+        # One field for all of them: Django refuses forms with more than a thousand.
         "shown": json.dumps([str(obj.pk) for obj in shown]),
         "skipped": _skipped(shown, question.states),
         "first": shown[0].pk,
@@ -182,13 +182,13 @@ def _page(
 
 
 def _skipped(objects: Sequence[Any], states: Sequence[str]) -> list[tuple[str, int]]:
-    """How many jobs are in states that the verb leaves alone, by state."""
+    """How many jobs are in states that the action skips, by state."""
     counts = Counter(obj.state for obj in objects if obj.state not in states) if states else {}
     return sorted(counts.items())
 
 
 def _back_url(request: HttpRequest) -> str:
-    """Where the action was started: the object's page if it said so, else the list as filtered."""
+    """Where the action started: the object's page if the form names it, else the filtered list."""
     url = request.POST.get("back", "")
     if url_has_allowed_host_and_scheme(url, allowed_hosts={request.get_host()}):
         return url
@@ -200,7 +200,7 @@ def back(request: HttpRequest) -> HttpResponseRedirect:
 
 
 def say(model_admin: Any, request: HttpRequest, done: int, text: str, asked: int) -> HttpResponse:
-    """Tell what was done, and of how many nothing was; go back to where it was started."""
+    """Report how many objects were changed and how many were not; return to where it started."""
     left = asked - done
     if left > 0:
         rest = ngettext(
@@ -216,7 +216,7 @@ def say(model_admin: Any, request: HttpRequest, done: int, text: str, asked: int
 def trace(
     request: HttpRequest, verb: str, objects: Sequence[Any], answer: Answer, **how: Any
 ) -> Any:
-    """Write down that the operator did `verb` to `objects`, if there were any; return the entry.
+    """Record that the operator did `verb` to `objects`, if there were any; return the entry.
 
     See `audit.record_action`.
     """
@@ -233,11 +233,11 @@ def in_batches(
     run: Callable[[list[Any]], Collection[Any]],
     **how: Any,
 ) -> int:
-    """Do `run` to batches of keys, which returns those it changed; return how many were.
+    """Call `run` with batches of keys, which returns those it changed; return how many were.
 
-    Up to `BATCH` all happens in one transaction, with an entry in each object's history. Of more
-    there is one entry in the record of operators, made before the first batch, so that what a
-    crash leaves undone was not done by nobody.
+    Up to `BATCH` objects are changed in one transaction, with an entry in each object's history.
+    For more there is one entry in the audit, made before the first batch, so that after a crash the
+    completed part is attributed to the operator.
     """
     objects = sorted(answer.objects, key=lambda obj: obj.pk)
     if len(objects) <= BATCH:

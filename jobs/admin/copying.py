@@ -1,4 +1,4 @@
-"""Edit a copy of a job and enqueue it: the way to run again what has finished, or was wrong."""
+"""Edit a copy of a job and enqueue it: to run a finished job again, or to correct a wrong one."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from ..store.database import atomic
 from . import display
 
 LEFT_OUT = SYSTEM_MANAGED | {"id", "scheduled_at", "expires_at", "unique"}
-"""What a copy does not have of its original. A unique policy would find the original."""
+"""Fields of the original that a copy lacks. A unique policy would find the original."""
 FIELDS = ("type", "queue", "priority", "args", "meta", "tags")
 WIDE = {"class": "vTextField", "autocomplete": "off"}
 
 
 class JSONText(forms.CharField):
-    """A JSON document in a text area, laid out for reading."""
+    """A JSON document in a text area, indented."""
 
     def __init__(self, *, rows: int, **options: Any) -> None:
         looks = {"class": "vLargeTextField ojs-document", "spellcheck": "false", "rows": rows}
@@ -75,7 +75,7 @@ class CopyForm(forms.Form):
 
 
 def may_copy(request: HttpRequest, job: Any) -> bool:
-    """Whether this user may enqueue, and sees all that the copy would be made of."""
+    """Whether this user may enqueue, and sees everything that the copy would contain."""
     user: Any = request.user
     if not user.has_perm("ojs_jobs.enqueue_job"):
         return False
@@ -84,7 +84,7 @@ def may_copy(request: HttpRequest, job: Any) -> bool:
 
 
 def copy_view(model_admin: Any, request: HttpRequest, object_id: str) -> HttpResponse:
-    """Ask what to change; enqueue it and show it."""
+    """Show the form for the changes; enqueue the copy and show it."""
     job = model_admin.get_queryset(request).filter(pk=parse_uuid(object_id)).first()
     if job is None:
         raise Http404

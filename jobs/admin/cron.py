@@ -1,4 +1,4 @@
-"""Cron jobs: when they run, what became of it; run now, enable, disable."""
+"""Cron jobs: when they run and with what outcome; run now, enable, disable."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class CronJobAdmin(ReadOnlyModelAdmin):
         verb: Callable[[str], object],
         text: str,
     ) -> Any:
-        """Ask; do `verb` to those that still are; return what to answer until it is done."""
+        """Ask, then apply `verb` to those that still exist; until then, return the page to show."""
         answer = ask(self, request, queryset, question)
         if not isinstance(answer, Answer):
             return answer
@@ -232,7 +232,7 @@ REASONS = {
 
 
 def _reason(run: CronRun) -> str:
-    """Why a run came about, or did not; a refusal says it in its own words."""
+    """Why a run happened or did not; a refusal brings its own text."""
     return str(REASONS.get(run.reason, run.reason))
 
 

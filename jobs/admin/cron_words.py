@@ -1,6 +1,6 @@
 """A schedule in words, in the reader's language: "At 09:00, Monday to Friday".
 
-It is told from the times that the expression stands for, not from how it is written: `*/15` and
+Derived from the times that the expression matches, not from how it is written: `*/15` and
 `0,15,30,45` read the same.
 """
 
@@ -20,7 +20,7 @@ from ..spec.schedules import Calendar, Interval, Schedule, WallClock
 from . import display
 
 MOST_TIMES = 6
-"""Times of day that are told one by one."""
+"""Times of day that are listed individually."""
 SIXTY, HOURS = range(60), range(24)
 DAYS, MONTH_NUMBERS, WEEKDAY_NUMBERS = range(1, 32), range(1, 13), range(7)
 NTH = {
@@ -34,7 +34,7 @@ NTH = {
 
 
 def in_words(schedule: Schedule) -> str:
-    """Say when it is due."""
+    """Describe when it is due."""
     if isinstance(schedule, Interval):
         return capfirst(_("every %(span)s") % {"span": display.span(schedule.length)})
     assert isinstance(schedule, Calendar)
@@ -94,7 +94,7 @@ def _hours(hours: Collection[int]) -> str:
 
 
 def _numbers(values: Collection[int], whole: range) -> tuple[str, int | None]:
-    """Which numbers, and every how many: no number where they go all the way round."""
+    """Return the numbers in words and their step; no words where they cover the whole range."""
     numbers, step = sorted(values), _step(sorted(values))
     if step is None:
         return _listed(map(str, numbers)), None
@@ -104,13 +104,13 @@ def _numbers(values: Collection[int], whole: range) -> tuple[str, int | None]:
 
 
 def _step(numbers: list[int]) -> int | None:
-    """The one distance between three numbers or more."""
+    """Return the distance between three or more numbers, if it is always the same."""
     steps = {after - before for before, after in pairwise(numbers)}
     return steps.pop() if len(steps) == 1 and len(numbers) > 2 else None
 
 
 def _days(clock: WallClock) -> Iterator[str]:
-    """The day of the month, that of the week, or how the two go together."""
+    """Yield the day of the month, the day of the week, or the combination of both."""
     of_month, of_week = ", ".join(_of_month(clock)), ", ".join(_of_week(clock))
     if of_month and of_week:
         both = _("%(day)s and %(weekday)s") if clock.day_and else _("%(day)s or %(weekday)s")

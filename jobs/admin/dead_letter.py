@@ -1,4 +1,4 @@
-"""The dead letter: what failed for good, to be retried or discarded (OJS dead letter §6)."""
+"""The dead letter: jobs that failed for good, to retry or discard (OJS dead letter §6)."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ class DeadJobAdmin(JobPages):
         return display.when(job.finished_at)
 
     def history_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
-        """A job has one history, wherever it is listed."""
+        """Show the same history in both lists: a job has only one."""
         pages: Any = JobAdmin(Job, self.admin_site)
         dead = self.get_queryset(request).filter(pk=parse_uuid(unquote(object_id)))
         if self.has_view_or_change_permission(request) and dead.exists():
-            # Who sees it in the dead letter sees its history there.
+            # A user who sees the job in the dead letter sees its history there.
             pages.has_view_permission = lambda request, obj=None: True
         return pages.history_view(request, object_id, *args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""How values look on our admin pages. Everything is escaped; colours live in `ojs/admin.css`."""
+"""Formats values for our admin pages. Everything is escaped; colours are in `ojs/admin.css`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def span(length: timedelta) -> str:
-    """A length of time in its two largest units: `3 s`, `4 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    """A duration in its two largest units: `3 s`, `4 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
     seconds = max(0, int(length.total_seconds()))
     for (size, unit), (smaller, small_unit) in itertools.pairwise(UNITS):
         if seconds >= size:
@@ -35,7 +35,7 @@ def span(length: timedelta) -> str:
 
 
 def length(value: timedelta | None) -> str:
-    """A length of time exactly enough to compare it with what was configured."""
+    """A duration, exact enough to compare it with what was configured."""
     if value is None:
         return NOTHING
     return (
@@ -72,7 +72,7 @@ def absolute(moment: datetime) -> str:
 
 
 def when(moment: datetime | None) -> str | SafeString:
-    """For lists: the distance, and the moment itself on pointing at it."""
+    """For lists: the distance, with the moment itself as a tooltip."""
     if moment is None:
         return NOTHING
     return format_html(
@@ -96,7 +96,7 @@ def moment(value: datetime | None) -> str | SafeString:
 
 
 def chip(kind: str, text: str = "") -> SafeString:
-    """A state or condition as a coloured word; the word alone carries the meaning."""
+    """A state or condition as a coloured word; the meaning does not depend on the colour."""
     return format_html('<span class="ojs-chip ojs-chip-{}">{}</span>', kind, text or word(kind))
 
 
@@ -109,7 +109,7 @@ def chips(texts: Iterable[str]) -> str | SafeString:
 
 
 def progress(standing: Any) -> str | SafeString:
-    """How far a job is: a bar, the number, and what its worker said."""
+    """A job's progress: a bar, the number, and its worker's message."""
     if standing.updated_at is None:
         return NOTHING
     bar: str | SafeString = ""
@@ -127,7 +127,7 @@ def code(text: str, most: int = 80) -> SafeString:
 
 
 def json_block(value: Any) -> str | SafeString:
-    """JSON laid out for reading."""
+    """Indented JSON."""
     if value is None:
         return NOTHING
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
@@ -135,7 +135,7 @@ def json_block(value: Any) -> str | SafeString:
 
 
 def admin_url(site_name: str, model: str, page: str, *keys: object) -> str:
-    """The address of an admin page, or nothing where the model is not registered.
+    """Return the URL of an admin page, or an empty text if the model is not registered.
 
     Keys are quoted: a worker id may contain `_` and `/`.
     """
@@ -154,7 +154,7 @@ def link(url: str, text: str) -> str | SafeString:
 
 
 def worker_link(site_name: str, worker_id: str) -> str | SafeString:
-    """A worker by its id: its page, if whoever runs jobs has one in this admin."""
+    """A worker's id, linked to its page if the app that runs jobs has one in this admin."""
     if not worker_id:
         return NOTHING
     return link(admin_url(site_name, "ojs_workers_worker", "change", worker_id), worker_id)

@@ -1,4 +1,4 @@
-"""What happened: the durable record, and the finishes that were refused."""
+"""The record of events, and the ACKs and FAILs that were refused."""
 
 from __future__ import annotations
 

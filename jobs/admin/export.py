@@ -1,4 +1,4 @@
-"""A list of jobs as CSV: what is filtered, row by row, however many there are."""
+"""Exports the filtered list of jobs as CSV, row by row, whatever its length."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ COLUMNS = (
 )
 CHUNK = 1000
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet would run."""
+"""First characters of what a spreadsheet would execute."""
 
 
 class _Echo:
-    """A file that hands back what is written to it."""
+    """A file that returns what is written to it."""
 
     def write(self, line: str) -> str:
         return line
@@ -60,7 +60,7 @@ def lines(jobs: QuerySet[Any], is_redacted: bool) -> Iterator[str]:
 
 
 def as_csv(jobs: QuerySet[Any], name: str, *, is_redacted: bool) -> StreamingHttpResponse:
-    """Answer with the jobs as a file, read while it is sent."""
+    """Respond with the jobs as a file, read while it is being sent."""
     response = StreamingHttpResponse(lines(jobs, is_redacted), content_type="text/csv")
     response["Content-Disposition"] = f'attachment; filename="{name}.csv"'
     return response

@@ -1,4 +1,4 @@
-"""Filters of the job lists. None reads the whole table to find out what there is to choose."""
+"""Filters of the job lists. None reads the whole table to find its choices."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..spec.lifecycle import TERMINAL, State
 from ..store import clock
 
 CHOICES = 50
-"""Longest list of choices; what is not in it can be searched for."""
+"""Longest list of choices; values beyond it can be searched for."""
 SAMPLE = 1000
 
 
 def with_chosen(choices: list[str], chosen: str | None) -> list[tuple[str, str]]:
-    """Return the first choices, and the chosen one whether it is among them or not."""
+    """Return the first choices, and the chosen one even if it is not among them."""
     shown = choices[:CHOICES]
     if chosen and chosen not in shown:
         shown.append(chosen)
@@ -61,7 +61,7 @@ class QueueFilter(SimpleListFilter):
 
 
 class TypeFilter(SimpleListFilter):
-    """Types of the newest jobs: nothing lists all types there ever were."""
+    """Types of the newest jobs: nothing lists all types that ever existed."""
 
     title = _("type")
     parameter_name = "type"
@@ -79,7 +79,7 @@ WINDOWS = {"1h": timedelta(hours=1), "24h": timedelta(hours=24), "7d": timedelta
 
 
 class WindowFilter(SimpleListFilter):
-    """How long ago at most."""
+    """Filters by maximum age."""
 
     parameter_name = "since"
 

@@ -1,7 +1,7 @@
 """A picture of a workflow, drawn by the server: plain SVG, coloured by the admin's style sheet.
 
-Columns are what follows one another, rows what runs side by side. Bounded: of many nodes side by
-side the first are drawn and the rest is counted.
+Steps follow one another in columns; parallel nodes are in rows. Bounded: of many parallel nodes
+only the first are drawn, and the rest are counted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LETTERS = 22
 
 @dataclass
 class Box:
-    """A node, or what stands for many."""
+    """A node, or a placeholder for many."""
 
     column: int
     row: int
@@ -54,7 +54,7 @@ class Part:
 
 
 class Drawing:
-    """Lays out a workflow and all inside it."""
+    """Lays out a workflow and everything inside it."""
 
     def __init__(self, workflow: Workflow, site: str) -> None:
         self.tree = Tree(workflow)
@@ -148,7 +148,7 @@ class Drawing:
         return Part(part.entries, boxes, part.columns + 1, max(part.rows, len(boxes)))
 
     def _graph(self, workflow: Workflow, column: int, row: int) -> Part:
-        """Each step one column after the last of what it depends on."""
+        """Place each step one column after the last of its predecessors."""
         steps = workflow.steps[: ROWS * COLUMNS]
         index_of = {step["id"]: index for index, step in enumerate(steps)}
         level = _levels(steps, index_of)
@@ -171,7 +171,7 @@ class Drawing:
 
 def _levels(steps: list[Any], index_of: dict[str, int]) -> list[int]:
     level = [0] * len(steps)
-    # A graph without cycles settles in as many rounds as it is long.
+    # A graph without cycles settles in as many rounds as its longest path.
     for _round in range(len(steps)):
         changed = False
         for index, step in enumerate(steps):
@@ -184,7 +184,7 @@ def _levels(steps: list[Any], index_of: dict[str, int]) -> list[int]:
 
 
 def draw(workflow: Workflow, site: str) -> SafeString:
-    """The picture as SVG; every box is a link to its job."""
+    """Return the picture as SVG; every box is a link to its job."""
     drawing = Drawing(workflow, site)
     boxes, lines = drawing.picture.boxes, drawing.picture.lines
     columns = max(box.column for box in boxes) + 1

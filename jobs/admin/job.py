@@ -1,4 +1,4 @@
-"""Jobs: find them, read them, cancel them, retry them."""
+"""Jobs: find, read, cancel and retry them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SUMMARY = ("type", "queue", "state")
 
 
 def summary(jobs: Sequence[Job]) -> dict[str, Any]:
-    """How many jobs of which type are in which queue and state: for a confirmation page."""
+    """Count jobs by type, queue and state: for a confirmation page."""
     groups: dict[tuple[str, str, str], int] = {}
     for job in jobs:
         key = (job.type, job.queue, job.state)
@@ -53,7 +53,7 @@ class JobAdmin(JobPages):
         "short_args",
     )
     list_filter = (StateFilter, QueueFilter, TypeFilter, CreatedFilter)
-    # The primary key is a UUIDv7: newest first costs no sort, and a keyset can go on from any row.
+    # The primary key is a UUIDv7: newest first needs no sort, and a keyset can start at any row.
     ordering = ("-id",)
     sortable_by = ()
     actions = ("cancel", "retry", "run_now", "discard")
@@ -120,7 +120,7 @@ class JobAdmin(JobPages):
 
 
 def retry(model_admin: Any, request: HttpRequest, answer: Answer) -> Any:
-    """Retry what was asked about, and write it into the history of those that could be."""
+    """Retry the confirmed jobs, and record it in the history of those that were retried."""
 
     def run(ids: list[Any]) -> list[Any]:
         chosen = discarded(ids)
@@ -137,7 +137,7 @@ def retry(model_admin: Any, request: HttpRequest, answer: Answer) -> Any:
 
 
 def discard(model_admin: Any, request: HttpRequest, answer: Answer) -> Any:
-    """Delete what was asked about, as far as it is still discarded."""
+    """Delete those of the confirmed jobs that are still discarded."""
 
     def run(ids: list[Any]) -> list[Any]:
         chosen = discarded(ids)
@@ -155,7 +155,7 @@ def discard(model_admin: Any, request: HttpRequest, answer: Answer) -> Any:
 
 
 def as_jobs(answer: Answer) -> Answer:
-    """As jobs, wherever they were listed: a job has one history."""
+    """Turn the answer's objects into `Job`s, wherever they were listed: a job has one history."""
     jobs = [Job(pk=job.pk, type=job.type) for job in answer.objects]
     return replace(answer, objects=jobs)
 
@@ -168,14 +168,14 @@ def discarded(ids: Collection[Any]) -> list[Any]:
 
 STATES = {
     "cancel": sources(Event.CANCEL, State.CANCELLED),
-    # Not cancelled ones, which somebody stopped on purpose: the Admin API retries those.
+    # Not cancelled ones, which were stopped on purpose: the Admin API retries those.
     "retry": (State.DISCARDED,),
     "run_now": sources(Event.TIMER, State.AVAILABLE) + sources(Event.ACTIVATE, State.AVAILABLE),
     "discard": (State.DISCARDED,),
 }
-"""In which states each verb does something."""
+"""The states in which each verb has an effect."""
 MOST_JOBS = 50_000
-"""Jobs that one confirmation covers: their keys travel with the page, so that what is done is done
+"""Jobs that one confirmation covers: their keys are part of the page, so that the action applies
 to exactly what was shown."""
 
 about_jobs = partial(

@@ -1,4 +1,4 @@
-"""A list of jobs: the beginning of their arguments, and no more looked through than it must."""
+"""Lists of jobs that read only the beginning of the arguments, and search no more than needed."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ PREVIEW = 80
 BIG = ("args", "meta", "result", "attributes", "retry", "parent_results")
 """Columns that may hold a megabyte each: not for lists."""
 SEARCHED = 100_000
-"""Newest jobs that are looked through for what no index finds."""
+"""Newest jobs that are searched for what no index finds."""
 INDEXED_PARAMETERS = frozenset({"state", "since"})
 SEPARATOR = "~"
-"""Between the parts of a key in an address."""
+"""Separates the parts of a key in a URL."""
 BEFORE = re.compile(r"(?:^|\s)before:\S+")
 
 
 class JobChangeList(FiguresChangeList):
-    """Reads only the beginning of the arguments, and looks through no more than it must."""
+    """Reads only the beginning of the arguments, and searches no more jobs than necessary."""
 
     searched_since: Any = None
-    """Jobs made earlier were not looked through; None if all were."""
+    """Jobs made earlier were not searched; None if all were."""
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
         jobs: QuerySet[Any] = super().get_queryset(request, exclude_parameters)
@@ -49,7 +49,7 @@ class JobChangeList(FiguresChangeList):
         return {name for name, value in self.params.items() if value}
 
     def _newest(self, jobs: QuerySet[Any]) -> QuerySet[Any]:
-        """Of the jobs before the moment that the search names, if any, the newest `SEARCHED`."""
+        """Return the newest `SEARCHED` jobs, before the moment that the search names, if any."""
         before = " ".join(BEFORE.findall(self.query))
         newest = search(Job.objects.all(), before).order_by("-pk").values_list("pk", flat=True)
         oldest = next(iter(newest[SEARCHED : SEARCHED + 1]), None)
@@ -60,9 +60,9 @@ class JobChangeList(FiguresChangeList):
 
     @property
     def older_query(self) -> str:
-        """The address of the same search among older jobs."""
+        """Return the query string of the same search among older jobs."""
         text = BEFORE.sub("", self.query).strip()
-        # Jobs of the same millisecond may be on either side of the edge.
+        # Jobs of the same millisecond may be on either side of the boundary.
         edge = self.searched_since + timedelta(milliseconds=1)
         before = f"before:{edge:%Y-%m-%dT%H:%M:%S.%f+00:00}"
         return self.get_query_string({"q": f"{text} {before}".strip()}, ["p"])
@@ -77,11 +77,11 @@ class JobChangeList(FiguresChangeList):
 
 
 class NewestJobs(KeysetChangeList, JobChangeList):
-    """In the order of ids: any page is as near as the first."""
+    """In the order of ids: any page costs the same as the first."""
 
 
 class NewestDead(KeysetChangeList, JobChangeList):
-    """In the order of their deaths; of those that died at once, in that of their ids."""
+    """In the order of discarding, then of ids."""
 
     def read_key(self, text: str) -> tuple[datetime, UUID] | None:
         died, _, name = text.partition(SEPARATOR)
@@ -95,7 +95,7 @@ class NewestDead(KeysetChangeList, JobChangeList):
     def key_of(self, row: Any) -> str:
         return f"{row.finished_at.isoformat()}{SEPARATOR}{row.pk}"
 
-    # The first condition is where the index is entered, the second tells those of one moment apart.
+    # The first condition is where the index is entered; the second separates rows of one moment.
 
     def older_than(self, rows: Any, key: tuple[datetime, UUID]) -> Any:
         moment, job_id = key

@@ -1,4 +1,4 @@
-"""How a job is read, in whichever list it was found: columns, search, and its page."""
+"""The pages of a job, in whichever list it was found: columns, search, and the job's own page."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ OPTIONAL = {
     "shown_unfenced": "unfenced",
     "pretty_retry": "retry",
 }
-"""Fields of the page that are shown only where this attribute of the job has a value."""
+"""Fields of the page that are shown only if this attribute of the job has a value."""
 LINES_SHOWN = 200
 
 
 class JobPages(ReadOnlyModelAdmin):
-    """What the two lists of jobs have in common: a job's page, search and columns."""
+    """Shared by the two lists of jobs: a job's page, search and columns."""
 
     change_form_template = "admin/ojs/job.html"
     change_list_template = "admin/ojs/jobs.html"
     sensitive = ("args", "meta", "result", "attributes", "parent_results")
     is_searched_by_id = True
-    """The list is in the order of ids, so that the newest can be looked through first."""
+    """The list is in the order of ids, so that the newest can be searched first."""
     search_fields = ("id", "type")
     search_help_text = HELP
     fieldsets = (
@@ -113,7 +113,7 @@ class JobPages(ReadOnlyModelAdmin):
     )
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Leave out what there is nothing to say about."""
+        """Leave out fields and sections without a value."""
         if obj is None:
             return self.fieldsets
         empty = {name for name, column in OPTIONAL.items() if not getattr(obj, column, None)}
@@ -147,7 +147,7 @@ class JobPages(ReadOnlyModelAdmin):
         return copy_view(self, request, object_id)
 
     def csv_view(self, request: HttpRequest) -> HttpResponseBase:
-        """What the list shows with these filters, all of it."""
+        """Export everything that the list shows with these filters."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         jobs = self.get_changelist_instance(request).get_queryset(request)
@@ -177,7 +177,7 @@ class JobPages(ReadOnlyModelAdmin):
 
     @admin.display(description=_("job"), ordering="id")
     def short_id(self, job: Job) -> SafeString:
-        # The end of a UUIDv7 is its random part: what tells neighbours apart.
+        # The end of a UUIDv7 is its random part, which distinguishes neighbours.
         return format_html(
             '<code class="ojs-nowrap" title="{}">…{}</code>', job.pk, str(job.pk)[-12:]
         )
@@ -197,7 +197,7 @@ class JobPages(ReadOnlyModelAdmin):
     @admin.display(description=_("worker"))
     def worker(self, job: Job) -> str | SafeString:
         name = job.reserved_by or job.finished_by
-        # An id as long as a UUID would make five lines of each row.
+        # An id as long as a UUID would make each row five lines high.
         return format_html(
             '<span class="ojs-clip" title="{}">{}</span>',
             name,
@@ -319,5 +319,5 @@ class JobPages(ReadOnlyModelAdmin):
 
 
 def _quoting(error: Any) -> dict[str, Any]:
-    """What of an error may quote what is hidden."""
+    """Return the parts of an error that may quote hidden values."""
     return {name: getattr(error, name) for name in ("message", "backtrace", "details")}

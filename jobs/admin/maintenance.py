@@ -1,4 +1,4 @@
-"""The switch: one page that says whether there is maintenance, begins it and ends it."""
+"""Maintenance mode: one page that shows whether it is on, and begins and ends it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MaintenanceForm(PauseForm):
 
 @admin.register(Maintenance)
 class MaintenanceAdmin(OJSModelAdmin):
-    """No list: there is one switch."""
+    """Has no list: there is one switch."""
 
     has_module_permission = may("ojs_jobs.maintenance")
     has_change_permission = may("ojs_jobs.maintenance")
@@ -84,7 +84,7 @@ class MaintenanceAdmin(OJSModelAdmin):
 
 @notice
 def maintenance_notice(request: HttpRequest) -> str | None:
-    """Say that nothing is handed out, why, and until when."""
+    """Report that nothing is handed out, why, and until when."""
     if not request.user.has_module_perms("ojs_jobs"):
         return None
     switch = maintenance.current()
@@ -92,7 +92,7 @@ def maintenance_notice(request: HttpRequest) -> str | None:
 
 
 def in_words(switch: Maintenance) -> str:
-    """What maintenance means for jobs, why, by whom, and when it ends."""
+    """Describe what maintenance means for jobs, why and by whom it was begun, and when it ends."""
     said = gettext("Maintenance: no jobs are handed out.")
     if switch.refuses_jobs:
         said = gettext("Maintenance: no jobs are handed out, and none are taken.")

@@ -1,4 +1,4 @@
-"""The dead letter at a glance: how many jobs of which type, and with which error, since when."""
+"""The dead letter at a glance: dead jobs by type and by error, for several periods."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..store import clock
 from .filters import WINDOWS, last_error
 
 MOST = 3_000
-"""The newest dead jobs are counted, and the page says so: each takes a look at its last error."""
+"""Newest dead jobs that are counted, as the page says: each takes a lookup of its last error."""
 ROWS = 15
 
 
@@ -24,11 +24,11 @@ ROWS = 15
 class Row:
     name: str
     cells: list[tuple[int, str]]
-    """For each window: how many, and the list of them."""
+    """For each window: how many, and a link to the list of them."""
 
 
 def matrix() -> dict[str, Any]:
-    """Counts by type and by last error, for each window and for all: one query."""
+    """Counts by type and by last error, for each window and in all: one query."""
     newest = DeadJob.objects.order_by("-finished_at").annotate(error=last_error())
     rows = list(newest.values_list("type", "error", "finished_at")[: MOST + 1])
     is_capped = len(rows) > MOST
@@ -51,7 +51,7 @@ def matrix() -> dict[str, Any]:
 
 
 def _count(rows: list[Any], column: int, edges: list[Any]) -> Counter[tuple[str, str]]:
-    """Rows come newest first, so that a window is the beginning of them."""
+    """Count rows by window; they come newest first, so a window is the beginning of them."""
     counts: Counter[tuple[str, str]] = Counter()
     moments = [row[2] for row in rows]
     for key, since in edges:

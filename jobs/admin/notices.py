@@ -1,6 +1,6 @@
-"""What every page of ours must say at its top while it is true: "the reaper has not run for 40 s".
+"""Notices at the top of all our pages while they apply: "the reaper has not run for 40 s".
 
-Whoever has something to say adds a function with `notice`; it is asked on each page.
+Any app can add a source with `notice`; it is called on each page.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _sources: list[Source] = []
 
 
 def notice(source: Source) -> Source:
-    """Ask `source` on each page; what it returns, if anything, is shown there."""
+    """Call `source` on each page, and show there what it returns, if anything."""
     _sources.append(source)
     return source
 

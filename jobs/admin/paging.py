@@ -1,4 +1,4 @@
-"""Lists of a table that may hold millions: pages without counting it, figures without N queries."""
+"""Lists of tables with millions of rows: pages without a full count, figures without N queries."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from django.utils.functional import cached_property
 from ..spec.identifiers import parse_uuid
 
 MOST = 10_000
-"""Rows that can be paged through; whoever looks for more filters."""
+"""Rows that can be paged through; filters find the others."""
 
 
 class CappedPaginator(Paginator):
-    """Counts no further than `MOST`: nobody waits for a count of a million rows."""
+    """Counts no further than `MOST`: counting a million rows takes too long."""
 
     @cached_property
     def _counted(self) -> int:
@@ -37,7 +37,7 @@ class FiguresChangeList(ChangeList):
 
     def get_results(self, request: Any) -> None:
         super().get_results(request)
-        # What was counted as nothing need not be looked for again.
+        # No need to query again for rows that were counted as zero.
         self.result_list: Any = self.page_of_rows() if self.result_count else []
         add_figures = getattr(self.model_admin, "add_figures", None)
         if add_figures and self.result_list:
@@ -48,21 +48,20 @@ class FiguresChangeList(ChangeList):
 
 
 OLDER, NEWER = "older", "newer"
-"""Parameters of a list's address: the key of the row to go on from."""
+"""Parameters of a list's URL: the key of the row to continue from."""
 
 
 class KeysetChangeList(FiguresChangeList):
     """Pages of a list in the order of its keys, newest first, each found by where the last ended.
 
-    The thousandth page costs what the first does, and rows that come in move nothing from one page
-    to the next.
+    The thousandth page costs the same as the first, and new rows do not shift rows between pages.
     """
 
     edge: Any = None
     direction = OLDER
     is_keyset = True
     newer_query = older_page_query = ""
-    """Where the neighbouring pages are; empty where there is none."""
+    """Query strings of the neighbouring pages; empty where there is none."""
 
     def __init__(self, request: Any, *args: Any, **kwargs: Any) -> None:
         for name in (OLDER, NEWER):
@@ -77,7 +76,7 @@ class KeysetChangeList(FiguresChangeList):
             self.filter_params.pop(name, None)
         return super().get_queryset(request, exclude_parameters)
 
-    # The key of a row is its id; a list in another order says how its own are written and read.
+    # The key of a row is its id; a list in another order overrides reading and writing keys.
 
     def read_key(self, text: str) -> Any:
         return parse_uuid(text)

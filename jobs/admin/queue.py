@@ -54,7 +54,7 @@ class PurgeForm(ReasonForm):
 
 
 PURGED_AT_ONCE = 50_000
-"""Most jobs of one purge: who has more to purge does it again."""
+"""Most jobs of one purge; a larger queue takes several."""
 
 
 class PausedFilter(admin.SimpleListFilter):
@@ -154,11 +154,11 @@ class QueueAdmin(OJSModelAdmin):
         return queue
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        # Only what was edited: somebody may have paused the queue since the form was shown.
+        # Only what was edited: the queue may have been paused since the form was shown.
         changed = {name: form.cleaned_data[name] for name in form.changed_data}
         with atomic():
             Queue.objects.filter(pk=obj.pk).update(**changed)
-            # The form's own history entry tells the rest.
+            # The form's own history entry records the rest.
             record_action(
                 of_request(request),
                 "change_queue",
@@ -279,11 +279,11 @@ class QueueAdmin(OJSModelAdmin):
             text = gettext("Nothing was purged: these are not the names of the queues.")
             self.message_user(request, text, messages.ERROR)
             return back(request)
-        # Before the first batch: what a crash leaves undone was not done by nobody.
+        # Before the first batch, so that after a crash the completed part is attributed.
         action = trace(request, "purge_queue", answer.objects, answer, message=gettext("Purged."))
         waiting = Job.objects.filter(queue__in=names, state__in=sorted(WAITING))
         deleted = len(engine.bulk.purge(waiting, WAITING, most=PURGED_AT_ONCE))
-        # What a workflow or another job waits for must end, not vanish.
+        # Jobs that a workflow or another job waits for must end, not vanish.
         who = {"cancelled_by": request.user.get_username(), "reason": answer.reason}
         cancelled = len(engine.bulk.cancel(waiting, **who, most=PURGED_AT_ONCE))
         action.selection |= {"deleted": deleted, "cancelled": cancelled}

@@ -58,7 +58,7 @@ DOCUMENTS = ("args", "meta", "result")
 
 
 def _since(text: str, lookup: str) -> Q:
-    """By id: a UUIDv7 begins with the moment it was made, and the primary key is its index."""
+    """Filter by id: a UUIDv7 begins with its creation time, and the primary key is its index."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -78,10 +78,10 @@ def _inside(path: str, text: str) -> Any:
 
 
 def search(jobs: QuerySet[Any], text: str, *, sees_all: bool = True) -> QuerySet[Any]:
-    """Jobs that match every term.
+    """Return the jobs that match every term.
 
     Args:
-        sees_all: False for somebody who could otherwise guess hidden values by searching for them.
+        sees_all: False for a user who could otherwise guess hidden values by searching for them.
     """
     for word in smart_split(text):
         jobs = jobs.filter(_term(word, sees_all))

@@ -1,4 +1,4 @@
-"""What a job went through, step by step, and how long each took."""
+"""The timeline of a job: each step and its duration."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MOST = 200
 
 @dataclass(frozen=True)
 class Step:
-    """Something that happened, and how long what followed it lasted."""
+    """Something that happened, and the duration of what followed it."""
 
     moment: datetime
     kind: str
     state: str
-    """The state it led to: the colour of its chip."""
+    """The resulting state: the colour of its chip."""
     worker: str | SafeString
     attempt: int | None
     lasted: str = display.NOTHING
@@ -45,7 +45,7 @@ ENDS = (State.COMPLETED, State.CANCELLED, State.DISCARDED)
 
 
 def timeline(job: Any, site_name: str) -> list[Step]:
-    """The job's events, oldest first; where they are gone or not kept, what its columns tell."""
+    """The job's events, oldest first; its columns where events are deleted or not recorded."""
     events = Event.objects.filter(subject=str(job.pk), type__in=list(STATES))
     found = [
         (event.time, event.type, STATES[event.type], event.worker_id, event.attempt)

@@ -1,4 +1,4 @@
-"""What the verbs of the audit are called on a page; the record keeps the permission's name."""
+"""Labels of the audit's verbs on a page; the record keeps the permission's name."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ VERBS = {
 
 
 def verb(name: str) -> str:
-    """The operator's words for a verb; one that nobody named here is shown as it is."""
+    """Return the label of a verb; the verb itself if it has none here."""
     return str(VERBS.get(name, name))
 
 
 def kind(name: str) -> str:
-    """What the things are called that it was done to; one that is no model of ours as it is."""
+    """Return the label of the targets' model; the name itself if it is none of our models."""
     for app in APPS:
         try:
             return str(apps.get_model(app, name)._meta.verbose_name)
@@ -67,7 +67,7 @@ class VerbFilter(SimpleListFilter):
     parameter_name = "verb"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
-        """What somebody has done, as it is called on the page."""
+        """Offer the verbs that have been recorded, by their labels."""
         done = model_admin.model.objects.order_by().values_list("verb", flat=True).distinct()
         return sorted(((name, verb(name)) for name in done), key=lambda choice: choice[1])
 

@@ -1,6 +1,6 @@
 """Why a job is not running: facts, each checked now, none guessed.
 
-Whoever knows of more reasons adds a function with `reason`: the workers' app does.
+Other apps can add reasons with `reason`, as the workers' app does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def reason(source: Source) -> Source:
 
 
 def why(job: Any) -> list[str]:
-    """What keeps a waiting job from running; nothing for one that runs or has finished."""
+    """Return what keeps a waiting job from running; empty for one that runs or has finished."""
     if job.state not in WAITING:
         return []
     found = [text for source in _sources for text in source(job)]

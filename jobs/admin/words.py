@@ -1,6 +1,6 @@
-"""What the states of the protocols are called on a page; the wire has its own words for them.
+"""Labels of the protocols' states on a page; the wire has its own words for them.
 
-A context tells a word from the same one elsewhere: an order, or what another app says by it.
+A translation context separates a word from the same word elsewhere: an order, or another app's.
 """
 
 from __future__ import annotations
@@ -31,5 +31,5 @@ WORDS = {
 
 
 def word(state: str) -> str:
-    """The operator's word for a state; one that nobody named here is shown as it is."""
+    """Return the label of a state; the state itself if it has none here."""
     return str(WORDS.get(state, state))

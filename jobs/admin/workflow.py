@@ -1,4 +1,4 @@
-"""Workflows: what they are made of, how far they are, why they failed; cancel."""
+"""Workflows: their jobs, their progress, why they failed; cancel."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class WorkflowAdmin(ReadOnlyModelAdmin):
                 engine.cancel_workflow(workflow.pk)
                 trace(request, "cancel_workflow", [workflow], answer, message=gettext("Cancelled."))
         except (Conflict, NotFound):
-            return False  # it ended, or was deleted, while the operator was asked
+            return False  # it ended, or was deleted, while the operator was confirming
         return True
 
 

@@ -64,9 +64,14 @@ def result_metadata(job: Job) -> dict[str, Any]:
     return known
 
 
-def full_envelope(job: Job) -> dict[str, Any]:
+def full_envelope(job: Job, project: str = "") -> dict[str, Any]:
+    """The whole envelope, with history, progress and what there is to say of the result.
+
+    Args:
+        project: that of the key which reads it.
+    """
     # Also of a job that has not run yet: one retried from the dead letter keeps its history.
-    document = envelope(job, errors_of(job))
+    document = envelope(job, errors_of(job), project=project)
     report = ProgressReport.objects.filter(pk=job.pk).first()
     if report is not None:
         shown = engine.standing(job, report)
@@ -194,7 +199,7 @@ class JobViewSet(OJSViewSet):
     def prioritize(self, request: Any, job_id: str) -> Response:
         """Change the priority of a job that waits (OJS priority §8.1)."""
         change = engine.prioritize(parse_id(job_id), read_priority(self.read(required=True)))
-        document = full_envelope(change.job)
+        document = full_envelope(change.job, self.caller.project)
         extra = {"id": document["id"], "priority": document["priority"]}
         extra["previous_priority"] = change.previous_priority
         return Response(job_reply(request.META, document) | extra)
@@ -211,13 +216,15 @@ class JobViewSet(OJSViewSet):
     def cancel(self, request: Any, job_id: str) -> Response:
         """CANCEL (OJS HTTP §9.4)."""
         change = engine.cancel(parse_id(job_id), cancelled_by=self.caller.name)
-        document = full_envelope(change.job) | {"previous_state": str(change.previous_state)}
+        document = full_envelope(change.job, self.caller.project) | {
+            "previous_state": str(change.previous_state)
+        }
         return self._answer(document)
 
     def activate(self, request: Any, job_id: str) -> Response:
         """ACTIVATE: release a pending job (OJS HTTP §9.5)."""
         change = engine.activate(parse_id(job_id))
-        document = full_envelope(change.job) | {
+        document = full_envelope(change.job, self.caller.project) | {
             "previous_state": str(change.previous_state),
             "activated_at": format_timestamp(change.job.enqueued_at),
         }
@@ -227,7 +234,7 @@ class JobViewSet(OJSViewSet):
         job = Job.objects.filter(pk=parse_id(job_id)).first()
         if job is None:
             raise JobNotFound(job_id)
-        return full_envelope(job)
+        return full_envelope(job, self.caller.project)
 
     def _answer(self, job: dict[str, Any], status: int = 200) -> Response:
         return Response(job_reply(self.request.META, job), status=status)

@@ -9,7 +9,7 @@ from django.db.models import Q
 
 from .. import engine
 from ..access.audit import of_caller, record_action
-from ..access.projects import own
+from ..access.projects import of_worker, own
 from ..access.redaction import redact_job
 from ..errors import Unsupported
 from ..http.base import OJSViewSet, Response
@@ -99,7 +99,9 @@ class DeadLetterViewSet(OJSViewSet):
         job = DeadJob.objects.filter(pk=parse_id(job_id)).first()
         if job is None:
             raise engine.not_dead(job_id)
-        return Response(job_reply(request.META, self._shown(full_envelope(job))))
+        return Response(
+            job_reply(request.META, self._shown(full_envelope(job, self.caller.project)))
+        )
 
     def retry(self, request: Any, job_id: str) -> Response:
         """Enqueue it again with fresh attempts (OJS HTTP §12.2)."""
@@ -111,7 +113,7 @@ class DeadLetterViewSet(OJSViewSet):
         with atomic():
             job = engine.retry_one(parse_id(job_id))
             record_action(of_caller(self.caller, request), "retry_job", [job])
-        document = self._shown(full_envelope(job))
+        document = self._shown(full_envelope(job, self.caller.project))
         document |= {"re_enqueued_at": format_timestamp(job.enqueued_at)}
         return Response(job_reply(request.META, document))
 
@@ -134,8 +136,8 @@ class DeadLetterViewSet(OJSViewSet):
         return redact_job(document) if self.is_redacted else document
 
 
-def list_dead(parameters: Any, dead: Any, *, is_redacted: bool) -> Response:
-    """One page of the dead letter, newest first."""
+def list_dead(parameters: Any, dead: Any, *, is_redacted: bool, project: str) -> Response:
+    """One page of the dead letter, newest first, for a key of `project`."""
     jobs, pagination = page(
         parameters,
         dead.order_by("-finished_at", "-pk"),
@@ -145,7 +147,7 @@ def list_dead(parameters: Any, dead: Any, *, is_redacted: bool) -> Response:
         most=MAX_DEAD,
     )
     history = errors_by_job([job.pk for job in jobs])
-    documents = [envelope(job, history.get(job.pk, ())) for job in jobs]
+    documents = [envelope(job, history.get(job.pk, ()), project=project) for job in jobs]
     return Response(
         {
             "jobs": [redact_job(job) for job in documents] if is_redacted else documents,
@@ -177,24 +179,24 @@ class EventViewSet(OJSViewSet):
     resource = "events"
 
     def list(self, request: Any) -> Response:
-        parameters = request.query_params
+        parameters, project = request.query_params, self.caller.project
         limit = EventQuery.limit.read(parameters)
-        rows = _filtered(events.settled(), parameters).order_by("id")
+        rows = _filtered(events.settled(), parameters, project).order_by("id")
         after = parameters.get("after") or parameters.get("cursor")
         if after:
             cursor = events.parse_cursor(after)
             if cursor is None:
                 raise bad_cursor(after)
             rows = events.after(rows, cursor)
-        if self.caller.project:
-            found, last, more = _of_project(rows, self.caller.project, limit)
+        if project:
+            found, last, more = _of_project(rows, project, limit)
         else:
             found = list(rows[: limit + 1])
             more, found = len(found) > limit, found[:limit]
             last = found[-1] if found else None
         return Response(
             {
-                "events": [events.event_document(event) for event in found],
+                "events": [events.event_document(event, project=project) for event in found],
                 "cursor": events.cursor_of(last) if last else after,
                 "has_more": more,
             }
@@ -230,7 +232,7 @@ FILTERS = {
 }
 
 
-def _filtered(rows: Any, parameters: Any) -> Any:
+def _filtered(rows: Any, parameters: Any, project: str) -> Any:
     """Narrow by the filters of OJS events §6.1; `job.*` matches a prefix."""
     for parameter, column in FILTERS.items():
         wanted = [item for item in (parameters.get(parameter) or "").split(",") if item]
@@ -238,10 +240,11 @@ def _filtered(rows: Any, parameters: Any) -> Any:
             continue
         choice = Q()
         for item in wanted:
-            choice |= (
-                Q(**{f"{column}__startswith": item[:-1]})
-                if item.endswith("*")
-                else Q(**{column: item})
-            )
+            if column == "worker_id":
+                choice |= of_worker(column, item, project)
+            elif item.endswith("*"):
+                choice |= Q(**{f"{column}__startswith": item[:-1]})
+            else:
+                choice |= Q(**{column: item})
         rows = rows.filter(choice)
     return rows

@@ -7,18 +7,14 @@ import time
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError
-from django.db.models import Model
-from django.http import HttpRequest
 
-from .. import __version__, engine, models
-from ..conf import ojs_settings
-from ..errors import NotFound
+from .. import __version__
+from ..conf import is_served, ojs_settings, protocols
 from ..http.base import SPEC_VERSION, OJSViewSet, Response
 from ..http.body import COMPRESSIONS
 from ..http.endpoints import announced
-from ..signals import conformance_reset
 from ..spec.validation import META_SIZE, QUEUE_LENGTH, TYPE_LENGTH
-from ..store.database import atomic, connection
+from ..store.database import connection
 from ..store.trouble import explain
 
 STARTED = time.monotonic()
@@ -69,9 +65,10 @@ class ManifestViewSet(OJSViewSet):
     def retrieve(self, request: Any) -> Response:
         base = request.path.rsplit("/manifest", 1)[0]
         elsewhere = endpoints_beside(PORT.sub("", request.get_host()))
-        if ojs_settings.FLARE.ENABLED:
-            beside = f"{base.removesuffix('/ojs')}/flare/v1"
-            elsewhere["flare"] = request.build_absolute_uri(beside)
+        for protocol in protocols():
+            if protocol.http and protocol.http.in_manifest and is_served(protocol):
+                beside = f"{base.removesuffix('/ojs')}/{protocol.http.path}"
+                elsewhere[protocol.name] = request.build_absolute_uri(beside)
         return Response(
             {
                 "ojs_version": SPEC_VERSION,
@@ -135,51 +132,3 @@ def health_document(backend: dict[str, Any]) -> dict[str, Any]:
         "uptime_seconds": int(time.monotonic() - STARTED),
         "backend": backend,
     }
-
-
-LEFT_BY_CASES: tuple[type[Model], ...] = (
-    models.Checkpoint,
-    models.CronRun,
-    models.CronJob,
-    models.Dependency,
-    models.ProgressReport,
-    models.JobError,
-    models.JobLog,
-    models.Job,
-    models.JobSpec,
-    models.Workflow,
-    models.Event,
-    models.RefusedFinish,
-    models.Queue,
-    models.RateLimit,
-    models.BulkRequest,
-    models.JobCounter,
-    models.QueueFlow,
-    models.QueuePolicy,
-    models.QueueRollup,
-    models.QueueSample,
-    models.Rollup,
-    models.RollupMark,
-    models.Maintenance,
-    models.JobSchema,
-    models.OperatorAction,
-)
-"""What a case of the conformance suite may leave behind, but for workers, whose app empties its own
-tables. Keys stay, and the processes that are listening and serving."""
-
-
-class ConformanceViewSet(OJSViewSet):
-    """Test hooks of the public conformance suite; not there outside `CONFORMANCE_MODE`."""
-
-    resource = "reset"
-
-    def reset(self, request: HttpRequest) -> Response:
-        if not ojs_settings.CONFORMANCE_MODE:
-            raise NotFound("There is nothing here.")
-        with atomic():
-            for model in LEFT_BY_CASES:
-                model._default_manager.all().delete()
-            # Not `send_robust`: half a reset would be worse than none.
-            conformance_reset.send(type(self))
-        engine.forget_queues()
-        return Response({"reset": True})

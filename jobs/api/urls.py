@@ -13,7 +13,7 @@ from .queues import DeadLetterViewSet, EventViewSet, QueueViewSet
 from .rate_limits import RateLimitViewSet
 from .results import ResultViewSet
 from .specs import SpecViewSet
-from .system import ConformanceViewSet, ManifestViewSet
+from .system import ManifestViewSet
 from .workflows import WorkflowViewSet
 
 JOB = "v1/jobs/<str:job_id>"
@@ -74,7 +74,6 @@ ENDPOINTS = (
     ("v1/job-specs", "job-specs", SpecViewSet, {"get": "list", "post": "create"}),
     ("v1/job-specs/<str:name>", "job-spec", SpecViewSet, {"delete": "destroy"}),
     ("v1/events", "events", EventViewSet, {"get": "list"}),
-    ("v1/admin/reset", "reset", ConformanceViewSet, {"post": "reset"}),
 )
 
 urlpatterns = [

@@ -1,8 +1,8 @@
-"""Queues that do not simply take every job: bounded, draining, or with rules (OJS backpressure).
+"""Guarded queues: bounded, draining, or with rules for their jobs (OJS backpressure).
 
-Producers of such a queue take turns at its row, so that two of them cannot both see the last free
-place. Queues without a configuration never come here: the statement that stores their jobs asks
-in passing whether there is one.
+Producers of such a queue take turns locking its row, so that two of them cannot both see the last
+free place. Queues without a configuration never come here: the statement that stores their jobs
+checks for one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .ends import discard_waiting
 
 
 class Guarded(Exception):
-    """One of the batch's queues has to be asked first; nothing was stored."""
+    """One of the batch's queues is guarded: `admit` must run first. Nothing was stored."""
 
 
 def guarded(queues: Collection[str]) -> bool:
@@ -35,15 +35,15 @@ def guarded(queues: Collection[str]) -> bool:
 
 
 def admit(new: Sequence[NewJob]) -> list[UUID]:
-    """Ask the queues that have rules about these jobs, and lock them (OJS backpressure §9.3).
+    """Lock the guarded queues and check these jobs against their rules (OJS backpressure §9.3).
 
-    Must run in the transaction that stores the jobs. Returns the jobs that were dropped for them
-    and that something follows.
+    Must run in the transaction that stores the jobs. Returns the jobs dropped to make room that
+    have dependents or a workflow.
 
     Raises:
-        QueueFull: as many jobs wait in one of the queues as may.
+        QueueFull: one of the queues is at its bound.
         QueueClosed: one of the queues is draining.
-        JobTypeNotAllowed: one of the queues does not take a job's type.
+        JobTypeNotAllowed: one of the queues does not accept a job's type.
     """
     ended: list[UUID] = []
     rows = Queue.objects.guarded().filter(pk__in={job.queue for job in new})
@@ -54,7 +54,7 @@ def admit(new: Sequence[NewJob]) -> list[UUID]:
 
 @contextlib.contextmanager
 def patiently() -> Iterator[None]:
-    """What enqueues inside tries again: a full queue has not refused anything yet."""
+    """Enqueues inside are retried, so a full queue does not count as a refusal yet."""
     token = _patient.set(True)
     try:
         yield
@@ -70,7 +70,7 @@ _patient: ContextVar[bool] = ContextVar("ojs_patient", default=False)
 
 
 def record_refusal(refusal: QueueFull) -> None:
-    """Record that a queue took no more (OJS backpressure §10.1, queue configuration §10.1)."""
+    """Record that a full queue refused jobs (OJS backpressure §10.1, queue configuration §10.1)."""
     about = {name: refusal.details[name] for name in ("depth", "bound")}
     queue = refusal.details["queue"]
     rejected = about | {"job_type": refusal.job_type}
@@ -84,9 +84,9 @@ def record_refusal(refusal: QueueFull) -> None:
 
 @contextlib.contextmanager
 def accepted() -> Iterator[None]:
-    """What is enqueued inside was accepted long ago: the next steps of a workflow.
+    """Jobs enqueued inside were accepted earlier: the next steps of a workflow.
 
-    A full queue or maintenance must not break what is under way; new workflows are refused.
+    A full queue or maintenance must not break a running workflow; new workflows are refused.
     """
     token = _accepted.set(True)
     try:
@@ -103,7 +103,7 @@ _accepted: ContextVar[bool] = ContextVar("ojs_accepted", default=False)
 
 
 def fill_in(new: Sequence[NewJob]) -> None:
-    """Give jobs what their queues say and they do not."""
+    """Fill in the defaults of their queues where jobs set no value."""
     for queue in Queue.objects.guarded().filter(pk__in={job.queue for job in new}):
         for job in new:
             if job.queue == queue.pk:
@@ -111,9 +111,9 @@ def fill_in(new: Sequence[NewJob]) -> None:
 
 
 def depth(queue: str) -> int:
-    """How many jobs of the queue wait: what a bound is about (OJS backpressure §3)."""
+    """Return how many jobs wait in the queue: the figure a bound limits (OJS backpressure §3)."""
     waiting = Job.objects.filter(queue=queue)
-    # One query for each partial index; in one, the planner would read the whole table.
+    # One query for each partial index; for a single query the planner would read the whole table.
     return sum(
         waiting.filter(**index).count()
         for index in (
@@ -140,7 +140,7 @@ def _admit(queue: Queue, new: Sequence[NewJob]) -> list[UUID]:
 
 
 def _fill_in(job: NewJob, config: dict[str, Any]) -> None:
-    """Give the job what it does not say itself (OJS queue configuration §7.3)."""
+    """Fill in what the job does not set itself (OJS queue configuration §7.3)."""
     if job.timeout is None and "default_timeout" in config:
         job.timeout = timedelta(seconds=config["default_timeout"])
     if job.visibility_timeout is None and "visibility_timeout" in config:
@@ -157,8 +157,8 @@ def _make_room(queue: Queue, bound: int, new: Sequence[NewJob]) -> list[UUID]:
     after = before + len(new)
     if after > bound:
         if strategy == "drop_oldest" and len(new) <= bound:
-            # Jobs that somebody holds are passed over: whoever does may wait for this queue's
-            # row. Only if nothing else is left are they waited for.
+            # Skip jobs that another transaction has locked: it may be waiting for this queue's
+            # row. Wait for them only if nothing else is left.
             for patient in (False, True):
                 if after > bound:
                     dropped = _drop(queue.pk, after - bound, patient=patient)
@@ -182,7 +182,7 @@ def _drop(queue: str, count: int, *, patient: bool) -> list[Job]:
     """Discard the oldest available jobs to make room, and return them (OJS backpressure §5.3).
 
     Args:
-        patient: wait for jobs that somebody holds, rather than pass them over.
+        patient: wait for locked jobs instead of skipping them.
     """
     now = clock.now()
     skip = connection().features.has_select_for_update_skip_locked and not patient
@@ -205,7 +205,7 @@ def _drop(queue: str, count: int, *, patient: bool) -> list[Job]:
 
 
 def relieve() -> int:
-    """Tell of queues that are no longer pressed (OJS backpressure §10.1); return how many."""
+    """Record queues that are no longer pressed (OJS backpressure §10.1); return how many."""
     relieved = 0
     for queue in Queue.objects.filter(is_pressed=True):
         bound = queue.max_depth or 0

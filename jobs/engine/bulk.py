@@ -1,8 +1,8 @@
 """Cancel, retry or delete many jobs: a filter, taken in bounded batches (OJS bulk operations).
 
-Each batch is one transaction with its events, so a request that is cut short has done whole
-batches and can be repeated; within an outer transaction all of them are one. Jobs whose state does
-not allow the verb are left alone.
+Each batch is one transaction with its events, so a request that is cut short has finished whole
+batches and can be repeated; within an outer transaction they all commit together. Jobs whose state
+does not allow the verb are left alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .retention import erase, unattached
 
 BATCH = 500
 MOST = 10_000
-"""Most jobs changed by one call; whoever wants more calls again."""
+"""Most jobs changed by one call; for more, call again."""
 CANCELLABLE = frozenset(WAITING | {State.ACTIVE})
 RETRIABLE = frozenset({State.DISCARDED, State.RETRYABLE})
 DELETABLE = TERMINAL
@@ -39,7 +39,7 @@ def preview(jobs: JobQuerySet, states: Iterable[State], *, most: int = MOST) -> 
 def cancel(
     jobs: JobQuerySet, *, cancelled_by: str = "", reason: str = "", most: int = MOST
 ) -> list[UUID]:
-    """Cancel the unfinished ones among `jobs`; return which (OJS core §7.6, bulk §6)."""
+    """Cancel the unfinished jobs among `jobs`; return their ids (OJS core §7.6, bulk §6)."""
 
     def move(batch: list[Job]) -> None:
         cancel_jobs([job.pk for job in batch], cancelled_by=cancelled_by, reason=reason)
@@ -50,10 +50,10 @@ def cancel(
 def retry(jobs: JobQuerySet, *, cancelled: bool = False, most: int = MOST) -> list[UUID]:
     """Make discarded jobs available with fresh attempts, and end the backoff of retryable ones.
 
-    Returns which (OJS bulk operations §7).
+    Returns their ids (OJS bulk operations §7).
 
     Args:
-        cancelled: cancelled ones, too, but for those of workflows (OJS admin API §7.4).
+        cancelled: also cancelled jobs, except those of workflows (OJS admin API §7.4).
     """
     states = RETRIABLE | {State.CANCELLED} if cancelled else RETRIABLE
     if cancelled:
@@ -74,9 +74,9 @@ def retry(jobs: JobQuerySet, *, cancelled: bool = False, most: int = MOST) -> li
 
 
 def delete(jobs: JobQuerySet, *, most: int = MOST) -> list[UUID]:
-    """Delete the finished ones among `jobs` for good; return which (OJS bulk operations §8).
+    """Permanently delete the finished jobs among `jobs`; return their ids (OJS bulk operations §8).
 
-    Those of a workflow go with it.
+    Jobs of a workflow are deleted with it.
     """
 
     def move(batch: list[Job]) -> None:
@@ -86,7 +86,7 @@ def delete(jobs: JobQuerySet, *, most: int = MOST) -> list[UUID]:
 
 
 def purge(jobs: JobQuerySet, states: Iterable[State], *, most: int = MOST) -> list[UUID]:
-    """Delete jobs that nobody holds, waiting ones too; return which (OJS admin API §6.5)."""
+    """Delete jobs that no worker holds, waiting ones too; return their ids (OJS admin API §6.5)."""
 
     def move(batch: list[Job]) -> None:
         erase([job.pk for job in batch])
@@ -102,13 +102,13 @@ def _these(batch: list[Job]) -> JobQuerySet:
 def _in_batches(
     jobs: JobQuerySet, states: Iterable[State], move: Callable[[list[Job]], None], most: int
 ) -> list[UUID]:
-    """Lock batch after batch in the order of the ids, and move each; return the ids."""
+    """Lock and move batch after batch in id order; return the ids."""
     eligible = jobs.filter(state__in=sorted(states)).order_by("pk")
     columns = ("type", "queue", "attempt", "state", "reserved_by", "followed")
     done: list[UUID] = []
     while len(done) < most:
         with atomic():
-            # What has been done is not read again, whether or not it still matches.
+            # Rows already processed are not read again, whether or not they still match.
             rest = eligible.filter(pk__gt=done[-1]) if done else eligible
             size = min(BATCH, most - len(done))
             batch = list(rest.select_for_update().only(*columns)[:size])

@@ -1,7 +1,7 @@
 """Checkpoints: state a job keeps for its next attempt (OJS durable execution §4 to §6).
 
-The documents delete a checkpoint when its job ends and yet keep it for a retry from the dead
-letter; the conformance cases read it after completion. It stays until its job is deleted.
+The specification deletes a checkpoint when its job ends, yet keeps it for a retry from the dead
+letter; the conformance cases read it after completion. Here it stays until its job is deleted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LARGEST = 1_048_576
 
 
 class Saved(NamedTuple):
-    """What the server says of a checkpoint it has stored."""
+    """The server's reply about a stored checkpoint."""
 
     sequence: int
     at: datetime
@@ -33,14 +33,14 @@ class Saved(NamedTuple):
 def save_checkpoint(
     job_id: UUID, state: Any, *, worker_id: str | None = None, attempt: int | None = None
 ) -> Saved:
-    """Keep `state` for the job's next attempt, instead of what it kept before (§4.1).
+    """Keep `state` for the job's next attempt, replacing the previous checkpoint (§4.1).
 
-    Part of the caller's transaction: rolled back with the work it speaks of.
+    Part of the caller's transaction: rolled back with the work it describes.
 
     Args:
-        state: any JSON value, at most 1 MB of it.
-        worker_id: who says so, and must hold the job; None does not tell.
-        attempt: fences against the same worker's older attempt.
+        state: any JSON value of at most 1 MB.
+        worker_id: the reporting worker, which must hold the job; None skips the check.
+        attempt: fences off an older attempt of the same worker.
 
     Raises:
         CheckpointTooLarge: the state exceeds 1 MB.
@@ -88,15 +88,15 @@ def _refusal(
 
 
 def find_checkpoint(job_id: UUID, *, worker_id: str | None = None) -> Checkpoint | None:
-    """The job's last checkpoint, or None if it has none (§4.3).
+    """Return the job's last checkpoint, or None if it has none (§4.3).
 
     Args:
-        worker_id: who asks, and must hold the job; None does not tell.
+        worker_id: the requesting worker, which must hold the job; None skips the check.
 
     Raises:
         JobNotFound: there is no such job.
         ReservationLost: another worker has the job.
-        InvalidTransition: a worker asks, and the job is not active.
+        InvalidTransition: `worker_id` is given, and the job is not active.
     """
     kept = _kept(job_id, worker_id).first()
     if kept is None:
@@ -105,17 +105,17 @@ def find_checkpoint(job_id: UUID, *, worker_id: str | None = None) -> Checkpoint
 
 
 def clear_checkpoint(job_id: UUID, *, worker_id: str | None = None) -> bool:
-    """Forget the job's checkpoint; return whether there was one (§4.4).
+    """Clear the job's checkpoint; return whether there was one (§4.4).
 
     Args:
-        worker_id: who asks, and must hold the job; None does not tell.
+        worker_id: the requesting worker, which must hold the job; None skips the check.
 
     Raises:
         JobNotFound: there is no such job.
         ReservationLost: another worker has the job.
-        InvalidTransition: a worker asks, and the job is not active.
+        InvalidTransition: `worker_id` is given, and the job is not active.
     """
-    # The row stays: the next sequence number goes on from its own.
+    # The row stays: the next sequence number continues from it.
     cleared = _kept(job_id, worker_id).update(is_cleared=True, state=None)
     if not cleared:
         _must_exist(job_id, worker_id)

@@ -1,12 +1,12 @@
-"""FETCH: reserve available jobs for a worker, each for one only (OJS worker protocol §6).
+"""FETCH: reserve available jobs, each for one worker only (OJS worker protocol §6).
 
-`attempt` is the number of the attempt being made. FETCH raises it, except when a recovery has
-already counted the attempt that is due: an expired or orphaned attempt *n* leaves *n* + 1 marked
-as counted, so that one crash costs exactly one attempt, the counter grows at expiry as §5.5 asks
-and at FETCH as core §6.3 asks, and `max_attempts` is never passed.
+`attempt` is the number of the current attempt. FETCH increments it unless a recovery has already
+counted the next attempt: an expired or orphaned attempt *n* leaves *n* + 1 marked as counted. So
+one crash costs exactly one attempt, the counter grows at expiry as §5.5 requires and at FETCH as
+core §6.3 requires, and `max_attempts` is never exceeded.
 
-Scheduled and retryable jobs whose time has come are taken too, as if the timer had made them
-available a moment before: a fetch does not depend on the reaper.
+Scheduled and retryable jobs that are due are claimed too, as if the timer had just promoted them:
+a fetch does not depend on the reaper.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ ANY_VERSION: Versions = {}
 class ClaimOptions(TypedDict, total=False):
     worker_id: str
     count: int
-    """Most jobs it takes; one."""
+    """Most jobs to claim; defaults to one."""
     types: Sequence[str] | None
     """Job types the worker can run; None, the default, means any."""
     able: Sequence[str]
-    """What the worker can do; jobs that need anything else are left to others."""
+    """The worker's abilities; jobs that need anything else are left to other workers."""
     versions: Versions
-    """Bounds of the versions it takes, by job type; any of a type not named."""
+    """Bounds of the versions it accepts, by job type; any version of a type not named."""
     visibility_timeout: timedelta | None
-    """For jobs that name none of their own; None, the default, means that of the settings."""
+    """For jobs that set none themselves; None, the default, means the one in the settings."""
     project: str
-    """Whose jobs; empty, the default, means everybody's."""
+    """Only jobs of this project; empty, the default, means any project."""
     gate: Gate
-    """What else must be asked of the worker; it knows `able` and `versions` then."""
+    """What else must be checked of the worker, which then supplies `able` and `versions`."""
 
 
 def claim(queues: Sequence[str], **options: Unpack[ClaimOptions]) -> list[ClaimedJob]:
@@ -61,7 +61,7 @@ def claim(queues: Sequence[str], **options: Unpack[ClaimOptions]) -> list[Claime
 
 
 def claim_chosen(job_ids: Collection[UUID], **options: Unpack[ClaimOptions]) -> list[ClaimedJob]:
-    """Reserve those of these jobs that are available, whatever the limits of their queues."""
+    """Reserve those of these jobs that are available, regardless of their queues' limits."""
     request = claim_request([], **options)
     if request is None:
         return []
@@ -74,10 +74,10 @@ def claim_chosen(job_ids: Collection[UUID], **options: Unpack[ClaimOptions]) -> 
 def exchange(
     completions: Sequence[Completion], queues: Sequence[str], **options: Unpack[ClaimOptions]
 ) -> tuple[list[Outcome], list[ClaimedJob]]:
-    """`complete`, then `claim`: a busy worker's whole turn, in one round trip where that can be.
+    """`complete`, then `claim`: a busy worker's whole turn, in one round trip where possible.
 
-    Jobs that others wait for are completed, and jobs behind limits claimed, afterwards and in
-    transactions of their own, as ever.
+    Jobs with dependents are completed, and jobs behind limits claimed, afterwards, in separate
+    transactions, as usual.
     """
     request = claim_request(queues, **options)
     if request is None or not completions:
@@ -88,7 +88,7 @@ def exchange(
 
 
 def claim_request(queues: Sequence[str], **options: Unpack[ClaimOptions]) -> ClaimRequest | None:
-    """What a claim asks for; None where that can be nothing."""
+    """Build the request for a claim; None where nothing can be claimed."""
     count, types = options.get("count", 1), options.get("types")
     if count < 1 or types == []:
         return None

@@ -1,4 +1,4 @@
-"""What producers and operators do to jobs: cancel, activate, retry, delete; and to queues."""
+"""Verbs of producers and operators: cancel, activate, retry and delete jobs; pause queues."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _locked(job_id: UUID) -> Job:
 
 
 def cancel(job_id: UUID, *, cancelled_by: str = "", reason: str = "") -> Change:
-    """Cancel a job that has not finished, an active one too; its worker is told (OJS core §7.6).
+    """Cancel an unfinished job, even an active one; its worker is notified (OJS core §7.6).
 
     Raises:
         JobNotFound: there is no such job.
@@ -99,7 +99,7 @@ def activate(job_id: UUID) -> Change:
 
 
 def prioritize(job_id: UUID, priority: int) -> Change:
-    """Give a job that waits another priority; `previous_priority` says what it was (priority §8.1).
+    """Change a waiting job's priority; `previous_priority` holds the old one (priority §8.1).
 
     Raises:
         JobNotFound: there is no such job.
@@ -128,8 +128,8 @@ def retry(job_ids: Collection[UUID], *, cancelled: bool = False) -> int:
     The error history stays, so that a second failure can be compared with the first.
 
     Args:
-        cancelled: cancelled ones, too (OJS admin API §7.4). Not those of a workflow: it may never
-            have come to them.
+        cancelled: also cancelled jobs (OJS admin API §7.4). Not those of a workflow: it may never
+            have reached them.
     """
     now = clock.now()
     wanted = Q(state=State.DISCARDED)
@@ -158,7 +158,7 @@ def retry(job_ids: Collection[UUID], *, cancelled: bool = False) -> int:
             result_pruned=False,
             enqueued_at=Now(),
         )
-        # Its attempts are counted anew; what the last one kept is there for the first.
+        # Attempts are counted afresh; the first one still finds the last checkpoint.
         Checkpoint.objects.filter(pk__in=[job.pk for job in jobs]).update(attempt=0)
         record(job_event("job.enqueued", job, time=now, data={"retried": True}) for job in jobs)
         wakeup.notify({job.queue for job in jobs})
@@ -199,7 +199,7 @@ def retry_finished(job_id: UUID) -> Change:
 
 
 def delete_dead(job_ids: Collection[UUID]) -> int:
-    """Delete discarded jobs for good; return how many (OJS HTTP §12.3)."""
+    """Permanently delete discarded jobs; return how many (OJS HTTP §12.3)."""
     with atomic():
         dead = Job.objects.filter(pk__in=job_ids, state=State.DISCARDED)
         ids = list(dead.select_for_update().order_by("pk").values_list("pk", flat=True))
@@ -255,7 +255,7 @@ def resume(queue: str, *, resumed_by: str = "") -> Queue:
 def cancel_jobs(
     job_ids: Collection[UUID], *, cancelled_by: str = "", reason: str = ""
 ) -> list[UUID]:
-    """Cancel those of the jobs that have not finished; return their ids (OJS core §7.6)."""
+    """Cancel the unfinished jobs among these; return their ids (OJS core §7.6)."""
     with ending() as ended:
         ids, followed = cancel_unfinished(job_ids, cancelled_by=cancelled_by, reason=reason)
         ended += followed
@@ -263,9 +263,9 @@ def cancel_jobs(
 
 
 def run_now(job_ids: Collection[UUID]) -> list[UUID]:
-    """Make scheduled, retryable and pending jobs available; return which were (OJS core §6.3).
+    """Make scheduled, retryable and pending jobs available; return their ids (OJS core §6.3).
 
-    Those that wait for other jobs are left alone: they start by themselves.
+    Jobs that wait for other jobs are left alone: they start by themselves.
     """
     due = sources(Event.TIMER, State.AVAILABLE)
     pending = sources(Event.ACTIVATE, State.AVAILABLE)

@@ -1,8 +1,8 @@
-"""Cron: register schedules, and enqueue what is due (OJS cron §6 to §8).
+"""Cron: register schedules, and enqueue the jobs that are due (OJS cron §6 to §8).
 
-No leader is elected. Whoever locks a schedule's row decides its occurrence, and moves
+No leader is elected. The reaper that locks a schedule's row decides its occurrence and moves
 `next_run_at` in the same transaction: however many reapers run, an occurrence is decided once
-(§7.1), and the death of one of them stops nothing.
+(§7.1), and the death of any one of them stops nothing.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ logger = logging.getLogger("jobs.cron")
 
 BATCH_SIZE = 100
 MANY_WAITING = 2
-"""More waiting runs than this are worth a warning (§6.1)."""
+"""More waiting runs than this cause a warning (§6.1)."""
 
 
 @dataclass
 class Decision:
-    """What becomes of one occurrence."""
+    """The outcome of one occurrence."""
 
     outcome: Outcome
     reason: str = ""
@@ -47,10 +47,10 @@ class Decision:
 
 
 def upsert_cron(new: NewCronJob) -> tuple[CronJob, bool]:
-    """Register a cron job, or bring a registered one up to date; whether it is new (§8.1).
+    """Register or update a cron job; return it and whether it is new (§8.1).
 
-    A site registers its schedules whenever it starts. One that has not changed keeps its next
-    run, or an `@every 24h` of a site deployed daily would never run.
+    A site registers its schedules every time it starts. An unchanged one keeps its next run;
+    otherwise an `@every 24h` of a site deployed daily would never run.
 
     Raises:
         InvalidSchedule: the expression or the time zone is not valid.
@@ -105,7 +105,7 @@ def _found(name: str) -> CronJob:
 
 
 def set_cron_enabled(name: str, *, enabled: bool) -> CronJob:
-    """Enable or disable a cron job; one that is enabled again begins afresh from now (§8.5).
+    """Enable or disable a cron job; one that is re-enabled starts afresh from now (§8.5).
 
     Raises:
         NotFound: there is none of this name.
@@ -121,7 +121,7 @@ def set_cron_enabled(name: str, *, enabled: bool) -> CronJob:
 
 
 def delete_cron(name: str) -> CronJob:
-    """Remove a registration; jobs it has made are not affected (§8.4).
+    """Remove a registration; jobs it has enqueued are not affected (§8.4).
 
     Raises:
         NotFound: there is none of this name.
@@ -133,7 +133,7 @@ def delete_cron(name: str) -> CronJob:
 
 
 def run_cron_now(name: str) -> CronRun:
-    """Let a cron job run once, now, besides its schedule; its overlap policy holds.
+    """Run a cron job once, now, outside its schedule; its overlap policy applies.
 
     Raises:
         NotFound: there is none of this name.
@@ -146,7 +146,7 @@ def run_cron_now(name: str) -> CronRun:
 def enqueue_due_schedules() -> int:
     """Decide every occurrence that is due; return how many were (§7.3).
 
-    During maintenance none is: what was missed is caught up by one run when it has ended
+    None is due during maintenance: one run afterwards catches up on what was missed
     (OJS admin API §12.1).
     """
     if Maintenance.objects.on().exists():
@@ -159,7 +159,7 @@ def enqueue_due_schedules() -> int:
 
 
 def _take(name: str) -> bool:
-    """Decide one due occurrence, unless somebody else does."""
+    """Decide one due occurrence, unless another process does."""
     skip = connection().features.has_select_for_update_skip_locked
     with atomic():
         due = CronJob.objects.due().filter(pk=name)
@@ -170,13 +170,14 @@ def _take(name: str) -> bool:
         try:
             schedule = read_schedule(row.expression, row.timezone)
         except InvalidSchedule as problem:
-            # The time zone has left the database since. Its next run is never; the admin shows it.
+            # Its time zone is no longer in the time zone database. It has no next run; the admin
+            # shows it.
             _write_run(row, now, Decision(Outcome.REFUSED, str(problem)))
             CronJob.objects.filter(pk=name).update(next_run_at=None)
             return True
         _tell_of_lost_times(row, schedule.after(row.anchored_at))
         _decide(row, row.next_run_at)
-        # Missed occurrences are caught up by this one alone: the next is in the future (§7.3).
+        # This one run makes up for all missed occurrences: the next is in the future (§7.3).
         following = schedule.after(row.next_run_at)
         anchor = row.next_run_at if following and following.at > now else now
         CronJob.objects.filter(pk=name).update(**_timing(row, anchor))
@@ -184,11 +185,11 @@ def _take(name: str) -> bool:
 
 
 def let_time_pass(by: timedelta) -> int:
-    """Decide what will fall due within `by`, as if that time had passed; return how many.
+    """Decide the occurrences due within `by`, as if that time had passed; return how many.
 
-    For tests of host sites. Each occurrence is decided, not the last alone, as by a reaper that
-    was there all the time. What lies between a schedule's next occurrence and its `next_run_at`
-    is how far its clock is ahead of ours by now.
+    For tests of host sites. Every occurrence is decided, not only the last, as if a reaper had been
+    running all the time. The gap between a schedule's next occurrence and its `next_run_at` is how
+    far its clock is ahead of the real one.
     """
     count = release_held_runs()
     for row in CronJob.objects.exclude(next_run_at=None).order_by("name"):
@@ -256,7 +257,7 @@ def _enqueued(new: NewJob) -> NewJob:
 
 def _new_job(row: CronJob, at: datetime, *, held: bool) -> NewJob:
     now = clock.now()
-    # Checked by the protocol that registered it, in whose words the type may be.
+    # The protocol that registered it has checked the type, which may be in that protocol's syntax.
     job = new_job(row.template, now, type_pattern=CLASS_PATTERN)
     # The correlation key, and when (§6.3).
     told = {"cron_name": row.pk, "cron_triggered_at": format_timestamp(at)}
@@ -299,7 +300,7 @@ def _skipped(row: CronJob, at: datetime, reason: str, **more: Any) -> None:
 
 
 def _about(row: CronJob, at: datetime) -> dict[str, Any]:
-    """What both documents want told of an occurrence (OJS cron §9, events §4.5)."""
+    """The event members that both documents require of an occurrence (OJS cron §9, events §4.5)."""
     return {
         "cron_name": row.pk,
         "cron_expression": row.expression,

@@ -1,4 +1,4 @@
-"""The runs of cron jobs: which have not finished, and which of those that wait may begin."""
+"""Runs of cron jobs: which are unfinished, and which of the waiting ones may begin."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..store.database import atomic, connection
 
 BATCH_SIZE = 100
 MOST_OPEN = 1000
-"""Unfinished runs of one cron job that are looked at."""
+"""Most unfinished runs of one cron job that are checked."""
 
 
 def unfinished_runs(name: str) -> list[Job]:
-    """The runs of a cron job that have not finished, oldest first.
+    """Return the unfinished runs of a cron job, oldest first.
 
-    Not the active ones alone: a run that waits for a worker or a retry would be executed beside
-    the new one, and that is what must not happen by default (OJS conformance L2-CRON-003).
+    Not only active ones: a run waiting for a worker or a retry would be executed alongside the new
+    one, which must not happen by default (OJS conformance L2-CRON-003).
     """
     open_runs = CronRun.objects.filter(cron_name=name, unfinished=True)
     newest = open_runs.order_by("-id").values_list("job_id", flat=True)[:MOST_OPEN]
@@ -33,7 +33,7 @@ def unfinished_runs(name: str) -> list[Job]:
     # Finished, or deleted since.
     finished = set(ids) - {job.pk for job in unfinished}
     if finished:
-        # Passing over those that somebody else has locked: they are seen to be over next time.
+        # Skip rows locked by another transaction: they are found finished next time.
         skip = connection().features.has_select_for_update_skip_locked
         over = open_runs.filter(job_id__in=finished).select_for_update(skip_locked=skip)
         runs = list(over.values_list("pk", flat=True))
@@ -42,10 +42,10 @@ def unfinished_runs(name: str) -> list[Job]:
 
 
 def release_held_runs() -> int:
-    """Let the oldest waiting run of each cron job go, once the ones before it have finished.
+    """Release the oldest waiting run of each cron job once those before it have finished.
 
-    `enqueue` allows no two at once (§6.1), and no claim looks at other jobs: until its turn the
-    run is pending.
+    The `enqueue` policy forbids two runs at once (§6.1), and a claim does not check other jobs, so
+    a run stays pending until its turn.
     """
     names = CronRun.objects.filter(held=True).order_by("cron_name").values("cron_name").distinct()
     held = [name["cron_name"] for name in names[:BATCH_SIZE]]

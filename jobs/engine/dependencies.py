@@ -1,8 +1,8 @@
 """Jobs that wait for other jobs (OJS HTTP §14.1, `depends_on`): any graph without cycles.
 
-A waiting job is pending. What frees it is decided under a lock of its row, after its edges were
-marked: of two predecessors that end at the same instant on two servers, the second to get the
-lock sees the mark of the first.
+A waiting job is pending. Whether it is freed is decided under a lock on its row, after its edges
+were marked: if two predecessors end at the same instant on two servers, the second to get the lock
+sees the first one's mark.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def insert_after(
 ) -> list[UUID]:
     """Store jobs that wait for others, in the caller's transaction; see `enqueue_after`.
 
-    Returns the jobs that have ended and that something follows now.
+    Returns the jobs that have already ended and now have dependents.
     """
     waiting = {job_id: list(dict.fromkeys(ids)) for job_id, ids in depends_on.items() if ids}
     _refuse_cycles(waiting)
@@ -69,7 +69,7 @@ def _prepare(
 
 
 def _hold(ids: Collection[UUID]) -> list[UUID]:
-    """Lock the jobs that others shall wait for from now on; return which have ended already."""
+    """Lock the jobs that others will now wait for; return those that have already ended."""
     if not ids:
         return []
     jobs = Job.objects.filter(pk__in=ids).order_by("pk").select_for_update().only("finished_at")
@@ -97,7 +97,7 @@ def _refuse_cycles(waiting: Mapping[UUID, Sequence[UUID]]) -> None:
 
 
 def release(jobs: Collection[Job]) -> list[UUID]:
-    """Tell what waits for these jobs, which have ended; return the waiters that ended by it."""
+    """Process the dependents of these jobs, which have ended; return those that ended with them."""
     ended = {job.pk: job.state for job in jobs}
     if not ended:
         return []
@@ -110,7 +110,7 @@ def release(jobs: Collection[Job]) -> list[UUID]:
         return []
     Dependency.objects.filter(pk__in=[edge[0] for edge in edges]).update(settled=True)
     waiters = {edge[1] for edge in edges}
-    # Locked before it is asked what is left: see above.
+    # Locked before checking what each still waits for: see above.
     waiting = Job.objects.filter(pk__in=waiters, state=State.PENDING)
     locked = list(
         waiting.order_by("pk")
@@ -132,7 +132,7 @@ def release(jobs: Collection[Job]) -> list[UUID]:
 
 
 def freed_by(job_id: UUID) -> int:
-    """How many jobs that waited for this one, which has completed, wait no longer."""
+    """Return how many jobs were freed by the completion of this one."""
     edges = Dependency.objects.filter(predecessor=job_id, settled=True)
     return edges.exclude(waiter__state__in=(State.PENDING, State.CANCELLED)).count()
 
@@ -152,7 +152,7 @@ def _free(jobs: Sequence[Job]) -> None:
 
 
 def _inherit(waiters: Sequence[UUID]) -> None:
-    """Give each waiter its predecessors' results; those with the same ones share an UPDATE."""
+    """Give each waiter its predecessors' results; waiters with the same results share an UPDATE."""
     before: dict[UUID, list[UUID]] = {}
     edges = Dependency.objects.filter(waiter__in=waiters).order_by("waiter", "position")
     for waiter, predecessor in edges.values_list("waiter_id", "predecessor_id"):
@@ -166,7 +166,7 @@ def _inherit(waiters: Sequence[UUID]) -> None:
 
 
 def cancel_waiting(ids: Iterable[UUID], reason: str) -> list[UUID]:
-    """Cancel those of `ids` that nobody runs yet; return those that something follows."""
+    """Cancel those of `ids` that no worker runs yet; return those with dependents or a workflow."""
     wanted = list(ids)
     if not wanted:
         return []
@@ -186,5 +186,5 @@ def cancel_waiting(ids: Iterable[UUID], reason: str) -> list[UUID]:
 
 
 def is_waiting() -> Exists:
-    """Whether a job of the outer query waits for another one, so that nobody may activate it."""
+    """Whether a job of the outer query waits for another one and so may not be activated."""
     return Exists(Dependency.objects.filter(waiter=OuterRef("pk"), settled=False))

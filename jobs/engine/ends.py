@@ -1,6 +1,6 @@
-"""Ending jobs from outside: no room, a limit, a queue that goes; somebody cancels them.
+"""Ending jobs from outside: no room, a limit, a deleted queue, a cancellation.
 
-What follows a job that ended is not done here: the caller hands it to `flow`.
+Dependents and workflows are not handled here: the caller passes the ended jobs to `flow`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..store.database import atomic
 def discard_waiting(
     jobs: Sequence[Job], *, code: str, message: str, now: datetime
 ) -> list[EventRow]:
-    """Discard jobs that wait and are locked; return the event of each, in their order.
+    """Discard locked waiting jobs; return the event of each, in their order.
 
     The caller records the events.
     """
@@ -47,9 +47,9 @@ def discard_waiting(
 def cancel_unfinished(
     job_ids: Collection[UUID], *, cancelled_by: str = "", reason: str = ""
 ) -> tuple[list[UUID], list[UUID]]:
-    """Cancel those of the jobs that have not finished (OJS core §7.6).
+    """Cancel the unfinished jobs among these (OJS core §7.6).
 
-    Returns their ids, and the ids of those that something follows.
+    Returns their ids, and the ids of those with dependents or a workflow.
     """
     if not job_ids:
         return [], []

@@ -1,4 +1,4 @@
-"""PUSH: make jobs exist (OJS core §7.1). Validation has already happened; see `validation`."""
+"""PUSH: enqueue validated jobs (OJS core §7.1); see `validation`."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from .flow import ending
 
 
 def enqueue(new: Sequence[NewJob]) -> Sequence[NewJob]:
-    """Store the jobs, all or none, and wake those that wait for them (OJS core §7.1).
+    """Store the jobs, all or none, and wake the fetches that wait for them (OJS core §7.1).
 
-    The jobs come back with the fields only the server knows. One that its unique policy ignored
-    is not stored; `existing` is the job that is there already.
+    The jobs are returned with the fields only the server sets. A job ignored by its unique policy
+    is not stored; its `existing` is the job already there.
 
     Raises:
-        DuplicateJob: a job with one of the ids exists, or the batch names an id twice; or a
-            unique policy says reject.
-        QueueFull, QueueClosed, JobTypeNotAllowed: a queue among them does not take its jobs.
-        InMaintenance: nothing is enqueued now.
+        DuplicateJob: a job with one of the ids exists, the batch repeats an id, or a unique
+            policy is `reject`.
+        QueueFull, QueueClosed, JobTypeNotAllowed: one of the queues does not accept its jobs.
+        InMaintenance: enqueues are refused now.
     """
     insert = insertion.insert_jobs
     if not any(job.unique is not None for job in representatives(new)):
         try:
-            # Nearly all: one statement, which is a transaction by itself.
+            # The usual case: one statement, which is a transaction by itself.
             insertion.insert_freely(new)
             return new
         except bounds.Guarded:
@@ -47,7 +47,7 @@ def enqueueing() -> Iterator[list[UUID]]:
             yield ended
     except QueueFull as refusal:
         if not bounds.is_patient():
-            # What was undone was not recorded either; the refusal must be.
+            # The rollback undid its record as well; the refusal must be recorded.
             bounds.record_refusal(refusal)
         raise
 
@@ -59,19 +59,19 @@ def enqueue_after(
     condition: str = Dependency.SUCCESS,
     pass_results: bool = True,
 ) -> Sequence[NewJob]:
-    """Store the jobs, all or none; those named in `depends_on` wait for the jobs it gives.
+    """Store the jobs, all or none; those in `depends_on` wait for the jobs listed there.
 
     A waiting job becomes available when all its predecessors have settled, with their results as
-    `parent_results`, in the order given. One whose predecessor ends otherwise than completed is
-    cancelled, and those that wait for it in turn; with the condition `settled` any end will do.
+    `parent_results`, in the order given. If a predecessor ends without completing, the job is
+    cancelled, and so are its dependents; with the condition `settled` any end will do.
 
     Args:
-        depends_on: id of a new job → ids of jobs, new ones too.
+        depends_on: id of a new job → ids of its predecessors, which may be new too.
         condition: `success` or `settled`.
         pass_results: give the job its predecessors' results.
 
     Raises:
-        InvalidRequest: a predecessor does not exist, or the jobs wait for each other in a circle.
+        InvalidRequest: a predecessor does not exist, or the dependencies form a cycle.
         DuplicateJob: see `enqueue`.
     """
     with enqueueing() as ended:

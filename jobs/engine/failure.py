@@ -1,6 +1,6 @@
 """FAIL: an attempt went wrong, and the retry policy decides what follows (OJS core §7.4, retry).
 
-Takes many outcomes at once and answers each by itself, like `settle`.
+Takes many failures at once and answers each separately, like `settle`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from .outcomes import Outcome, explain
 BACKTRACE_FRAMES = 50
 BACKTRACE_CHARACTERS = 10_000
 Settled = tuple[Any, Failure, Outcome]
-"""A locked job with the database's `now`, what was said of it, and what follows."""
+"""A locked job with the database's `now`, the failure reported, and its outcome."""
 FINAL_CODES = frozenset({"DISCARD", "FAIL", "DEAD_LETTER"})
-"""Handler response codes that end the job whatever its policy says (OJS retry §7.2)."""
+"""Handler response codes that end the job regardless of its policy (OJS retry §7.2)."""
 
 
 def fail(failures: Sequence[Failure]) -> list[Outcome]:
@@ -63,7 +63,7 @@ def fail(failures: Sequence[Failure]) -> list[Outcome]:
 
 
 def _hold_limits(settled: Sequence[Settled]) -> None:
-    """Hold the rate limits that handlers met, before workflows are locked, as a fetch does (§9)."""
+    """Hold the rate limits that handlers met, before locking workflows, as a fetch does (§9)."""
     held = [
         (job.rate_key, item.rate_limit_until, item.message)
         for job, item, _ in settled
@@ -71,7 +71,7 @@ def _hold_limits(settled: Sequence[Settled]) -> None:
     ]
     keys = {key for key, _, _ in held}
     if len(keys) > 1:
-        # In the order in which a fetch locks several.
+        # In the order in which a fetch locks them.
         rows = RateLimit.objects.filter(pk__in=keys).order_by("pk").select_for_update()
         list(rows.values_list("pk", flat=True))
     for key, until, message in held:
@@ -89,8 +89,8 @@ def _holds(item: Failure, job: Job) -> bool:
 def fail_locked(failed: Iterable[tuple[Any, Failure]]) -> tuple[list[Outcome], list[UUID]]:
     """Fail active jobs the caller has locked.
 
-    Each job has a `now`, the database's, as from `annotate(now=Now())`. Returns one outcome for
-    each, in order, and the jobs that ended and that something follows.
+    Each job has a `now` from the database, as with `annotate(now=Now())`. Returns one outcome for
+    each, in order, and the ended jobs that have dependents or a workflow.
     """
     settled = [(job, item, Outcome(job.pk, max_attempts=job.max_attempts)) for job, item in failed]
     ended = _settle_failed(settled)
@@ -98,14 +98,14 @@ def fail_locked(failed: Iterable[tuple[Any, Failure]]) -> tuple[list[Outcome], l
 
 
 def _settle_failed(settled: Sequence[Settled]) -> list[UUID]:
-    """Decide for each job by its retry policy and move them, one UPDATE for each target state.
+    """Apply each job's retry policy and move the jobs, one UPDATE for each target state.
 
-    Returns the jobs that ended and that something follows.
+    Returns the ended jobs that have dependents or a workflow.
     """
     errors: list[JobError] = []
     moves: dict[tuple[State, bool, bool, bool], list[tuple[Job, Outcome]]] = {}
     for job, failure, outcome in settled:
-        # The database's clock will compare with it when the retry is due.
+        # When the retry is due is decided by the database's clock.
         now: datetime = job.now
         outcome.attempt = job.attempt
         unfenced = failure.worker_id is None
@@ -128,7 +128,7 @@ def _settle_failed(settled: Sequence[Settled]) -> list[UUID]:
 
 
 def _release(job: Job, failure: Failure, outcome: Outcome, now: datetime) -> None:
-    """Fill in what follows a job given back: available at once, or when it asked for."""
+    """Fill in the outcome of a released job: available at once, or at the time requested."""
     outcome.released = True
     if failure.retry_in:
         outcome.state, outcome.retry_delay = State.RETRYABLE, failure.retry_in
@@ -139,7 +139,7 @@ def _release(job: Job, failure: Failure, outcome: Outcome, now: datetime) -> Non
 
 
 def _decide(job: Job, failure: Failure, outcome: Outcome, now: datetime) -> bool:
-    """Fill in what follows the failure; return whether it is the dead letter (OJS retry §7.2)."""
+    """Fill in the outcome; return whether the job goes to the dead letter (OJS retry §7.2)."""
     policy = RetryPolicy.parse(job.retry)
     asked = failure.retry_in
     delay = policy.delay(job.attempt) if asked is None else asked
@@ -155,7 +155,7 @@ def _decide(job: Job, failure: Failure, outcome: Outcome, now: datetime) -> bool
 
 
 def is_final(failure: Failure, policy: RetryPolicy) -> bool:
-    """Whether a failure is the last, however many attempts are left (OJS retry §6, §7.3)."""
+    """Whether a failure is final, however many attempts are left (OJS retry §6, §7.3)."""
     return (
         failure.code in FINAL_CODES
         or (failure.retryable is False and failure.code != "RETRY")
@@ -164,7 +164,7 @@ def is_final(failure: Failure, policy: RetryPolicy) -> bool:
 
 
 def _has_time_left(job: Job, start: datetime) -> bool:
-    """Whether an attempt begun then could end within its `total_timeout` (OJS timeouts §9.1)."""
+    """Whether an attempt begun at `start` could end within `total_timeout` (OJS timeouts §9.1)."""
     return job.deadline is None or start + (job.timeout or timedelta(0)) <= job.deadline
 
 
@@ -180,14 +180,14 @@ def _move(
     if state != State.DISCARDED:
         forget_enqueue_ttl(job for job, _ in group)
     if state == State.AVAILABLE:
-        # Back with its attempt number kept: the next FETCH takes the same one again.
+        # Released with its attempt number kept: the next FETCH uses it again.
         jobs.transition(Event.RELEASE, state, attempt_counted=True, enqueued_at=group[0][1].at)
         wakeup.notify({job.queue for job, _ in group})
     elif state == State.RETRYABLE:
         jobs.transition(
             Event.FAIL,
             state,
-            # Given back, it keeps its attempt number: the next FETCH takes the same one again.
+            # A released job keeps its attempt number: the next FETCH uses it again.
             attempt_counted=released,
             scheduled_at=_each(group, "retry_at", DateTimeField()),
             retry_delay=_each(group, "retry_delay", DurationField()),
@@ -204,9 +204,9 @@ def _move(
 
 
 def forget_enqueue_ttl(jobs: Iterable[Job]) -> None:
-    """Let jobs that were started in time wait as long as it takes for another attempt.
+    """Let jobs that started in time wait indefinitely for another attempt.
 
-    One whose deadline an operator's retry took away goes on without any.
+    A job whose deadline was removed by an operator's retry stays without one.
     """
     for job in jobs:
         if enqueue_ttl(job) is not None:
@@ -237,7 +237,7 @@ def _error(job: Job, failure: Failure, now: datetime) -> JobError:
 
 
 def _shortened(backtrace: list[str] | None) -> list[str] | None:
-    """At most 50 frames and 10,000 characters (OJS core §8.1)."""
+    """Return at most 50 frames and 10,000 characters (OJS core §8.1)."""
     if not backtrace:
         return None
     room = BACKTRACE_CHARACTERS

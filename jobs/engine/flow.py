@@ -1,7 +1,7 @@
-"""What goes on when jobs have ended: jobs that wait for them, and the workflow they belong to.
+"""Continues dependents and workflows when jobs have ended.
 
-Every verb that may end jobs does so inside `ending()`; a plain job, which nothing follows
-(`Job.followed`), costs nothing here.
+Every verb that may end jobs does so inside `ending()`; a plain job without dependents or a
+workflow (see `Job.followed`) costs nothing here.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from . import dependencies, workflow_progress
 
 BATCH_SIZE = 500
 SETTLING = timedelta(seconds=5)
-"""Left alone for so long: what looks stuck may be in the middle of a transaction."""
+"""Grace period before a repair: what looks stuck may be in the middle of a transaction."""
 
 
 @contextlib.contextmanager
 def ending() -> Iterator[list[UUID]]:
-    """A transaction in which jobs may end.
+    """Open a transaction in which jobs may end.
 
-    Add the ids of those that ended and that something follows to the list. What waited for them
-    goes on before the transaction commits.
+    Add to the list the ids of ended jobs that have dependents or a workflow. These continue before
+    the transaction commits.
     """
     with atomic():
         ended: list[UUID] = []
@@ -38,18 +38,18 @@ def ending() -> Iterator[list[UUID]]:
 
 
 def follow(job_ids: Collection[UUID]) -> None:
-    """Go on with what waited for these jobs, which have reached a terminal state."""
+    """Continue what waited for these jobs, which have reached a terminal state."""
     ended = list(job_ids)
     while ended:
         settled: list[Job] = []
         while ended:
             jobs = list(Job.objects.filter(pk__in=ended, finished_at__isnull=False).only(*COLUMNS))
             settled += jobs
-            # What is cancelled because it waited in vain has ended as well.
+            # Dependents cancelled because a predecessor failed have ended as well.
             ended = dependencies.release(jobs)
         workflow_progress.tell(settled)
         of = {job.workflow_id for job in settled if job.workflow_id is not None}
-        # A step that begins may put an end to other jobs.
+        # Starting a step may end other jobs.
         ended = workflow_progress.advance(of)
 
 
@@ -68,7 +68,7 @@ COLUMNS = (
 def repair() -> int:
     """Finish what a crash, a deletion or a host's own SQL left undone; one batch (a sweep).
 
-    All of it happens in the transaction that ends a job, so there should be nothing to do.
+    Normally there is nothing to do: the transaction that ends a job does all of it.
     """
     with ending() as ended:
         missed = list(

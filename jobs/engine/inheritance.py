@@ -1,6 +1,6 @@
-"""What jobs pass on: the results of those before them (OJS workflows §7, results §9.1).
+"""Results that jobs inherit from their predecessors (OJS workflows §7, results §9.1).
 
-Bounded: a result that would make the whole too large is replaced by a reference to where it can
+Bounded: a result that would make the total too large is replaced by a reference to where it can
 be read (§7.5).
 """
 
@@ -19,18 +19,18 @@ from ..spec.lifecycle import State
 MOST = 16 * 1024 * 1024
 LEAST = 64 * 1024
 TOGETHER = 256 * 1024 * 1024
-"""Characters of JSON: for one heir, for each of many, and for all of them."""
+"""Characters of JSON: for a single heir, for each of many, and for all of them."""
 ERRORS = 100
 
 
 def results_of_jobs(ids: Sequence[UUID], *, copies: int = 1) -> list[Any]:
-    """Return what the jobs left, in the order given: a result, or the error of a failed one."""
+    """Return the jobs' results, in the order given; for a failed job, its error."""
     found = outcomes(Job.objects.filter(pk__in=ids), copies)
     return [found.get(job_id) for job_id in ids]
 
 
 def results_of_workflow(workflow: Workflow, *, copies: int = 1) -> list[Any]:
-    """Return what the nodes left, in order; a workflow among them leaves an array of its own."""
+    """Return the nodes' results, in order; a nested workflow contributes an array."""
     inside = subtree(workflow)
     jobs = Job.objects.filter(workflow__in=[item.pk for item in inside])
     jobs = jobs.filter(workflow_index__isnull=False)
@@ -38,7 +38,7 @@ def results_of_workflow(workflow: Workflow, *, copies: int = 1) -> list[Any]:
     left: dict[Any, dict[Any, Any]] = {item.pk: {} for item in inside}
     for job_id, parent, index in jobs.values_list("pk", "workflow_id", "workflow_index"):
         left[parent][index] = known.get(job_id)
-    # Deepest first: what is inside is complete before it is put into its parent.
+    # Deepest first: each workflow is complete before it is put into its parent.
     for item in sorted(inside, key=lambda item: -item.depth):
         if item.pk != workflow.pk:
             left[item.parent_id][item.index] = _in_order(left[item.pk], item.size)
@@ -54,7 +54,7 @@ def subtree(workflow: Workflow, *, whole: bool = False) -> list[Workflow]:
     """The workflow and all inside it, outermost first.
 
     Args:
-        whole: with all columns, not just what tells the places.
+        whole: with all columns, not only those that locate each workflow.
     """
     if not Workflow.objects.filter(parent=workflow.pk).exists():
         return [workflow]
@@ -69,7 +69,7 @@ def subtree(workflow: Workflow, *, whole: bool = False) -> list[Workflow]:
 
 
 def outcomes(jobs: Any, copies: int = 1) -> dict[UUID, Any]:
-    """Return what each job of the queryset left; of large results, where they can be read."""
+    """Return the result of each job of the queryset; for large ones, where to read them."""
     room = min(MOST, max(LEAST, TOGETHER // max(copies, 1)))
     whole: list[UUID] = []
     left: dict[UUID, Any] = {}

@@ -1,6 +1,6 @@
-"""Making jobs exist: into their queues, by the queues' rules and the jobs' unique policies.
+"""Inserts jobs into their queues, under the queues' rules and the jobs' unique policies.
 
-Below `flow`: what ended to make room for them is returned. `enqueue` is the verb.
+A layer below `flow`: jobs that ended to make room are returned. The verb is `enqueue`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from uuid import UUID
 
-from ..conf import ojs_settings
 from ..errors import DuplicateJob
 from ..models import Job
 from ..signals import jobs_enqueued, send_on_commit
@@ -26,18 +25,18 @@ BATCH = 1000
 
 
 def insert_jobs(new: Sequence[NewJob]) -> list[UUID]:
-    """Store the jobs, all or none, in the caller's transaction; return those that ended for them.
+    """Store the jobs, all or none, in the caller's transaction; return those that gave way to them.
 
     Raises:
-        DuplicateJob: a job with one of the ids exists, or the batch names an id twice; or a
-            unique policy says reject.
-        QueueFull, QueueClosed, JobTypeNotAllowed: a queue among them does not take its jobs.
-        InMaintenance: nothing is enqueued now.
+        DuplicateJob: a job with one of the ids exists, the batch repeats an id, or a unique
+            policy is `reject`.
+        QueueFull, QueueClosed, JobTypeNotAllowed: one of the queues does not accept its jobs.
+        InMaintenance: enqueues are refused now.
     """
     if not any(job.unique is not None for job in representatives(new)):
         return _insert_into_queues(new)
     if not bounds.are_accepted():
-        # Before anything gives way, or a duplicate is found of one that could not be made.
+        # Before any job gives way, or is reported a duplicate of one that could not be stored.
         maintenance.refuse_jobs()
     stamp(new, clock.now())
     conflicts = Conflicts(new)
@@ -56,10 +55,10 @@ def _insert_into_queues(new: Sequence[NewJob]) -> list[UUID]:
 
 
 def insert_freely(new: Sequence[NewJob]) -> None:
-    """Store jobs that their queues simply take.
+    """Store jobs in queues that are not guarded.
 
     Raises:
-        Guarded: a queue has rules for new jobs, and nothing was stored: `insert_guarded` asks it.
+        Guarded: a queue is guarded, and nothing was stored: use `insert_guarded`.
     """
     if not new:
         return
@@ -74,7 +73,7 @@ def insert_freely(new: Sequence[NewJob]) -> None:
 
 
 def insert_guarded(new: Sequence[NewJob]) -> list[UUID]:
-    """Store jobs after their queues were asked, in the caller's transaction; return what ended."""
+    """Store jobs that their queues admit, in the caller's transaction; return those that ended."""
     unknown, is_made = _make_unknown_queues(new)
     each = list(new)
     ended = bounds.admit(each)
@@ -84,18 +83,18 @@ def insert_guarded(new: Sequence[NewJob]) -> list[UUID]:
 
 
 def _make_unknown_queues(new: Sequence[NewJob]) -> tuple[set[str], bool]:
-    """Return the queues that this process does not know, and whether they were made just now."""
+    """Return the queues this process does not know yet, and whether they were created just now."""
     unknown = _unknown_queues({job.queue for job in representatives(new)})
     policy = queue_policy.default_policy() if unknown else {}
     if policy:
-        # First: it has something to say about these jobs already.
+        # Queues first: the default policy already applies to these jobs.
         queue_policy.make(unknown, policy)
     return unknown, bool(policy)
 
 
 def _inserted(new: Sequence[NewJob], unknown: set[str], is_made: bool) -> None:
     if unknown:
-        # They exist from their first use on; a process asks once for each.
+        # A queue exists from its first use on; a process checks each one once.
         if not is_made:
             queue_policy.make(unknown, {})
         known = _known_queues[alias()]
@@ -106,8 +105,8 @@ def _inserted(new: Sequence[NewJob], unknown: set[str], is_made: bool) -> None:
 
 def _store_all(new: Sequence[NewJob], *, admitted: bool = False) -> None:
     if len(new) > BATCH or any(job.client_id or job.rate_limit for job in representatives(new)):
-        # Ids that somebody else chose may be taken, and a second statement may fail when the
-        # first has succeeded; then all is undone.
+        # Ids chosen by clients may be taken, and a second statement may fail after the first has
+        # succeeded; then everything is rolled back.
         _refuse_repeated_ids(new)
         with atomic():
             _store(new, admitted=admitted)
@@ -118,11 +117,11 @@ def _store_all(new: Sequence[NewJob], *, admitted: bool = False) -> None:
 def _store(new: Sequence[NewJob], *, admitted: bool = False) -> None:
     """
     Args:
-        admitted: the guarded queues among them have agreed, and maintenance was asked.
+        admitted: guarded queues have admitted the jobs, and maintenance has been checked.
 
     Raises:
-        InMaintenance: nothing is enqueued now.
-        Guarded: a queue has to be asked first; nothing was stored.
+        InMaintenance: enqueues are refused now.
+        Guarded: a queue must admit the jobs first; nothing was stored.
     """
     for batch in in_parts(new, BATCH):
         while (stored := store().insert(batch, asks_queues=not admitted)) < len(batch):
@@ -135,7 +134,7 @@ def _store(new: Sequence[NewJob], *, admitted: bool = False) -> None:
             taken = _taken(batch)
             if stored or taken:
                 raise _duplicate_of(taken or batch[0])
-            # What refused them is over again, and they are tried once more.
+            # The cause of the refusal is gone: try once more.
     limits.know([job for job in representatives(new) if job.rate_limit])
 
 
@@ -152,7 +151,7 @@ def _duplicate_of(job: NewJob) -> DuplicateJob:
 
 
 def _taken(batch: Sequence[NewJob]) -> NewJob | None:
-    """Find a job whose id is taken. On PostgreSQL the others of the batch are there, ours."""
+    """Find a job whose id is taken. On PostgreSQL the rest of the batch is stored by now."""
     ids = [job.id for job in batch if job.client_id]
     others = Job.objects.filter(pk__in=ids).exclude(created_at=batch[0].created_at)
     existing = others.values_list("pk", flat=True).first()
@@ -160,13 +159,12 @@ def _taken(batch: Sequence[NewJob]) -> NewJob | None:
 
 
 _known_queues: defaultdict[str, set[str]] = defaultdict(set)
-"""By the alias of their database."""
+"""By database alias."""
 
 
 def _unknown_queues(names: set[str]) -> set[str]:
-    """Those that this process has not made sure of yet."""
-    # A test suite's reset deletes queues behind the other server processes' backs.
-    return names if ojs_settings.CONFORMANCE_MODE else names - _known_queues[alias()]
+    """Return the queues that this process has not yet made sure of."""
+    return names - _known_queues[alias()]
 
 
 def forget_queues() -> None:

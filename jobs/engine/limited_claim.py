@@ -1,9 +1,9 @@
-"""A fetch from queues with limits, of queues and of keys (OJS rate limiting; worker protocol §8.3).
+"""Claims under the limits of queues and rate keys (OJS rate limiting; worker protocol §8.3).
 
-A fetch comes here only if one of its queues has limits or has seen jobs that have. Then: look which
-keys wait and are open, lock their partitions in the order of their keys, count what runs, choose
-jobs by priority and age, claim exactly those. All in one transaction, so that no two fetches can
-take the same free place; how many run is counted each time, so that no counter can drift.
+Used only if one of the queues has limits or has seen jobs with limits. The steps: find the open
+keys with waiting jobs, lock their partitions in key order, count the running jobs, choose jobs by
+priority and age, and claim exactly those. All in one transaction, so that no two fetches can take
+the same free place; running jobs are counted each time, so that no counter can drift.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from .limits import QUEUE_KEY, make_known, running_jobs
 
 BATCH = 100
 KEYS = 200
-"""Most keys of one queue looked at by one fetch: open ones, so that closed ones hide nothing."""
+"""Most keys of one queue that a fetch considers; only open ones count, so closed ones hide none."""
 MOST_KEYS = 5_000
-# One probe of the index for each key, however many jobs wait behind it.
+# One index probe for each key, however many jobs wait behind it.
 WAITING = """
     WITH RECURSIVE waiting (key, number) AS (
         SELECT (SELECT min(rate_key)
@@ -60,7 +60,7 @@ WAITING = """
 
 @dataclass(slots=True)
 class Partition:
-    """A locked rate limit, and what of it this fetch has taken."""
+    """A locked rate limit, and how much of it this fetch has used."""
 
     row: RateLimit
     policy: dict[str, Any]
@@ -69,7 +69,7 @@ class Partition:
     room: Room
     taken: int = 0
     first: UUID | None = None
-    """The first job it let through."""
+    """The first job given a place."""
 
     @property
     def left(self) -> int:
@@ -81,9 +81,9 @@ class Partition:
 
 
 def claim_within_limits(request: ClaimRequest) -> list[ClaimedJob]:
-    """Claim queue by queue, never over a limit of a queue or of a key.
+    """Claim queue by queue, never exceeding the limit of a queue or a key.
 
-    Claimers of a limited queue take turns at its row, those of a key at its partition.
+    Claims from a limited queue take turns locking its row, those for a key its partition.
     """
     claimed: list[ClaimedJob] = []
     with ending() as ended:
@@ -93,7 +93,7 @@ def claim_within_limits(request: ClaimRequest) -> list[ClaimedJob]:
         limited = {queue.pk: queue for queue in found.filter(capped).select_for_update()}
         keyed = {queue.pk: _open_keys(queue.pk) for queue in found if queue.has_limits}
         partitions = _locked({QUEUE_KEY + name for name in limited}.union(*keyed.values()))
-        # Read after the locks were got.
+        # Read after the locks were acquired.
         now, request = store().admit(request)
         if request.count < 1:
             return []
@@ -121,7 +121,7 @@ def claim_within_limits(request: ClaimRequest) -> list[ClaimedJob]:
 
 
 def _open_keys(queue: str) -> list[str]:
-    """Keys that have available jobs in the queue and may have room for them."""
+    """Return the keys that have available jobs in the queue and may have room for them."""
     _promote_due(queue)
     waiting = _keys_waiting(queue)
     if not waiting:
@@ -133,7 +133,7 @@ def _open_keys(queue: str) -> list[str]:
         policy = row.effective(now)
         full = running[row.pk] >= policy.get("concurrency", rate_policy.MOST)
         closed = full or (row.closed_until is not None and row.closed_until > now)
-        # One that was not told yet is looked at, and one whose jobs do not simply wait.
+        # Closed keys are kept if the event is not recorded yet, or if their jobs do not just wait.
         if closed and row.exceeded_at is not None and policy.get("on_limit", "wait") == "wait":
             continue
         found.append(row.pk)
@@ -149,12 +149,12 @@ def _locked(keys: set[str]) -> dict[str, Partition]:
 
 
 def _keys_waiting(queue: str) -> list[str]:
-    """The rate limit keys of which jobs are available in the queue; each has a partition."""
+    """Return the rate keys of available jobs in the queue; each has a partition."""
     keys = [key for (key,) in run(WAITING, [queue, queue, MOST_KEYS])]
     known = set(RateLimit.objects.filter(pk__in=keys).values_list("pk", flat=True))
     lost = [key for key in keys if key not in known]
     if lost:
-        # Restored from a backup, or pruned meanwhile: its jobs still know their policy.
+        # After a restore from a backup, or a pruning: the jobs still carry their policy.
         jobs = Job.objects.filter(queue=queue, state=State.AVAILABLE)
         make_known({key: _policy_of(jobs.filter(rate_key=key).first()) for key in lost})
     return keys
@@ -170,7 +170,7 @@ def _policy_of(job: Job | None) -> dict[str, Any]:
 
 
 def _promote_due(queue: str) -> None:
-    """Make a batch of the queue's due jobs available: a fetch does not depend on the reaper."""
+    """Promote a batch of the queue's due jobs: a fetch does not depend on the reaper."""
     due = list(
         Job.objects.due()
         .filter(queue=queue)
@@ -198,7 +198,7 @@ def _oldest(queue: str, key: str) -> list[Job]:
 
 
 def _drop(queue: str, key: str, now: datetime) -> list[UUID]:
-    """Discard a batch of jobs that may not start; return those that something follows (§6.2)."""
+    """Discard a batch of jobs that may not start; return those with dependents (§6.2)."""
     jobs = _oldest(queue, key)
     message = f"Dropped: the rate limit '{key}' was reached."
     discarded = discard_waiting(jobs, code="rate_limited", message=message, now=now)
@@ -211,7 +211,7 @@ def _drop(queue: str, key: str, now: datetime) -> list[UUID]:
 
 
 def _reschedule(queue: str, key: str, until: datetime) -> None:
-    """Put a batch of jobs off until the limit may allow them (§6.2 `reschedule`)."""
+    """Postpone a batch of jobs until the limit may allow them (§6.2 `reschedule`)."""
     jobs = _oldest(queue, key)
     _batch(jobs).transition(Event.DEFER, State.SCHEDULED, scheduled_at=until)
     data = {"scheduled_at": until.isoformat()}
@@ -255,7 +255,7 @@ def _choose(
     room: int,
     suiting: JobQuerySet,
 ) -> dict[UUID, str]:
-    """The first jobs of the queue by priority and age, each key within its room (§8.2)."""
+    """Choose the first jobs of the queue by priority and age, each key within its room (§8.2)."""
     waiting = suiting.unexpired().filter(queue=queue, state=State.AVAILABLE)
     waiting = waiting.order_by("-priority", "enqueued_at", "id").select_for_update(
         skip_locked=skips_locked()
@@ -272,9 +272,9 @@ def _choose(
 def _settle(
     partitions: dict[str, Partition], keyed: dict[str, list[str]], now: datetime
 ) -> list[UUID]:
-    """Write down what was taken, record which limits were met or left, and act on the rest.
+    """Save what was taken, record which limits were met or left, and act on the remaining jobs.
 
-    Returns the jobs that were dropped and that something follows.
+    Returns the dropped jobs that have dependents or a workflow.
     """
     events: list[EventRow] = []
     ended: list[UUID] = []

@@ -1,6 +1,6 @@
-"""Rate limits by key: policies, and how many jobs of each may start now (OJS rate limiting).
+"""Rate limits by key: policies, and how many jobs of each key may start now (OJS rate limiting).
 
-How a fetch keeps to them is in `limited_claim`.
+`limited_claim` applies them to a fetch.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ..store import clock
 from ..store.database import atomic
 
 QUEUE_KEY = "queue/"
-"""Before the name of a queue in the key of its own partition; no client's key has a slash."""
+"""Prefix of the queue's name in the key of its own partition; no client's key has a slash."""
 
 
 def know(new: Sequence[NewJob]) -> None:
-    """Remember the policies of new jobs; the newest of a key counts (OJS rate limiting §6.2)."""
+    """Store the policies of new jobs; the newest one of a key applies (OJS rate limiting §6.2)."""
     if not new:
         return
     # Queues before partitions, as a fetch locks them.
@@ -47,10 +47,10 @@ def make_known(policies: Mapping[str, Mapping[str, Any]]) -> None:
         return
     with atomic():
         if len(changed) > 1:
-            # In the order in which a fetch locks several: the database's, not Python's.
+            # In the order in which a fetch locks them: the database's collation, not Python's.
             rows = RateLimit.objects.filter(pk__in=changed).order_by("pk").select_for_update()
             list(rows.values_list("pk", flat=True))
-        # Another policy may open what the old one had closed.
+        # The new policy may open a key that the old one had closed.
         RateLimit.objects.bulk_create(
             [RateLimit(key=key, policy=wanted[key], updated_at=clock.now()) for key in changed],
             update_conflicts=True,
@@ -66,7 +66,7 @@ def running_jobs(keys: Iterable[str]) -> Counter[str]:
 
 
 def rooms(keys: Iterable[str]) -> dict[str, Room]:
-    """How many jobs of each key may start now, and what stands in the way: to be shown."""
+    """Return how many jobs of each key may start now, and what prevents more; for display."""
     now = clock.now()
     rows = {row.pk: row for row in RateLimit.objects.filter(pk__in=list(keys))}
     running = running_jobs(key for key in rows if not key.startswith(QUEUE_KEY))
@@ -79,7 +79,7 @@ def rooms(keys: Iterable[str]) -> dict[str, Room]:
 
 
 def remaining(key: str, rate: dict[str, Any]) -> tuple[int, datetime]:
-    """How many jobs of the key may still start, and when surely one may (§10.4)."""
+    """Return how many jobs of the key may still start, and when one certainly may (§10.4)."""
     now = clock.now()
     row = RateLimit.objects.filter(pk=key).first()
     memory = Memory(row.starts if row else [], None)

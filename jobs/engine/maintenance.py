@@ -1,7 +1,7 @@
 """Maintenance mode: one switch that stops fetches and, if asked, enqueues (OJS admin API §12.1).
 
-It is one row of a table of its own, which the claim looks into as it runs: no further statement,
-and no process that has not heard of it yet.
+It is a single row that the claim itself reads: this costs no extra statement, and no process can
+miss the change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..store.database import atomic
 
 
 def current() -> Maintenance | None:
-    """The switch, if it is on now."""
+    """Return the switch if it is on now, else None."""
     return Maintenance.objects.on().first()
 
 
@@ -30,14 +30,14 @@ def begin(
     lasts: timedelta | None = None,
     refuses_jobs: bool = False,
 ) -> Maintenance:
-    """Hand out no more jobs; what workers have in their hands goes on.
+    """Hand out no more jobs; active jobs continue.
 
-    Beginning it again changes its reason and its end, and keeps since when it lasts.
+    Beginning it again changes its reason and end, and keeps its start.
 
     Args:
         until: when it ends by itself.
-        lasts: how long it will take from now on, as far as one knows.
-        refuses_jobs: nothing is enqueued from outside either.
+        lasts: the expected duration from now on.
+        refuses_jobs: also refuse enqueues from outside.
     """
     with atomic():
         before, now = current(), clock.now()
@@ -80,7 +80,7 @@ def _record(actor: Actor, to: str, reason: str, **how: Any) -> None:
 def refuse_jobs() -> None:
     """
     Raises:
-        InMaintenance: nothing is enqueued now.
+        InMaintenance: enqueues are refused now.
     """
     switch = current()
     if switch is not None and switch.refuses_jobs:

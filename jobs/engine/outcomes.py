@@ -1,4 +1,4 @@
-"""What became of a report of a worker about its jobs (OJS worker protocol §5.6)."""
+"""Outcomes of workers' reports about their jobs (OJS worker protocol §5.6)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..store import clock
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one ACK or FAIL."""
+    """The outcome of one ACK or FAIL."""
 
     job_id: UUID
     state: State | None = None
@@ -29,11 +29,11 @@ class Outcome:
     retry_at: datetime | None = None
     retry_delay: timedelta | None = None
     released: bool = False
-    """Given back, not failed: a snooze, a worker that had no place for it."""
+    """Released, not failed: snoozed, or the worker had no capacity for it."""
     dead_letter: bool = False
-    """Discarded, and kept for an operator to look at."""
+    """Discarded, and kept for an operator to inspect."""
     error: OJSError | None = None
-    """Why it was refused; nothing changed then."""
+    """Why it was refused, in which case nothing changed."""
     events: list[Event] = field(default_factory=list, repr=False)
 
 
@@ -44,10 +44,10 @@ def explain(
     *,
     spare: Collection[int] = (),
 ) -> None:
-    """Say of each outcome that did not happen why, and remember the refusal (§10.4).
+    """Set the error of each refused outcome, and record the refusal (§10.4).
 
     Args:
-        spare: places of those whose refusal has another reason.
+        spare: places of outcomes that were refused for another reason.
     """
     refused = [
         index

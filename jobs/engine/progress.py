@@ -1,6 +1,6 @@
-"""How far a running job is: reported by its worker, kept for who asks (OJS progress).
+"""Progress of running jobs, as reported by their workers (OJS progress).
 
-A report is a heartbeat too: it restarts the job's visibility timeout (§6.3).
+A report is also a heartbeat: it restarts the job's visibility timeout (§6.3).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ..store import clock
 from ..store.database import atomic
 
 EVENTS_EVERY = timedelta(seconds=1)
-"""At most one event of a job in that time (OJS progress §6.2)."""
+"""At most one event per job in this period (OJS progress §6.2)."""
 
 
 @dataclass(frozen=True)
 class ProgressState:
-    """How far a job is, as far as anybody said."""
+    """A job's progress as last reported."""
 
     job_id: UUID
     state: str
@@ -46,13 +46,13 @@ def report_progress(
     worker_id: str | None = None,
     attempt: int | None = None,
 ) -> ProgressState:
-    """Note how far a job is, and restart its visibility timeout; return what holds now (§6).
+    """Store a job's progress, and restart its visibility timeout; return the current state (§6).
 
     The number is clamped to 0…1 and never goes down within an attempt. A report about a job that
-    is not active, or that somebody else holds, changes nothing.
+    is not active, or that another worker holds, changes nothing.
 
     Args:
-        worker_id: who says so; None for a request that does not tell.
+        worker_id: the reporting worker; None if the request does not name one.
 
     Raises:
         JobNotFound: there is no such job.
@@ -78,7 +78,7 @@ def note_progress(
     data: dict[str, Any] | None = None,
     message: str = "",
 ) -> None:
-    """Note how far a job is; its row must be locked, so that reports about it take turns."""
+    """Store a job's progress; its row must be locked, so that reports about it take turns."""
     now = clock.now()
     before = ProgressReport.objects.filter(pk=job.pk, attempt=job.attempt).first()
     if value is not None:
@@ -104,7 +104,7 @@ def note_progress(
 
 
 def _tell(job: Job, now: datetime, **said: Any) -> None:
-    """Record a report by both documents' names (OJS progress §11.1, events §4.1)."""
+    """Record a report under the names of both documents (OJS progress §11.1, events §4.1)."""
     told = {name: item for name, item in said.items() if item is not None}
     shown = {"progress_percent": round(100 * (told.get("progress") or 0.0), 3)}
     if "message" in told:
@@ -131,7 +131,7 @@ def progress_of(job_id: UUID) -> ProgressState:
 
 
 def standing(job: Job, report: ProgressReport | None) -> ProgressState:
-    """What a report says of the job now: its end made it whole, another attempt void (§5.3, §8)."""
+    """Return a job's progress: completion makes it 1, another attempt voids it (§5.3, §8)."""
     if report is None or report.attempt != job.attempt:
         return ProgressState(job.pk, job.state)
     value = 1.0 if job.state == State.COMPLETED else report.value

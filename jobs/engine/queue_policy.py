@@ -1,4 +1,4 @@
-"""What queues are born with: the default policy of those nobody configured (queue config §7)."""
+"""The default policy: the configuration that new queues start with (queue config §7)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ..store.database import atomic
 from .limits import QUEUE_KEY
 
 DEFAULT = "_default"
-"""No queue can be called that."""
+"""No queue can have this name."""
 
 
 def default_policy() -> dict[str, Any]:
-    """The configuration of queues made from now on; empty where nobody set one."""
+    """Return the configuration of queues created from now on; empty if none is set."""
     found = QueuePolicy.objects.filter(pk=DEFAULT).values_list("config", flat=True).first()
     return found or {}
 
 
 def change_default(changes: dict[str, Any]) -> dict[str, Any]:
-    """Change the default policy by a checked configuration; null takes a member away (§7.1).
+    """Change the default policy by a checked configuration; null removes a member (§7.1).
 
-    Queues there are already stay as they are (§4).
+    Existing queues stay as they are (§4).
     """
     with atomic():
         QueuePolicy.objects.get_or_create(pk=DEFAULT)
@@ -38,7 +38,7 @@ def change_default(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def make(names: Collection[str], policy: dict[str, Any]) -> None:
-    """Make queues that do not exist yet, as the policy says."""
+    """Create queues that do not exist yet, with this policy."""
     there: set[str] = set()
     if policy.get("rate_limit"):
         there = set(Queue.objects.filter(pk__in=names).values_list("pk", flat=True))
@@ -49,7 +49,7 @@ def make(names: Collection[str], policy: dict[str, Any]) -> None:
 
 
 def columns(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration as the columns of a queue."""
+    """Return a configuration as the columns of a queue."""
     kept = {name: value for name, value in config.items() if name != "concurrency"}
     return {
         "config": kept,
@@ -61,7 +61,7 @@ def columns(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def remember_rate(queue: str, policy: dict[str, Any] | None, *, is_new: bool = False) -> None:
-    """Let the limits know of a whole queue's rate, or that it has none."""
+    """Store the rate limit of a whole queue, or that it has none."""
     key = QUEUE_KEY + queue
     if policy is None:
         if not is_new:

@@ -1,4 +1,4 @@
-"""What operators decide about whole queues: configuration, draining, deletion."""
+"""Operations on whole queues: configuration, draining, deletion."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .limits import QUEUE_KEY
 
 
 def configure(name: str, changes: dict[str, Any], *, create: bool = True) -> Queue:
-    """Change the queue's configuration by a checked one; null takes a member away (§9.1).
+    """Change the queue's configuration by a checked one; null removes a member (§9.1).
 
     It takes effect with the next enqueue and the next fetch; jobs already there stay as they are
     (OJS queue configuration §4).
 
     Raises:
-        NotFound: there is no such queue, and none shall be made.
+        NotFound: there is no such queue, and `create` is false.
     """
     with atomic():
         if create:
@@ -55,10 +55,10 @@ def configure(name: str, changes: dict[str, Any], *, create: bool = True) -> Que
 
 
 def create(name: str, config: dict[str, Any]) -> Queue:
-    """Make a queue before its first job (OJS queue configuration §5.2).
+    """Create a queue before its first job (OJS queue configuration §5.2).
 
     Raises:
-        Conflict: there is one.
+        Conflict: the queue exists.
     """
     with atomic():
         policy = queue_policy.default_policy()
@@ -72,7 +72,7 @@ def create(name: str, config: dict[str, Any]) -> Queue:
 
 
 def drain(name: str, *, draining: bool = True) -> Queue:
-    """Take no new jobs, and work off what is there; or take them again (§5.1)."""
+    """Accept no new jobs and work off the existing ones; or accept jobs again (§5.1)."""
     with atomic():
         queue = locked(name)
         guarded = draining or queue_config.says_something_about_new_jobs(queue.config)
@@ -82,10 +82,10 @@ def drain(name: str, *, draining: bool = True) -> Queue:
 
 
 def delete(name: str, *, strategy: str, target: str = "") -> tuple[int, bool]:
-    """Delete a queue; return how many jobs that touched, and whether it is gone (§5.3).
+    """Delete a queue; return how many jobs that affected, and whether it is gone (§5.3).
 
-    `reject` refuses while jobs are unfinished; `discard` and `move` do a bounded number of them.
-    With more, or with active ones left, the queue stays, draining, and the caller asks again.
+    `reject` refuses while jobs are unfinished; `discard` and `move` process a bounded number of
+    them. If more or active ones are left, the queue stays, draining, and the caller calls again.
 
     Raises:
         NotFound: there is no such queue, or no target.
@@ -140,10 +140,10 @@ def _refuse_unfinished(name: str) -> None:
 
 
 def _each_batch(name: str, act: Callable[[list[Job]], tuple[int, list[UUID]]]) -> int:
-    """Do `act` with batches of the queue's waiting jobs, locked; a bounded number in one call.
+    """Call `act` with locked batches of the queue's waiting jobs; a bounded number per call.
 
     Args:
-        act: returns how many it touched, and those that ended and that something follows.
+        act: returns how many jobs it affected, and the ended ones with dependents or a workflow.
     """
     touched = 0
     while touched < bulk.MOST:

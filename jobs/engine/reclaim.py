@@ -1,7 +1,7 @@
-"""Reservations taken back: their time has passed, or their worker is gone (OJS worker §5.5, §10.2).
+"""Reclaims jobs whose reservation expired or whose worker is gone (OJS worker §5.5, §10.2).
 
-Each job gets an error of the attempt it was in. With attempts left it becomes available at once
-with the next attempt already counted (see `claim`) and not begun (core §6.3), else it is discarded.
+Each job gets an error for its current attempt. With attempts left it becomes available at once,
+the next attempt already counted (see `claim`) but not begun (core §6.3); else it is discarded.
 """
 
 from __future__ import annotations
@@ -18,35 +18,40 @@ from .flow import ending
 
 
 def expire() -> int:
-    """Take back one batch of reservations whose time has passed (§5.5); return how many.
+    """Reclaim one batch of jobs whose visibility timeout has passed (§5.5); return how many.
 
-    The error says how long the job was reserved, and for how long nothing was heard of it.
+    The error states how long the job was reserved, and for how long it got no sign of life.
     """
     return _reclaim(VISIBILITY_TIMEOUT)
 
 
 def reclaim(
-    workers: Collection[str], details: Mapping[str, dict[str, Any] | None] | None = None
+    workers: Collection[str],
+    details: Mapping[str, dict[str, Any] | None] | None = None,
+    *,
+    project: str = "",
 ) -> int:
-    """Take back one batch of the jobs that these workers hold, who are gone (§10.2).
+    """Reclaim one batch of the jobs held by these workers, which are gone (§10.2).
 
-    Returns how many. Jobs that are locked are being settled or extended right now, and left alone.
+    Returns how many. Locked jobs are skipped: they are being settled or extended right now.
 
     Args:
-        details: what the error says besides, by the id of the job's worker.
+        details: additional details of the error, by the id of the job's worker.
+        project: only jobs of this project or of none; empty means any project.
     """
-    return _reclaim(WORKER_DEATH, workers, details or {})
+    return _reclaim(WORKER_DEATH, workers, details or {}, project)
 
 
 def _reclaim(
     cause: Cause,
     workers: Collection[str] | None = None,
     details: Mapping[str, dict[str, Any] | None] | None = None,
+    project: str = "",
 ) -> int:
     with ending() as ended:
-        reclaimed = store().reclaim(cause, workers=workers, details=details or {})
+        reclaimed = store().reclaim(cause, workers=workers, details=details or {}, project=project)
         if reclaimed.begun:
-            # Their own `expires_at` is text, as their client spelled it: for Python to read.
+            # A job's own `expires_at` is text as its client wrote it, so Python parses it.
             forget_enqueue_ttl(Job.objects.filter(pk__in=reclaimed.begun).only("attributes"))
         ended += reclaimed.ended
     if reclaimed.number:

@@ -1,4 +1,4 @@
-"""Reservations last as long as heartbeats extend them (OJS worker §5.4)."""
+"""Reservations, which heartbeats extend (OJS worker §5.4)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def extend(
     requested: timedelta | None = None,
     at_least: timedelta | None = None,
 ) -> set[UUID]:
-    """Restart the visibility timeout of the jobs `worker_id` holds; return which (§5.4).
+    """Restart the visibility timeout of the jobs `worker_id` holds; return their ids (§5.4).
 
-    As long as `requested` asks for (OJS HTTP §10.4), but never shorter than a job's own visibility
-    timeout; without a request the period of its reservation starts again. Jobs fetched without a
-    worker id are adopted by the worker that says it runs them.
+    It lasts as long as `requested` (OJS HTTP §10.4), but never less than a job's own visibility
+    timeout; without a request the period of the reservation starts again. Jobs fetched without a
+    worker id are adopted by the worker that reports running them.
 
     Args:
         at_least: shortest period, so that a terminating worker's reservations last its grace
@@ -48,15 +48,15 @@ def keep_alive(
     progress: float | None = None,
     project: str = "",
 ) -> bool:
-    """Restart one job's reservation and note how far it is; whether `worker_id` holds it.
+    """Restart one job's reservation and store its progress; return whether `worker_id` holds it.
 
     For protocols whose heartbeats are about a job (Flare: liveness; AGQ: JOB.UPDATE).
 
     Args:
-        share: how much of the reservation's period a worker may be silent after a heartbeat.
-        at_least: shortest silence.
+        share: fraction of the reservation's period a worker may be silent after a heartbeat.
+        at_least: shortest silence allowed.
         progress: 0 to 1; the highest value of an attempt stays (OJS progress §5.1).
-        project: whose the job must be; empty means anybody's.
+        project: the project the job must belong to; empty means any project.
     """
     with atomic():
         held = Job.objects.active().filter(pk=job_id, reserved_by=worker_id)
@@ -80,7 +80,7 @@ def reserve(periods: Mapping[UUID, timedelta], *, worker_id: str) -> None:
 
 
 def last_reservation(worker_id: str) -> datetime | None:
-    """When the last of the reservations `worker_id` holds will end; None if it holds none."""
+    """Return when the last reservation of `worker_id` will end; None if it holds none."""
     ends = Job.objects.held_by(worker_id).aggregate(last=Max("reserved_until"))
     last: datetime | None = ends["last"]
     return last

@@ -1,4 +1,4 @@
-"""Delete what has been kept long enough, in bounded batches (OJS dead letter §5, §8)."""
+"""Deletes what is past its retention, in bounded batches (OJS dead letter §5, §8)."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ BATCH_SIZE = 1000
 WORKFLOWS = 20
 HAS_RESULT = Q(state=State.COMPLETED, result_pruned=False)
 IDEMPOTENT = timedelta(hours=24)
-"""How long the answers to bulk requests are kept (OJS bulk operations §10.2)."""
+"""How long responses to bulk requests are kept (OJS bulk operations §10.2)."""
 
 
 def prune_jobs() -> int:
-    """Delete one batch of finished jobs past their keep; return how many."""
+    """Delete one batch of finished jobs past their retention; return how many."""
     finished = unattached(Job.objects.filter(finished_at__isnull=False))
     for state, keep in (
         (State.COMPLETED, ojs_settings.COMPLETED_RETENTION),
@@ -62,16 +62,16 @@ def prune_jobs() -> int:
 
 
 def unattached(jobs: JobQuerySet) -> JobQuerySet:
-    """Those that nothing refers to.
+    """Return the jobs that nothing refers to.
 
-    Jobs of workflows go with their workflow; results are kept for those that wait for more.
+    Jobs of workflows are deleted with their workflow; results are kept for jobs still waiting.
     """
     awaited = Dependency.objects.filter(predecessor=OuterRef("pk"), waiter__state=State.PENDING)
     return jobs.filter(workflow__isnull=True).exclude(Q(followed=True) & Exists(awaited))
 
 
 def _own_retention(state: State) -> dict[str, timedelta]:
-    """Queues that keep jobs of `state` longer or shorter (OJS queue configuration §6.3)."""
+    """Return the queues with their own retention for `state` (OJS queue configuration §6.3)."""
     queues = Queue.objects.filter(config__has_key="retention").values_list("pk", "config")
     kept = {queue: queue_config.retention(config, state) for queue, config in queues}
     return {queue: keep for queue, keep in kept.items() if keep is not None}
@@ -79,7 +79,7 @@ def _own_retention(state: State) -> dict[str, timedelta]:
 
 def _older(jobs: QuerySet[Job], keep: timedelta) -> list[UUID]:
     old = jobs.filter(finished_at__lte=Now() - keep).order_by("finished_at")
-    # A result that shall outlive the job's keep keeps the job (OJS results §7.1).
+    # A result that must outlive the job's retention keeps the job (OJS results §7.1).
     old = old.filter(
         Q(result_ttl__isnull=True) | Q(finished_at__lte=Now() - F("result_ttl")) | ~HAS_RESULT
     )
@@ -87,7 +87,7 @@ def _older(jobs: QuerySet[Job], keep: timedelta) -> list[UUID]:
 
 
 def _over_the_limit() -> list[UUID]:
-    """The oldest jobs of a dead letter that outgrew `DEAD_LETTER_MAX` (OJS dead letter §8.1)."""
+    """Return the oldest jobs of a dead letter above `DEAD_LETTER_MAX` (OJS dead letter §8.1)."""
     dead = Job.objects.dead().filter(workflow__isnull=True)
     newest_first = dead.order_by("-finished_at", "-pk").values_list("pk", flat=True)
     limit = ojs_settings.DEAD_LETTER_MAX
@@ -98,7 +98,7 @@ def _delete(ids: list[UUID]) -> int:
     if not ids:
         return 0
     with atomic():
-        # A job retried by an operator in this very moment is no longer finished: it stays.
+        # A job that an operator retried in the meantime is no longer finished: it stays.
         finished = Job.objects.filter(pk__in=ids, finished_at__isnull=False)
         gone = list(finished.select_for_update().order_by("pk").values_list("pk", flat=True))
         erase(gone)
@@ -106,7 +106,7 @@ def _delete(ids: list[UUID]) -> int:
 
 
 def erase(ids: list[UUID]) -> None:
-    """Delete jobs the caller has locked, and what hangs on them."""
+    """Delete jobs the caller has locked, and the rows that refer to them."""
     JobError.objects.filter(job__in=ids).delete()
     JobLog.objects.filter(job__in=ids).delete()
     ProgressReport.objects.filter(job__in=ids).delete()
@@ -118,7 +118,7 @@ def erase(ids: list[UUID]) -> None:
 def prune_results() -> int:
     """Delete one batch of results whose `result_ttl` has passed (OJS results §5.3).
 
-    What a workflow may still pass on stays until that has ended (§9.1).
+    Results that a workflow may still pass on stay until the workflow has ended (§9.1).
     """
     roots = Workflow.objects.filter(pk=OuterRef("workflow__root_id"), finished_at__isnull=True)
     awaited = Dependency.objects.filter(predecessor=OuterRef("pk"), waiter__state=State.PENDING)
@@ -141,7 +141,7 @@ def prune_results() -> int:
 
 
 def prune_workflows() -> int:
-    """Delete workflows that ended long enough ago, with all inside them; return how many."""
+    """Delete workflows past their retention, with all inside them; return how many."""
     over = Workflow.objects.filter(parent__isnull=True, finished_at__isnull=False)
     for state, keep in (
         (WorkflowState.COMPLETED, ojs_settings.COMPLETED_RETENTION),
@@ -156,11 +156,11 @@ def prune_workflows() -> int:
 
 
 def _delete_workflow(root_id: UUID) -> int:
-    """Delete a workflow; one with more jobs than a batch goes in several rounds."""
+    """Delete a workflow; one with more jobs than a batch takes several rounds."""
     inside = Workflow.objects.filter(root_id=root_id)
     with atomic():
         jobs = Job.objects.filter(workflow__in=inside.values("pk"))
-        # What is dead, or runs still, goes on as a job of its own.
+        # Jobs that are dead or unfinished remain as independent jobs.
         for stays in (Q(finished_at__isnull=True), Q(state=State.DISCARDED, dead_letter=True)):
             # Locked in the order of ids, as every batch does.
             staying = jobs.filter(stays).order_by("pk").select_for_update()
@@ -174,16 +174,16 @@ def _delete_workflow(root_id: UUID) -> int:
 
 
 def prune_events() -> int:
-    """Delete one batch of events and refused finishes past their keep; return how many."""
+    """Delete one batch of events and refused finishes past their retention; return how many."""
     keep = ojs_settings.EVENT_RETENTION
     # The oldest come first by primary key: no index on time is needed.
     oldest = Event.objects.order_by("pk").values_list("pk", "time")[:BATCH_SIZE]
     horizon = Event.objects.filter(pk__in=[pk for pk, _ in oldest], time__lte=Now() - keep)
     deleted = horizon.delete()[0]
-    # A listener that was killed could not take itself off the list, and each NOTIFY has a price.
+    # A killed listener could not remove its row, and each NOTIFY has a cost.
     Listener.objects.filter(seen_at__lte=Now() - timedelta(minutes=1)).delete()
     BulkRequest.objects.filter(created_at__lte=Now() - IDEMPOTENT).delete()
-    # Open runs are known by their jobs (§6.3 of OJS cron), however old.
+    # Unfinished runs are tracked by their jobs (OJS cron §6.3), however old.
     runs = CronRun.objects.filter(decided_at__lte=Now() - keep, unfinished=False).order_by("pk")
     old = list(runs.values_list("pk", flat=True)[:BATCH_SIZE])
     deleted += CronRun.objects.filter(pk__in=old).delete()[0]

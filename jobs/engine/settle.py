@@ -1,6 +1,6 @@
 """ACK: a worker finished its jobs (OJS core §7.3; worker protocol §5.6).
 
-Takes many outcomes at once and answers each by itself: one refusal does not undo the others.
+Takes many completions at once and answers each separately: one refusal does not undo the others.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def complete(completions: Sequence[Completion]) -> list[Outcome]:
 
 
 class Settlement:
-    """Completions of one request: what goes into the first statement, and what is left to do."""
+    """Completions of one request: those in the first statement, and those left to do."""
 
     def __init__(self, completions: Sequence[Completion]) -> None:
         self.completions = completions
         self.first: list[Completion] = []
-        """One about each job, of those that can be stored."""
+        """The storable completions, one for each job."""
         self._places: list[int] = []
         self._repeated: list[int] = []
         self._too_large: list[int] = []
@@ -49,7 +49,7 @@ class Settlement:
             if is_too_large(item.result):
                 self._too_large.append(place)
             elif item.job_id in named:
-                # The same job several times in one request: only one of them can win.
+                # The same job several times in one request: only one of them can succeed.
                 self._repeated.append(place)
             else:
                 named.add(item.job_id)
@@ -57,7 +57,7 @@ class Settlement:
                 self._places.append(place)
 
     def outcomes(self, completed: Sequence[Completed]) -> list[Outcome]:
-        """Return the outcome of each, once the `first` were completed so."""
+        """Return the outcome of each, given how the `first` were completed."""
         outcomes = [Outcome(item.job_id) for item in self.completions]
         left: list[int] = []
         for one in completed:
@@ -80,7 +80,7 @@ class Settlement:
         return outcomes
 
     def _complete_rest(self, places: Sequence[int], outcomes: Sequence[Outcome]) -> None:
-        """Complete jobs that others may wait for, in one transaction with what their end frees."""
+        """Complete jobs that others may wait for, and free these, in one transaction."""
         with ending() as ended:
             items = [self.completions[place] for place in places]
             for one in store().complete(items, followed=True):
@@ -89,7 +89,7 @@ class Settlement:
                 ended.append(outcome.job_id)
 
     def _complete_repeated(self, outcomes: Sequence[Outcome]) -> None:
-        """Another completion of a job counts where those before it were refused."""
+        """Apply a further completion of a job if those before it were refused."""
         settled = {outcome.job_id for outcome in outcomes if outcome.state is not None}
         for place in self._repeated:
             if outcomes[place].job_id not in settled:

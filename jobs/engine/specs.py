@@ -1,4 +1,4 @@
-"""Registered job specifications, and the lines workers write about their jobs (Rota)."""
+"""Registered job specifications, and log lines of workers about their jobs (Rota)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..models import Job, JobLog, JobSpec
 from ..store import clock
 
 MOST_LINES = 1_000
-"""Of one job; a handler in a loop shall not fill the database."""
+"""Most lines kept per job: a handler in a loop must not fill the database."""
 
 
 def register_specs(checksums: Mapping[str, str]) -> int:
-    """Make these checksums the status quo of their types; return how many changed or are new."""
+    """Register these checksums for their types; return how many changed or are new."""
     known = dict(JobSpec.objects.filter(pk__in=checksums).values_list("type", "checksum"))
     changed = {
         name: checksum for name, checksum in checksums.items() if known.get(name) != checksum
@@ -36,12 +36,12 @@ def register_specs(checksums: Mapping[str, str]) -> int:
 
 
 def forget_specs(types: Sequence[str]) -> int:
-    """Withdraw specifications: nobody is given such jobs by their checksum any more."""
+    """Withdraw specifications: checksums no longer match jobs of these types."""
     return JobSpec.objects.filter(pk__in=types).delete()[0]
 
 
 def matching_types(checksums: Mapping[str, str]) -> list[str]:
-    """The types whose registered checksum is the one given."""
+    """Return the types whose registered checksum equals the one given."""
     registered = JobSpec.objects.filter(pk__in=checksums).values_list("type", "checksum")
     return sorted(name for name, checksum in registered if checksums[name] == checksum)
 
@@ -58,10 +58,10 @@ class Line:
 
 
 def write_lines(worker_id: str, lines: Sequence[Line]) -> int:
-    """Keep what a worker wrote about jobs it holds; return how many lines were kept.
+    """Store a worker's lines about jobs it holds; return how many were kept.
 
-    Lines about jobs that are not (any longer) in its hands are dropped, and what comes after the
-    first `MOST_LINES` of a job too.
+    Lines about jobs it does not hold (any longer) are dropped, and so are those after the first
+    `MOST_LINES` of a job.
     """
     if not lines:
         return 0

@@ -1,4 +1,4 @@
-"""What time alone does to jobs: due, overrun, expired. Sweeps, one batch each."""
+"""Sweeps for jobs that are due, overrun or expired; one batch each."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from .flow import ending
 
 
 def locked(jobs: JobQuerySet, *columns: str) -> list[Job]:
-    """Lock one batch, passing over rows that are being changed right now."""
+    """Lock one batch, skipping rows that are being changed right now."""
     return list(jobs.select_for_update(skip_locked=skips_locked()).only(*columns)[:BATCH_SIZE])
 
 
 def promote_due(head_start: timedelta = HEAD_START) -> int:
-    """Make scheduled and retryable jobs whose time has come available (OJS core §6.3).
+    """Make scheduled and retryable jobs that are due available (OJS core §6.3).
 
     None during maintenance (OJS admin API §12.1).
 
     Args:
-        head_start: how long they are left to the fetches that take due jobs themselves.
+        head_start: how long due jobs are left to fetches, which take them without promotion.
     """
     count = store().promote(head_start)
     if count:
@@ -85,8 +85,8 @@ def _overrun(job: Any) -> Failure:
 
 
 def discard_expired() -> int:
-    """Discard one batch of jobs whose `expires_at` or `enqueue_ttl` passed before a worker took
-    them (OJS core §5.2, timeouts §5.3)."""
+    """Discard one batch of jobs not fetched before their `expires_at` or `enqueue_ttl` passed
+    (OJS core §5.2, timeouts §5.3)."""
     now = clock.now()
     with ending() as ended:
         stale = locked(
@@ -129,7 +129,7 @@ def _expiry(job: Job, now: datetime) -> dict[str, Any]:
 
 
 def _outwaited(job: Job, now: datetime) -> JobError | None:
-    """The error of a job that expired by its `enqueue_ttl` (OJS timeouts §8); None by another."""
+    """Return the error of a job that expired by its `enqueue_ttl` (OJS timeouts §8), else None."""
     ttl = enqueue_ttl(job)
     if ttl is None or not is_about_its_start(job):
         return None
@@ -145,10 +145,10 @@ def _outwaited(job: Job, now: datetime) -> JobError | None:
 
 
 def discard_overdrawn() -> int:
-    """Discard one batch of jobs that had `total_timeout` for all their attempts, and did not end.
+    """Discard one batch of unfinished jobs past the `total_timeout` of all their attempts.
 
-    Whatever attempts are left, and whoever holds them (OJS timeouts §5.2): a worker's ACK is
-    refused from then on.
+    This holds whatever attempts are left, even for active jobs (OJS timeouts §5.2): a worker's ACK
+    is refused from then on.
     """
     now = clock.now()
     with ending() as ended:

@@ -1,7 +1,8 @@
-"""Unique jobs: what an enqueue does when there is such a job already (OJS unique jobs §5 to §8).
+"""Unique jobs: how an enqueue treats duplicates (OJS unique jobs §5 to §8).
 
-Strong: an enqueue under a key holds the key's lock until its transaction ends. Asked after the lock
-is held and in a statement of its own, the question sees all that others have committed.
+Strongly consistent: an enqueue under a key holds the key's lock until its transaction ends. The
+query for duplicates is a separate statement after the lock is held, so it sees all that other
+transactions have committed.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from ..store.stores import store
 from .ends import cancel_unfinished
 
 KEEPING = frozenset({"reject", "ignore"})
-"""What leaves the stored job alone; with every other policy it gives way."""
+"""Policies that leave the stored job alone; with every other policy it gives way."""
 
 
 class Conflicts:
-    """Decides, job by job, what of a batch is stored and which jobs give way to it."""
+    """Decides, job by job, which of a batch are stored and which jobs give way to them."""
 
     def __init__(self, new: Sequence[NewJob]) -> None:
         self.new = new
         self.kept: list[NewJob] = []
         self.ended: list[UUID] = []
-        """What gave way and something follows."""
+        """Jobs that gave way and have dependents or a workflow."""
         self.replaced: dict[str, list[Any]] = {}
-        """What gave way, by the reason to tell."""
+        """Jobs that gave way, by the reason to record."""
         self.earlier: dict[str, dict[State, list[NewJob]]] = {}
         """The unique jobs of this batch that will be stored, by key and state."""
 
@@ -43,7 +44,7 @@ class Conflicts:
         Must run in the transaction that stores them.
 
         Raises:
-            DuplicateJob: a policy says reject (§5.1).
+            DuplicateJob: a policy is `reject` (§5.1).
         """
         _lock([job.unique for job in self.new if job.unique])
         for job in self.new:
@@ -81,16 +82,16 @@ class Conflicts:
     def _replace(
         self, job: NewJob, policy: UniquePolicy, batched: list[NewJob], stored: list[Any]
     ) -> None:
-        """Cancel what is there (§5.2); finished jobs stay what they are."""
+        """Cancel the stored duplicates (§5.2); finished jobs stay as they are."""
         waiting = [other.id for other in stored if other.state not in TERMINAL]
         self._cancel(waiting, reason=f"replaced by {job.id}")
-        # Jobs of this batch are stored first, so that the record tells of them.
+        # Jobs of this batch are stored first, so that they appear in the record of events.
         self.replaced.setdefault(f"replaced by {job.id}", []).extend(o.id for o in batched)
         for other in batched:
             self.earlier[policy.key][other.state].remove(other)
 
     def cancel_replaced(self) -> None:
-        """Cancel those of the batch that a later one of it replaced."""
+        """Cancel jobs of the batch that a later one of the batch replaced."""
         for reason, ids in self.replaced.items():
             self._cancel(ids, reason=reason)
 
@@ -100,21 +101,21 @@ class Conflicts:
 
 
 def _lock(policies: Sequence[UniquePolicy]) -> None:
-    # 64 bits of the key; keys that share them only wait for one another.
+    # 64 bits of the key; a collision only makes two keys wait for each other.
     store().lock_keys({int(policy.key[:16], 16) - 2**63 for policy in policies})
     replaced = {policy.key for policy in policies if policy.on_conflict not in KEEPING}
     if len(replaced) > 1:
-        # What gives way is locked key by key below, in the order of the batch. All others lock
-        # jobs in the order of ids.
+        # Jobs that give way are locked key by key below, in batch order. Everything else locks
+        # jobs in id order.
         live = Job.objects.filter(unique_key__in=replaced).exclude(state__in=sorted(TERMINAL))
         list(live.order_by("pk").select_for_update().values_list("pk", flat=True))
 
 
 def _stored(policy: UniquePolicy) -> list[Job]:
-    """The jobs that the policy takes for duplicates, newest first (§7.4)."""
+    """Return the jobs that the policy considers duplicates, newest first (§7.4)."""
     jobs = Job.objects.filter(unique_key=policy.key, state__in=policy.states)
     if policy.period is not None:
-        # From the existing job's creation on (§7.2).
+        # Counted from the creation of the existing job (§7.2).
         jobs = jobs.filter(created_at__gt=Now() - policy.period)
     jobs = jobs.order_by("-created_at", "-pk")
     live = [state for state in policy.states if state not in TERMINAL]
@@ -126,7 +127,7 @@ def _stored(policy: UniquePolicy) -> list[Job]:
 
 
 def _keep_schedule(job: NewJob, others: Sequence[Any]) -> None:
-    """A scheduled job that is replaced leaves its time to the new one (§5.3)."""
+    """Pass the time of a replaced scheduled job on to the new one (§5.3)."""
     planned = next((other for other in others if other.state == State.SCHEDULED), None)
     if planned is None:
         return

@@ -1,9 +1,9 @@
-"""How far workflows are: looked at whenever a node has settled, and moved on (OJS workflows §8).
+"""Advances workflows whenever a node has settled (OJS workflows §8).
 
-A workflow is a row; its nodes are jobs, or workflows inside it. Whenever a node has settled, its
-workflow is locked, looked at and moved on, in the transaction that settled the node: of two nodes
-that end at the same instant on two servers, the second to get the lock sees both. Locks are taken
-from the inside out, level by level, so that no two wait for each other in a circle.
+A workflow is a row; its nodes are jobs, or workflows inside it. When a node settles, its workflow
+is locked, checked and advanced in the same transaction: if two nodes end at the same instant on
+two servers, the second to get the lock sees both. Locks are taken from the inside out, level by
+level, so that no cycle of waiting can arise.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .workflow_start import WorkflowBuilder
 
 
 def mark_started(workflow_ids: Collection[UUID]) -> None:
-    """Note that the first job of these workflows began to execute (OJS events §3.5)."""
+    """Record that the first job of these workflows began to execute (OJS events §3.5)."""
     fresh = list(
         Workflow.objects.filter(
             pk__in=[pk for pk in workflow_ids if pk is not None], started_at__isnull=True
@@ -53,7 +53,7 @@ def mark_started(workflow_ids: Collection[UUID]) -> None:
 
 
 def tell(jobs: Sequence[Job]) -> None:
-    """Record what became of the jobs of workflows (OJS workflows, Appendix B)."""
+    """Record the outcomes of the jobs of workflows (OJS workflows, Appendix B)."""
     members = [job for job in jobs if job.workflow_id is not None]
     if not members:
         return
@@ -90,16 +90,16 @@ def _member_event(job: Job, workflow: Workflow, finished: dict[Any, int]) -> Eve
 
 
 def step_name(workflow: Workflow, job: Any) -> str:
-    """What a graph calls its step; elsewhere the number."""
+    """Return the step's name in a graph; elsewhere its number."""
     if workflow.type == WorkflowType.DAG:
         return str(workflow.steps[job.workflow_index]["id"])
     return str(job.workflow_index)
 
 
 def advance(workflow_ids: Collection[UUID | None]) -> list[UUID]:
-    """Look at these workflows again, and at those around them if they end (OJS workflows §8.3).
+    """Advance these workflows, and the enclosing ones if they end (OJS workflows §8.3).
 
-    Returns jobs that ended for what began, and that something follows.
+    Returns jobs that ended to make room for new steps and have dependents or a workflow.
     """
     ended: list[UUID] = []
     levels: dict[int, set[UUID]] = {}
@@ -116,7 +116,7 @@ def advance(workflow_ids: Collection[UUID | None]) -> list[UUID]:
 
 
 def _advance(workflow: Workflow, ended: list[UUID]) -> bool:
-    """Move a locked workflow on as far as its nodes allow; whether it ended."""
+    """Advance a locked workflow as far as its nodes allow; return whether it ended."""
     if workflow.type == WorkflowType.CHAIN:
         return _advance_chain(workflow, ended)
     jobs, inside = _nodes(workflow)
@@ -182,7 +182,7 @@ def _begin_step(workflow: Workflow, index: int) -> list[UUID]:
 
 
 def _advance_batch(workflow: Workflow, ended: list[UUID]) -> bool:
-    """All jobs have settled: fire the callbacks once, then wait for them (§6.4, §6.5)."""
+    """Once all jobs have settled, fire the callbacks once, then wait for them (§6.4, §6.5)."""
     if workflow.fired is None:
         failed = _anything_failed(workflow)
         due = ("on_complete", "on_failure" if failed else "on_success")
@@ -235,7 +235,7 @@ def _finish(
 
 
 def _problem(workflow: Workflow, errors: Sequence[Any], details: dict[str, Any]) -> dict[str, Any]:
-    """What went wrong (OJS workflows §9.6); the first hundred of many."""
+    """Return what went wrong (OJS workflows §9.6): the first hundred errors at most."""
     jobs, inside = _nodes(workflow)
     ended = jobs.filter(finished_at__isnull=False).exclude(state=State.COMPLETED)
     failed = list(ended.order_by("pk").values_list("pk", flat=True)[:ERRORS])

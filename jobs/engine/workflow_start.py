@@ -1,4 +1,4 @@
-"""Beginning a workflow, or the next part of one: rows are gathered, then stored in sets."""
+"""Starts a workflow, or the next part of one: rows are collected, then stored in sets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BATCH = 1000
 
 
 class WorkflowBuilder:
-    """Workflows and jobs about to be stored, all or none."""
+    """Collects workflows and jobs to be stored, all or none."""
 
     def __init__(self, now: datetime) -> None:
         self.now = now
@@ -29,7 +29,7 @@ class WorkflowBuilder:
         self.depends_on: dict[UUID, list[UUID]] = {}
 
     def add_member(self, plan: Plan, project: str = "") -> Workflow:
-        """Begin a workflow of its own."""
+        """Add a top-level workflow."""
         identifier = plan.id or uuid7()
         if plan.id and Workflow.objects.filter(pk=plan.id).exists():
             raise DuplicateJob(f"A workflow with id '{plan.id}' already exists.")
@@ -38,7 +38,7 @@ class WorkflowBuilder:
     def add(
         self, parent: Workflow, index: int, node: Step | Plan, parent_results: list[Any]
     ) -> None:
-        """Begin a node of `parent`: a job, or a workflow inside."""
+        """Add a node of `parent`: a job or a nested workflow."""
         if isinstance(node, Plan):
             self._workflow(
                 node, uuid7(), parent.root_id, parent.project, parent, index, parent_results
@@ -78,7 +78,7 @@ class WorkflowBuilder:
         self.workflows.append(workflow)
         if plan.type == WorkflowType.DAG:
             self._connect(plan)
-        # The others of a chain are made when their turn comes.
+        # The other steps of a chain are created when their turn comes.
         begun = plan.nodes[:1] if plan.type == WorkflowType.CHAIN else plan.nodes
         for place, node in enumerate(begun):
             self.add(workflow, place, node, parent_results)
@@ -87,8 +87,8 @@ class WorkflowBuilder:
     def _connect(self, plan: Plan) -> None:
         steps = {step.name: step for step in plan.nodes if isinstance(step, Step)}
         order = TopologicalSorter({name: step.depends_on for name, step in steps.items()})
-        # A job's end locks it and then what waits for it; all others lock jobs in the order of
-        # ids. So ids grow along the edges.
+        # When a job ends, it is locked first and its dependents next; everything else locks jobs
+        # in id order. So ids increase along the edges.
         ids = sorted(step.job.id for step in steps.values())
         for name, job_id in zip(order.static_order(), ids, strict=True):
             steps[name].job.id = job_id
@@ -97,7 +97,7 @@ class WorkflowBuilder:
                 self.depends_on[step.job.id] = [steps[name].job.id for name in step.depends_on]
 
     def store(self) -> list[UUID]:
-        """Store it all in the caller's transaction; return the jobs that ended for it."""
+        """Store everything in the caller's transaction; return the jobs that ended to make room."""
         Workflow.objects.bulk_create(self.workflows, batch_size=BATCH)
         if self.depends_on:
             return insert_after(self.jobs, self.depends_on)

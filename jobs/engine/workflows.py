@@ -1,4 +1,4 @@
-"""Chains, groups, batches and graphs of jobs: created and cancelled (OJS workflows §11)."""
+"""Creates and cancels chains, groups, batches and graphs of jobs (OJS workflows §11)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CANCELLED = "Its workflow was cancelled."
 
 
 def create_workflow(plan: Plan, *, project: str = "") -> Workflow:
-    """Store a workflow and begin it (OJS workflows §11.1); all its jobs will be `project`'s.
+    """Store and start a workflow (OJS workflows §11.1); all its jobs will belong to `project`.
 
     Raises:
         DuplicateJob: a workflow with this id exists.
@@ -45,15 +45,15 @@ def create_workflow(plan: Plan, *, project: str = "") -> Workflow:
 
 
 def cancel_workflow(workflow_id: UUID) -> Workflow:
-    """Cancel a workflow: what nobody runs yet will never run, active jobs may finish (§11.3).
+    """Cancel a workflow: jobs not yet started will never run, active ones may finish (§11.3).
 
     Raises:
-        WorkflowNotFound: there is none.
+        WorkflowNotFound: there is no such workflow.
         Conflict: it has ended.
     """
     target, inside = _end_cancelled(workflow_id)
-    # A transaction of its own: a job is locked before its workflow, so jobs are not waited for
-    # while workflows are held. After a crash in between `repair` goes on.
+    # A separate transaction: a job is locked before its workflow, so jobs must not be waited for
+    # while workflows are locked. After a crash in between, `repair` continues.
     with ending() as others:
         waiting = Job.objects.filter(workflow__in=inside, state__in=sorted(WAITING))
         ended = cancel_waiting(waiting.values_list("pk", flat=True), CANCELLED)
@@ -66,7 +66,7 @@ def cancel_workflow(workflow_id: UUID) -> Workflow:
 
 
 def _end_cancelled(workflow_id: UUID) -> tuple[Workflow, list[UUID]]:
-    """End the workflow and all inside it; return it, and the ids of them all."""
+    """End the workflow and all nested ones; return it, and the ids of them all."""
     now = clock.now()
     with atomic():
         target = Workflow.objects.filter(pk=workflow_id).first()

@@ -14,9 +14,11 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 from rest_framework.authentication import BaseAuthentication
 
+from ..access.address import address_of
 from ..conf import ojs_settings
 from ..errors import Conflict, KeyExpired, NotAuthenticated
-from ..models import ApiKey, Protocol, Scope
+from ..models import ApiKey, Scope
+from ..protocols import OJS
 from ..spec.timestamps import format_timestamp
 from ..store.database import alias, atomic, connection
 from .origins import check_page
@@ -297,7 +299,7 @@ def _is_stale(moment: datetime | None, now: datetime) -> bool:
 class ApiKeyAuthentication(BaseAuthentication):
     """`Authorization: Bearer <key>`; without one only where `ALLOW_ANONYMOUS` says so."""
 
-    def authenticate(self, request: Any, protocol: str = Protocol.OJS) -> tuple[Caller, None]:
+    def authenticate(self, request: Any, protocol: str = OJS) -> tuple[Caller, None]:
         header = request.META.get("HTTP_AUTHORIZATION", "")
         if header:
             scheme, _, key = header.partition(" ")
@@ -305,7 +307,7 @@ class ApiKeyAuthentication(BaseAuthentication):
                 raise NotAuthenticated(
                     "The Authorization header must be 'Bearer <API key>'.", reason="malformed"
                 )
-            address = request.META.get("REMOTE_ADDR") or ""
+            address = address_of(request.META)
             return caller_of(key.strip(), protocol=protocol, address=address), None
         if ojs_settings.ALLOW_ANONYMOUS:
             check_page(request)

@@ -19,6 +19,7 @@ from rest_framework.viewsets import ViewSet
 
 from .. import access
 from ..access import Binding, Command, projects, refusals
+from ..access.address import address_of
 from ..errors import (
     BatchTooLarge,
     BodyTooLarge,
@@ -45,7 +46,7 @@ from ..errors import (
     UnsupportedCompression,
     WaitTimeout,
 )
-from ..models import Protocol
+from ..protocols import OJS
 from ..spec.identifiers import parse_uuid, uuid7
 from ..store.database import connection, drop_if_dead
 from ..store.trouble import explain
@@ -108,9 +109,9 @@ class OJSViewSet(ViewSet):
     # No OPTIONS: DRF would describe its classes to anybody.
     http_method_names: Any = ["get", "head", "post", "put", "patch", "delete"]
 
-    protocol: ClassVar[str] = Protocol.OJS
+    protocol: ClassVar[str] = OJS
     """What its clients speak, for the record of a key's last use."""
-    binding: ClassVar[Binding] = Binding.OJS
+    binding: ClassVar[str] = Binding.OJS
     resource: ClassVar[str] = ""
     """What its actions are about; `resource.action` is the name of a command in the table."""
     commands: ClassVar[dict[str, Command | None]] = {}
@@ -216,7 +217,7 @@ class OJSViewSet(ViewSet):
             refusals.note(
                 problem,
                 protocol=self.protocol,
-                address=self.request.META.get("REMOTE_ADDR") or "",
+                address=address_of(self.request.META),
                 key=caller.name if caller else "",
                 call=refusals.call_of(self.request.method, self.request.path),
             )

@@ -39,7 +39,11 @@ class Request:
     @property
     def _request(self) -> HttpRequest:
         if self._django is None:
-            self._django = WSGIRequest(self.META)
+            try:
+                self._django = WSGIRequest(self.META)
+            except AttributeError as problem:
+                # As it is, it would say that this property is missing.
+                raise ValueError(f"Django cannot read this request: {problem}") from problem
         return self._django
 
     @property
@@ -54,4 +58,10 @@ class Request:
         return self._request.read(size)
 
     def __getattr__(self, name: str) -> Any:
+        # What Django's request is made from is not looked for there.
+        if name in OWN:
+            raise AttributeError(name)
         return getattr(self._request, name)
+
+
+OWN = {*Request.__slots__, "_request"}

@@ -1,10 +1,10 @@
-"""What is stored about jobs: the job, its errors, its queue, what happened to it, and who may ask.
+"""Models of jobs: the job, its errors, its queue, its events, and the keys that give access.
 
 Instances never write themselves; state moves only through `JobQuerySet.transition()` and the
 statements of `jobs.engine`.
 """
 
-from .apikey import ApiKey, Protocol, Scope, all_scopes
+from .apikey import ApiKey, Scope, all_scopes
 from .audit import OperatorAction, Source
 from .checkpoint import Checkpoint
 from .cron import CronJob, CronRun, OverlapPolicy
@@ -41,7 +41,6 @@ __all__ = [
     "OperatorAction",
     "OverlapPolicy",
     "ProgressReport",
-    "Protocol",
     "Queue",
     "QueueFlow",
     "QueuePolicy",

@@ -1,16 +1,19 @@
-"""Who may ask."""
+"""API keys and their scopes."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import timedelta
 
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ..spec.worker_ids import SEPARATOR, is_reserved
 from ..store import clock
 
 
@@ -21,7 +24,7 @@ class Scope(models.TextChoices):
     WORK = "work", _("Work: fetch, settle, heartbeat")
     OPERATE = "operate", _("Operate: queues, dead letter, workers, the whole Admin API")
     OBSERVE = "observe", _("Observe: metrics and autoscaling figures, nothing else")
-    # The scopes of the Admin API §13.1, for keys that shall do less than the first three.
+    # The scopes of the Admin API §13.1, for keys that may do less than the first three.
     DATA_READ = "ojs:data:read", _("Read what producers and workers may read")
     DATA_WRITE = "ojs:data:write", _("Send what producers and workers may send")
     ADMIN_READ = "ojs:admin:read", _("Admin API: read")
@@ -30,7 +33,7 @@ class Scope(models.TextChoices):
     ADMIN_ARGS = "ojs:admin:args", _("Admin API: see arguments that are redacted for others")
 
     def is_opened_by(self, scopes: Collection[str], *, reads: bool) -> bool:
-        """Whether a key with `scopes` may do what asks for this one.
+        """Whether a key with `scopes` may do what this scope is required for.
 
         Args:
             reads: the request changes nothing.
@@ -39,7 +42,7 @@ class Scope(models.TextChoices):
             return True
         if self in (Scope.PRODUCE, Scope.WORK):
             return (Scope.DATA_READ if reads else Scope.DATA_WRITE) in scopes
-        # Who operates does so through any door, but seeing secrets is asked for by its name.
+        # An operator may act through any interface, but seeing secrets takes its own scope.
         administers = (Scope.ADMIN_READ, Scope.ADMIN_WRITE, Scope.ADMIN_PURGE)
         return self in administers and Scope.OPERATE in scopes
 
@@ -49,23 +52,14 @@ def all_scopes() -> list[str]:
 
 
 EXPIRES_SOON = timedelta(days=14)
-"""How long before its date a key is pointed out to operators."""
-
-
-class Protocol(models.TextChoices):
-    """What a client speaks."""
-
-    OJS = "ojs", "OJS"
-    FLARE = "flare", "Flare"
-    AGQ = "agq", "AGQ"
-    ROTA = "rota", "Rota"
+"""How long before its expiry a key is pointed out to operators."""
 
 
 class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
     """Names for the conditions of a key. The database's clock decides."""
 
     def with_secrets(self, digests: Collection[str]) -> ApiKeyQuerySet:
-        """The keys that have or had secrets with these hashes."""
+        """The keys whose present or earlier secrets have these hashes."""
         return self.filter(Q(digest__in=digests) | Q(previous_digest__in=digests))
 
     def usable(self) -> ApiKeyQuerySet:
@@ -76,11 +70,11 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
         return self.filter(revoked_at__isnull=False)
 
     def expired(self) -> ApiKeyQuerySet:
-        """Past their date, and not revoked before."""
+        """Past their expiry, and not revoked before."""
         return self.filter(expires_at__lte=Now(), revoked_at=None)
 
     def expiring(self) -> ApiKeyQuerySet:
-        """Usable now, and not for long."""
+        """Usable now, but expiring soon."""
         return self.usable().filter(expires_at__lte=Now() + EXPIRES_SOON)
 
     def in_rotation(self) -> ApiKeyQuerySet:
@@ -89,15 +83,15 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
 
 
 class ApiKey(models.Model):
-    """A bearer key; only hashes of its secret, and of the one before that, are stored.
+    """A bearer key; only hashes of its secret, and of the one before, are stored.
 
-    Scopes and bindings are the key's. Its secrets come and go: `rotate_key()` makes a new one,
-    beside which the earlier one works until `previous_until`. Revocation and expiry end both.
+    Scopes and bindings belong to the key, secrets change: `rotate_key()` makes a new one, and the
+    earlier one works until `previous_until`. Revocation and expiry end both.
     """
 
     name = models.CharField(max_length=255)
     prefix = models.CharField(max_length=12, editable=False)
-    """The first characters of the secret, to recognise it by."""
+    """The first characters of the secret, for people to recognise it."""
     digest = models.CharField(max_length=64, unique=True, editable=False)
     previous_prefix = models.CharField(
         max_length=12, blank=True, default="", db_default="", editable=False
@@ -105,13 +99,13 @@ class ApiKey(models.Model):
     previous_digest = models.CharField(
         max_length=64, unique=True, null=True, blank=True, editable=False
     )
-    """Hash of the secret before the last rotation. It stays when that has stopped working, so that
-    a client which still sends it hears why it is refused."""
+    """Hash of the secret before the last rotation. It is kept when it has stopped working, so that
+    a client that still sends it is given the reason for the refusal."""
     previous_until = models.DateTimeField(null=True, blank=True, editable=False)
-    """From here on the earlier secret is refused."""
+    """The earlier secret is refused from this moment on."""
     previous_used_at = models.DateTimeField(null=True, blank=True, editable=False)
-    """When the earlier secret was last used since the rotation, to the minute: who has not yet
-    changed over."""
+    """When the earlier secret was last used since the rotation, to the minute: shows clients that
+    have not changed over yet."""
     rotated_at = models.DateTimeField(null=True, blank=True, editable=False)
     scopes = models.JSONField(default=all_scopes)
     worker_id = models.CharField(
@@ -143,8 +137,9 @@ class ApiKey(models.Model):
     )
     """Network address of the client, or of the proxy before the server."""
     last_used_protocol = models.CharField(
-        max_length=5, blank=True, default="", db_default="", choices=Protocol, editable=False
+        max_length=16, blank=True, default="", db_default="", editable=False
     )
+    """Name of a protocol of `OJS["WORKER_PROTOCOLS"]`."""
     revoked_at = models.DateTimeField(null=True, blank=True)
 
     objects = ApiKeyQuerySet.as_manager()
@@ -157,6 +152,12 @@ class ApiKey(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…)"
+
+    def clean_fields(self, exclude: Collection[str] | None = None) -> None:
+        super().clean_fields(exclude=exclude)
+        if is_reserved(self.worker_id) and "worker_id" not in (exclude or ()):
+            text = gettext("A worker’s id does not contain “%(separator)s”. Choose the project.")
+            raise ValidationError({"worker_id": text % {"separator": SEPARATOR}})
 
     @property
     def is_usable(self) -> bool:

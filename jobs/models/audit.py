@@ -1,4 +1,4 @@
-"""What operators did: one row for each action, whether by admin, API or shell."""
+"""The audit: one row for each action of an operator, whether by admin, API or shell."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Source(models.TextChoices):
-    """Through which door an operator came."""
+    """The interface that an operator used."""
 
     ADMIN = "admin", _("admin")
     API = "api", _("API")
@@ -18,13 +18,13 @@ class Source(models.TextChoices):
 
 
 REFUSED = "refuse_request"
-"""Verb of a row that tells of refused requests, which `jobs.access.refusals` writes."""
+"""Verb of a row that counts refused requests, written by `jobs.access.refusals`."""
 
 
 class OperatorAction(models.Model):
     """Who did what to how many, why, and from where. Never changed, never deleted by hand.
 
-    Requests that were refused stand here too, as what the server did; only these are deleted when
+    Refused requests are recorded here too, as actions of the server; only these are deleted when
     they are old.
     """
 
@@ -32,16 +32,16 @@ class OperatorAction(models.Model):
     # in another database.
     done_at = models.DateTimeField(default=timezone.now)
     actor = models.CharField(max_length=255)
-    """A user of the site, an API key, or whoever is logged in at the shell."""
+    """A user of the site, an API key, or the user of the shell."""
     source = models.CharField(max_length=6, choices=Source)
     address = models.CharField(max_length=255, blank=True, default="")
     """Network address of a request, host name of a shell."""
     verb = models.CharField(max_length=40)
     """The permission it takes, without its app: `quiet_worker`."""
     target_kind = models.CharField(max_length=40)
-    """The model it was done to: `worker`."""
+    """The model of the targets: `worker`."""
     count = models.PositiveIntegerField(default=0)
-    """How many it changed."""
+    """How many were changed."""
     selection = models.JSONField(default=dict, blank=True)
     """How they were chosen (`labels`, `filter`, …), and in `ids` the first of them."""
     reason = models.TextField(blank=True, default="")
@@ -51,7 +51,7 @@ class OperatorAction(models.Model):
         verbose_name_plural = _("operator actions")
         ordering = ("-id",)
         indexes = [
-            # How many there were in the last minute, and which are old.
+            # For counting those of the last minute, and finding the old ones.
             models.Index(
                 fields=["done_at"], condition=models.Q(verb=REFUSED), name="ojs_action_refused"
             )

@@ -1,4 +1,4 @@
-"""How far a job has come, so that the next attempt need not begin anew."""
+"""Checkpoints: the saved state of a job, so that the next attempt need not start over."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Checkpoint(models.Model):
-    """The last state a job saved (OJS durable execution §5); it goes when its job is deleted."""
+    """The last state a job saved (OJS durable execution §5); deleted with its job."""
 
-    # No foreign key: the row is looked up with each job that is fetched, and its deletion is
-    # part of retention, which knows it.
+    # No foreign key: the row is looked up with each job that is fetched, and retention deletes it
+    # together with the job.
     job_id = models.UUIDField(primary_key=True)
     state = models.JSONField(null=True)
     sequence = models.PositiveIntegerField(default=1)
-    """Counts the checkpoints of the job, those that were cleared among them (§10, DUR-008)."""
+    """Counts the checkpoints of the job, including those that were cleared (§10, DUR-008)."""
     attempt = models.PositiveIntegerField(default=0)
-    """The attempt that saved it: an earlier one that comes late is refused."""
+    """The attempt that saved it: a late checkpoint of an earlier attempt is refused."""
     is_cleared = models.BooleanField(default=False)
     saved_at = models.DateTimeField(default=timezone.now)
 

@@ -1,4 +1,4 @@
-"""Schedules, and what became of their occurrences (OJS cron §2)."""
+"""Cron jobs and the outcomes of their occurrences (OJS cron §2)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..spec.cron_requests import OverlapPolicy
 
 
 class Outcome(models.TextChoices):
-    """What became of one occurrence."""
+    """The outcome of one occurrence."""
 
     TRIGGERED = "triggered", _("triggered")
     SKIPPED = "skipped", _("skipped")
@@ -23,7 +23,7 @@ class Outcome(models.TextChoices):
 
 
 LATE = timedelta(minutes=1)
-"""The reaper looks for due schedules each second."""
+"""The reaper checks for due schedules each second."""
 
 
 class CronJobQuerySet(models.QuerySet["CronJob"]):
@@ -31,9 +31,9 @@ class CronJobQuerySet(models.QuerySet["CronJob"]):
         return self.filter(next_run_at__lte=Now())
 
     def that_did_not_run(self) -> CronJobQuerySet:
-        """Enabled ones that are late, have no next run, or whose latest run came to nothing.
+        """Enabled ones that are late, have no next run, or whose latest run had no effect.
 
-        The latest run is told as `last_outcome`, `last_reason` and `last_decided_at`.
+        The latest run is annotated as `last_outcome`, `last_reason` and `last_decided_at`.
         """
         runs = CronRun.objects.filter(cron_name=OuterRef("pk")).order_by("-id")
         told = {
@@ -52,7 +52,7 @@ class CronJob(models.Model):
     expression = models.CharField(max_length=255)
     timezone = models.CharField(max_length=64, default="UTC")
     project = models.CharField(max_length=100, blank=True, default="", db_default="")
-    """Whose its jobs are: that of the key it was registered with."""
+    """The project of its jobs: that of the key it was registered with."""
     template = models.JSONField()
     """`type`, `args`, `meta` and `options` of each job, as the client sent them."""
     overlap_policy = models.CharField(
@@ -86,10 +86,10 @@ class CronJob(models.Model):
 
 
 class CronRun(models.Model):
-    """What became of one occurrence; the link between a cron job and the jobs it made.
+    """The outcome of one occurrence; the link between a cron job and the jobs it made.
 
-    Keyed by name, without a foreign key: a cron job that is deleted and registered again must
-    still know of the run that is being executed (§6.3).
+    Keyed by name, without a foreign key: a cron job that is deleted and registered again must still
+    find the run that is being executed (§6.3).
     """
 
     cron_name = models.CharField(max_length=255)
@@ -99,7 +99,7 @@ class CronRun(models.Model):
     outcome = models.CharField(max_length=9, choices=Outcome)
     reason = models.TextField(blank=True, default="")
     unfinished = models.BooleanField(default=False)
-    """The job may not have finished yet; looked after when the next run is due."""
+    """The job may not have finished yet; checked when the next run is due."""
     held = models.BooleanField(default=False)
     """The job is pending until the earlier runs have finished (`enqueue`, §6.1)."""
 

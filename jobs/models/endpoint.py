@@ -1,4 +1,4 @@
-"""Where workers are served beside the HTTP port."""
+"""Endpoints: where workers are served beside the HTTP port."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Endpoint(models.Model):
-    """A binding that listens by itself, as the server says that serves it."""
+    """A binding with a port of its own, as reported by the server that serves it."""
 
     url = models.CharField(max_length=255, primary_key=True)
-    """With `*` for a host where it listens on all of them."""
+    """Host and port; the host is `*` for a server that listens on all addresses."""
     name = models.CharField(max_length=16)
     """The protocol: `agq`, `rota`."""
     seen_at = models.DateTimeField()

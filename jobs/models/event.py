@@ -1,4 +1,4 @@
-"""What happened, as rows."""
+"""Events: one row for each thing that happened."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from .querysets import EventTxid
 
 
 class Event(models.Model):
-    """Something that happened to a job or a worker, in the order readers may rely on (OJS events).
+    """Something that happened to a job or a worker, in a reliable order (OJS events).
 
-    The order is that of the ids. They are drawn before the commit: `events.settled()` knows
-    up to which id no more can appear.
+    The order is that of the ids. They are drawn before the commit: `events.settled()` knows up to
+    which id no more can appear.
     """
 
     id = models.BigAutoField(primary_key=True)
     txid = models.BigIntegerField(db_default=EventTxid(), editable=False)
-    """The writing transaction: the order before that of the ids, which old cursors still name."""
+    """The writing transaction. It gave the order before ids did, and old cursors still name it."""
     type = models.CharField(max_length=40)
     subject = models.CharField(max_length=255)
     """A job id, worker id or queue name."""
@@ -27,7 +27,7 @@ class Event(models.Model):
     attempt = models.PositiveIntegerField(null=True, blank=True)
     time = models.DateTimeField()
     data = models.JSONField(null=True, blank=True)
-    """What only this type of event tells."""
+    """Data specific to this type of event."""
 
     class Meta:
         verbose_name = _("event")

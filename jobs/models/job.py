@@ -1,4 +1,4 @@
-"""The job, its errors, and the finishes that were refused."""
+"""The job, its errors, and refused ACKs and FAILs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DUE_STATES = (State.SCHEDULED, State.RETRYABLE)
 
 
 class Job(models.Model):
-    """A job envelope and where it stands (OJS core §5)."""
+    """A job envelope and its state (OJS core §5)."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     type = models.CharField(max_length=255)
@@ -26,14 +26,14 @@ class Job(models.Model):
     args = models.JSONField(default=list)
     meta = models.JSONField(default=dict, blank=True)
     project = models.CharField(max_length=100, blank=True, default="", db_default="")
-    """Whose it is, for good: that of the key it was enqueued with; empty means nobody's."""
+    """The project of the key it was enqueued with; never changes; empty means none."""
     priority = models.SmallIntegerField(default=0)
     rate_key = models.CharField(max_length=255, blank=True, default="", db_default="")
-    """The rate limit partition the job belongs to; empty for one without a limit of its own."""
+    """The rate limit partition the job belongs to; empty for one without a limit."""
     state = models.CharField(max_length=9, choices=State, default=State.AVAILABLE)
 
     attempt = models.PositiveIntegerField(default=0)
-    """Number of the attempt being made or, after a recovery, of the one that is due."""
+    """Number of the present attempt or, after a recovery, of the next one."""
     attempt_counted = models.BooleanField(default=False)
     """The next FETCH takes `attempt` as it is: a recovery has already counted it."""
     max_attempts = models.PositiveIntegerField(default=3)
@@ -43,49 +43,49 @@ class Job(models.Model):
     """The backoff chosen at the last failure."""
 
     timeout = models.DurationField(null=True, blank=True)
-    """Longest execution; null means none of its own."""
+    """Longest execution; null means no limit of its own."""
     grace_period = models.DurationField(null=True, blank=True)
-    """How much longer its worker may take to clean up, once told (OJS timeouts §5.4)."""
+    """Grace for cleaning up after the worker is notified of the timeout (OJS timeouts §5.4)."""
     visibility_timeout = models.DurationField(null=True, blank=True)
-    """The job's own reservation period, which wins over what a fetch asks for (§5.3)."""
+    """The job's own visibility timeout, which overrides that of a fetch (§5.3)."""
     reserved_for = models.DurationField(null=True, blank=True)
-    """Length of the present reservation: what a heartbeat restarts (§5.4); null without one."""
+    """Length of the present reservation, which a heartbeat restarts (§5.4); null without one."""
     reserved_by = models.CharField(max_length=255, blank=True, default="")
-    """Id of the worker that holds the job; empty for a fetch that named none."""
-    # In no index, nor in the condition of one: every heartbeat rewrites it, and PostgreSQL's cheap
-    # in-page update would be forbidden. Active jobs are few; the reaper can scan them.
+    """Id of the worker that holds the job; empty if the fetch named no worker."""
+    # In no index, nor in the condition of one: every heartbeat rewrites it, which would rule out
+    # PostgreSQL's cheap in-page update. Active jobs are few; the reaper can scan them.
     reserved_until = models.DateTimeField(null=True, blank=True)
     finished_by = models.CharField(max_length=255, blank=True, default="")
     """The worker that settled the job for good."""
     unfenced = models.BooleanField(default=False)
-    """Settled by a request that did not say which worker sent it (docs/architecture.md)."""
+    """Settled by a request that did not name its worker (docs/architecture.md)."""
 
     scheduled_at = models.DateTimeField(null=True, blank=True)
     """When a scheduled or retryable job is due."""
     expires_at = models.DateTimeField(null=True, blank=True)
-    """Until when it must have been started: `expires_at`, or `enqueue_ttl` if that is sooner."""
+    """Latest start: `expires_at`, or `enqueue_ttl` if that is sooner."""
     deadline = models.DateTimeField(null=True, blank=True)
-    """Until when it must have ended, whatever is tried: `total_timeout` (OJS timeouts §5.2)."""
+    """Latest end, over all attempts: `total_timeout` (OJS timeouts §5.2)."""
     created_at = models.DateTimeField()
     enqueued_at = models.DateTimeField()
-    """When the job last became available (or was accepted, while it still waits)."""
+    """When the job last became available or, while it still waits, was accepted."""
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
-    """When a terminal state was reached."""
+    """When the job reached a terminal state."""
 
     result = models.JSONField(null=True, blank=True)
     tags = models.JSONField(default=list, blank=True)
     attributes = models.JSONField(default=dict, blank=True)
-    """Fields of the envelope that no column holds, returned as they came (OJS core §5.5.4)."""
+    """Fields of the envelope without a column, returned as they were sent (OJS core §5.5.4)."""
     needs = models.JSONField(null=True, blank=True)
-    """What a worker must be able to do to get it, from `meta.capabilities`; null for nearly all."""
+    """Capabilities that a worker needs to get it, from `meta.capabilities`; null for nearly all."""
     version_number = models.BigIntegerField(null=True, blank=True)
-    """The version of its arguments as one number that sorts (`versions`); null for most. The
+    """The version of its arguments as one sortable number (`versions`); null for most. The
     attributes have it as it was sent."""
     unique_key = models.CharField(max_length=64, null=True, blank=True)  # noqa: DJ001 (see index)
-    """What the job's unique policy compares, and null for most (OJS unique jobs §4)."""
+    """What the job's unique policy compares; null for most (OJS unique jobs §4)."""
     dead_letter = models.BooleanField(default=False)
-    """Discarded, and kept for an operator to look at (OJS dead letter §4.2)."""
+    """Discarded, and kept for an operator to review (OJS dead letter §4.2)."""
 
     # Neither constraint nor plain index: a job outside of workflows pays for neither.
     workflow = models.ForeignKey(
@@ -98,13 +98,13 @@ class Job(models.Model):
         related_name="jobs",
     )
     workflow_index = models.PositiveIntegerField(null=True, blank=True)
-    """Place among the workflow's nodes; null for a callback."""
+    """Position among the workflow's nodes; null for a callback."""
     followed = models.BooleanField(default=False, db_default=False)
-    """Something waits for its end: a workflow, or a job that depends on it."""
+    """A workflow, or a job that depends on this one, waits for its end."""
     parent_results = models.JSONField(null=True, blank=True)
     """Results of the jobs before it (OJS workflows §7); null outside of workflows."""
     result_ttl = models.DurationField(null=True, blank=True)
-    """How long the result is kept, where the client said so (OJS results §7.1)."""
+    """How long the result is kept, if the client gave a time (OJS results §7.1)."""
     result_pruned = models.BooleanField(default=False, db_default=False)
 
     objects = JobQuerySet.as_manager()
@@ -122,7 +122,7 @@ class Job(models.Model):
         ]
         indexes = [
             # FETCH: one range scan a queue, already in order; and one for each key of rate-limited
-            # jobs, so that those that must wait are never read.
+            # jobs, so that jobs that have to wait are never read.
             models.Index(
                 "queue",
                 "rate_key",
@@ -132,8 +132,9 @@ class Job(models.Model):
                 name="ojs_job_fetchable",
                 condition=Q(state=State.AVAILABLE),
             ),
-            # The same for a project's fetch, which must not walk through the jobs of others. One
-            # for nobody's jobs would only cost: their fetches ask for no project.
+            # The same for a project's fetch, which must not walk through the jobs of others. An
+            # index for jobs without a project would only cost: their fetches do not filter by
+            # project.
             models.Index(
                 "project",
                 "queue",
@@ -150,18 +151,19 @@ class Job(models.Model):
                 name="ojs_job_project_due",
                 condition=Q(state__in=DUE_STATES) & ~Q(project=""),
             ),
-            # A fetch asks for one queue, the reaper for all of them.
+            # A fetch checks one queue, the reaper all of them.
             models.Index(
                 "queue", "scheduled_at", name="ojs_job_due_queue", condition=Q(state__in=DUE_STATES)
             ),
             models.Index("scheduled_at", name="ojs_job_due", condition=Q(state__in=DUE_STATES)),
-            # Not `state = 'active'`: an ack says that too, and the planner would answer it from
-            # this index, slower with every job in flight. Nor `reserved_until`, which heartbeats
-            # rewrite: a column of a condition counts as indexed.
+            # Not `state = 'active'`: an ack has that condition too, and the planner would use this
+            # index for it, slower with every job in flight. Nor `reserved_until`, which heartbeats
+            # rewrite: a column in a condition counts as indexed.
             models.Index(
                 "reserved_by", name="ojs_job_held", condition=Q(reserved_for__isnull=False)
             ),
-            # How many jobs of a rate limit run. An ack does not imply the second condition.
+            # For counting the running jobs of a rate limit. An ack does not imply the second
+            # condition.
             models.Index(
                 "rate_key",
                 name="ojs_job_rate_active",
@@ -190,7 +192,7 @@ class Job(models.Model):
                 name="ojs_job_deadline",
                 condition=Q(deadline__isnull=False, finished_at__isnull=True),
             ),
-            # Without it, a count of the pending jobs would read every job there is.
+            # Without it, counting the pending jobs would read the whole table.
             models.Index("queue", name="ojs_job_pending", condition=Q(state=State.PENDING)),
             models.Index(
                 "workflow",
@@ -241,7 +243,7 @@ class Job(models.Model):
 
     @property
     def has_attempts_left(self) -> bool:
-        """Whether a failure of the present attempt leaves another one (OJS retry §2.2)."""
+        """Whether another attempt is left after a failure of the present one (OJS retry §2.2)."""
         return self.attempt < self.max_attempts
 
 
@@ -256,7 +258,7 @@ class JobError(models.Model):
     backtrace = models.JSONField(null=True, blank=True)
     details = models.JSONField(null=True, blank=True)
     retryable = models.BooleanField(null=True, blank=True)
-    """What the worker said of it; null if it said nothing."""
+    """What the worker declared about it; null if nothing."""
     worker_id = models.CharField(max_length=255, blank=True, default="")
     occurred_at = models.DateTimeField()
 
@@ -273,7 +275,7 @@ class JobError(models.Model):
 
 class DeadJobManager(models.Manager["DeadJob"]):
     def get_queryset(self) -> models.QuerySet[DeadJob]:
-        # The last condition is always true, and what the partial index on `finished_at` asks for.
+        # The last condition is always true; the partial index on `finished_at` requires it.
         dead = super().get_queryset().filter(state=State.DISCARDED, dead_letter=True)
         return dead.filter(finished_at__isnull=False)
 
@@ -294,7 +296,7 @@ class DeadJob(Job):
 
 
 class RefusedFinish(models.Model):
-    """An ACK or FAIL that came too late, or from the wrong worker (OJS worker protocol §10.4)."""
+    """An ACK or FAIL that came too late or from the wrong worker (OJS worker protocol §10.4)."""
 
     # No foreign key: the record outlives its job.
     job_id = models.UUIDField(db_index=True)
@@ -302,7 +304,7 @@ class RefusedFinish(models.Model):
     worker_id = models.CharField(max_length=255, blank=True, default="", db_index=True)
     attempt = models.PositiveIntegerField(null=True, blank=True)
     held_by = models.CharField(max_length=255, blank=True, default="")
-    """Who holds the job instead, if anybody."""
+    """The worker that holds the job instead, if any."""
     state = models.CharField(max_length=9, choices=State)
     """The job's state when the finish was refused."""
     refused_at = models.DateTimeField(default=timezone.now)

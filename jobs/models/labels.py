@@ -1,4 +1,4 @@
-"""What a form or a column calls a field of our models, in the reader's language."""
+"""Translates the names of our models' fields for forms and columns."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from django.utils.translation import gettext_lazy
 
 
 def translate_labels(app: AppConfig) -> None:
-    """Translate the names that fields have from their attributes: `max_attempts`, "max attempts".
+    """Translate the names that fields derive from their attributes: `max_attempts`, "max attempts".
 
-    Here and not in the models, where each would be spelt twice and stand in a migration.
+    Done here rather than in the models, where each name would be spelt twice and be part of a
+    migration.
     """
     for model in app.get_models():
         for field in model._meta.local_fields:

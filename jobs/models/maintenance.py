@@ -1,4 +1,4 @@
-"""The one switch that stops everything."""
+"""Maintenance mode: one switch for the whole server."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from django.utils.translation import gettext_lazy as _
 
 class MaintenanceQuerySet(models.QuerySet["Maintenance"]):
     def on(self) -> MaintenanceQuerySet:
-        """The switch, if it is on now; it may turn itself off."""
+        """The switch, if it is on now; it may end by itself."""
         return self.filter(Q(until__isnull=True) | Q(until__gt=Now()))
 
 
 class Maintenance(models.Model):
-    """Maintenance mode: while there is this one row, nothing is fetched (OJS admin API §12.1)."""
+    """Maintenance mode: while this one row exists, nothing is fetched (OJS admin API §12.1)."""
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
     since = models.DateTimeField()
     until = models.DateTimeField(null=True, blank=True)
-    """When it ends by itself; null means when somebody ends it."""
+    """When it ends by itself; null means that an operator ends it."""
     estimated_until = models.DateTimeField(null=True, blank=True)
-    """When whoever began it expects it to be over; nothing happens then."""
+    """When the operator expects it to be over; information only."""
     refuses_jobs = models.BooleanField(default=False)
-    """Nothing is enqueued either."""
+    """Enqueuing is stopped too."""
     reason = models.TextField(blank=True, default="")
     started_by = models.CharField(max_length=255, blank=True, default="")
 

@@ -1,4 +1,4 @@
-"""What has been counted so far, folded from the events by and by (`jobs.record.counters`)."""
+"""Counters folded from the events, a batch at a time (`jobs.record.counters`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class JobCounter(models.Model):
-    """All that ever happened to the jobs of one type in one queue (OJS observability §8)."""
+    """Everything that ever happened to the jobs of one type in one queue (OJS observability §8)."""
 
     queue = models.CharField(max_length=128)
     job_type = models.CharField(max_length=255)
@@ -21,7 +21,7 @@ class JobCounter(models.Model):
     durations = models.JSONField(default=dict)
     """Terminal state → histogram: {"counts": one for each bucket, "sum": seconds}."""
     queue_times = models.JSONField(default=dict)
-    """One histogram: from being available to the first attempt."""
+    """One histogram: from becoming available to the first attempt."""
 
     class Meta:
         verbose_name = _("job counter")
@@ -36,7 +36,7 @@ class JobCounter(models.Model):
 
 
 class QueueFlow(models.Model):
-    """What came into a queue and what was done of it, in each of the last minutes."""
+    """What came into a queue and what was run from it, in each of the last minutes."""
 
     queue = models.CharField(max_length=128, primary_key=True)
     minutes = models.JSONField(default=dict)

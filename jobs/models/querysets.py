@@ -1,4 +1,4 @@
-"""Names for the WHEREs of the engine, and the one guarded UPDATE."""
+"""Named WHERE conditions of the engine, and the one guarded UPDATE."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class EventTxid(Func):
-    """The number of the writing transaction on PostgreSQL; 0 where writers take turns anyway."""
+    """The number of the writing transaction on PostgreSQL; 0 where writes are serialized anyway."""
 
     output_field = models.BigIntegerField()
     allowed_default = True
@@ -53,7 +53,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         )
 
     def overdrawn(self) -> JobQuerySet:
-        """Unfinished jobs past the time they have for all attempts (OJS timeouts §5.2)."""
+        """Unfinished jobs past the total time for all attempts (OJS timeouts §5.2)."""
         return self.filter(deadline__lte=Now(), finished_at__isnull=True)
 
     def due(self) -> JobQuerySet:
@@ -66,8 +66,8 @@ class JobQuerySet(models.QuerySet["Job"]):
         able: Sequence[str],
         versions: Mapping[str, Sequence[int | None]],
     ) -> JobQuerySet:
-        """Jobs that a worker can take: of its types, of versions it takes of them, and in need of
-        nothing it is not able to."""
+        """Jobs that a worker can take: of its types, in versions that it accepts, and requiring no
+        ability that it lacks."""
         jobs = self if types is None else self.filter(type__in=types)
         for name, (least, below) in versions.items():
             other = Q(version_number__lt=least or 0)
@@ -84,7 +84,7 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     def dead(self) -> JobQuerySet:
         """The dead letter (OJS dead letter §4)."""
-        # The last condition is always true, and what the partial index on `finished_at` asks for.
+        # The last condition is always true; the partial index on `finished_at` requires it.
         return self.filter(state=State.DISCARDED, dead_letter=True, finished_at__isnull=False)
 
     def transition(self, event: Event, to: State, **changes: Any) -> int:

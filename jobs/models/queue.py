@@ -1,4 +1,4 @@
-"""A queue, and what operators decided about it."""
+"""Queues, and what operators decided about them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class QueueQuerySet(models.QuerySet["Queue"]):
         )
 
     def limited(self) -> QueueQuerySet:
-        """Queues whose fetches must look at limits (OJS worker protocol §8.3, rate limiting §8)."""
+        """Queues whose fetches must check limits (OJS worker protocol §8.3, rate limiting §8)."""
         return self.filter(Q(concurrency__isnull=False) | Q(has_limits=True))
 
     def guarded(self) -> QueueQuerySet:
-        """Queues that do not simply take every job: `jobs.engine.bounds` decides."""
+        """Queues that do not simply accept every job: `jobs.engine.bounds` decides."""
         return self.filter(is_guarded=True)
 
 
@@ -39,15 +39,15 @@ class Queue(models.Model):
         null=True, blank=True, help_text=_("Most jobs of this queue that may be active at once.")
     )
     has_limits = models.BooleanField(default=False, db_default=False)
-    """It has a rate limit, or has seen jobs that have one."""
+    """It has a rate limit, or has had jobs with one."""
     is_guarded = models.BooleanField(default=False, db_default=False)
-    """Its configuration has something to say about new jobs; derived from `config`."""
+    """Its configuration has rules for new jobs; derived from `config`."""
     max_depth = models.PositiveIntegerField(null=True, blank=True)
     """Most jobs that may wait (OJS backpressure §6); null means unbounded."""
     is_pressed = models.BooleanField(default=False, db_default=False)
-    """More jobs wait than the warning threshold, and that has been told."""
+    """More jobs wait than the warning threshold, and that has been recorded."""
     is_draining = models.BooleanField(default=False, db_default=False)
-    """It takes no new jobs (OJS queue configuration §5.1)."""
+    """It accepts no new jobs (OJS queue configuration §5.1)."""
     config = models.JSONField(default=dict, db_default={}, blank=True)
     """The configuration as `jobs.spec.queue_config` checked it (OJS queue configuration §6)."""
     created_at = models.DateTimeField(default=timezone.now)
@@ -65,7 +65,7 @@ class Queue(models.Model):
             ("purge_queue", _("Can delete the jobs of a queue")),
         ]
         indexes = [
-            # Empty where no queue is like that: what every enqueue looks into.
+            # Empty where there is no guarded queue: every enqueue reads it.
             models.Index("name", name="ojs_queue_guarded", condition=Q(is_guarded=True)),
         ]
 
@@ -85,10 +85,10 @@ class Queue(models.Model):
 
 
 class QueuePolicy(models.Model):
-    """What queues made from now on are told (OJS queue configuration §7)."""
+    """The configuration that new queues are given (OJS queue configuration §7)."""
 
     name = models.CharField(max_length=128, primary_key=True)
-    """`_default`: there is one policy."""
+    """Always `_default`: there is one policy."""
     config = models.JSONField(default=dict, blank=True)
     updated_at = models.DateTimeField(null=True, blank=True)
 
@@ -101,7 +101,7 @@ class QueuePolicy(models.Model):
 
 
 class Listener(models.Model):
-    """A process that listens for work with LISTEN; where there is none, nothing is notified."""
+    """A process that waits for work with LISTEN; without any, nothing is notified."""
 
     name = models.CharField(max_length=255, primary_key=True)
     """host:pid"""

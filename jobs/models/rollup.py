@@ -1,4 +1,4 @@
-"""What happened, minute by minute and hour by hour: the source of every chart."""
+"""Roll-ups by the minute and by the hour: the source of every chart."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Rollup(models.Model):
-    """What all queues did in one minute or hour, and how deep they were."""
+    """The activity of all queues in one minute or hour, and their depth."""
 
     resolution = models.PositiveIntegerField()
     """Seconds: 60 or 3600."""
@@ -22,7 +22,7 @@ class Rollup(models.Model):
     runs = models.JSONField(default=dict)
     """Histogram of their run times."""
     available = models.PositiveBigIntegerField(null=True)
-    """A sample of the depth; the highest sample of an hour. Null where none was taken."""
+    """A sample of the depth; for an hour, the highest. Null where none was taken."""
     active = models.PositiveBigIntegerField(null=True)
     delayed = models.PositiveBigIntegerField(null=True)
     """Scheduled and retryable."""
@@ -40,7 +40,7 @@ class Rollup(models.Model):
 
 
 class QueueRollup(models.Model):
-    """What one queue did in a minute or hour in which anything happened."""
+    """The activity of one queue in a minute or hour in which anything happened."""
 
     resolution = models.PositiveIntegerField()
     """Seconds: 60 or 3600."""
@@ -68,7 +68,7 @@ class QueueRollup(models.Model):
 
 
 class RollupMark(models.Model):
-    """How far the roll-ups are; its one row is also the lock of who computes them."""
+    """How far the roll-ups have come; its one row is also the lock for computing them."""
 
     name = models.CharField(max_length=16, primary_key=True)
     until = models.DateTimeField()
@@ -83,7 +83,7 @@ class RollupMark(models.Model):
 
 
 class QueueSample(models.Model):
-    """A queue's depth when it was last counted to the end: once a minute, however deep it is."""
+    """A queue's depth when it was last counted in full: once a minute, however deep it is."""
 
     queue = models.CharField(max_length=128, primary_key=True)
     sampled_at = models.DateTimeField()

@@ -1,4 +1,4 @@
-"""What the arguments of a job type look like in each of its versions."""
+"""Schemas of a job type's arguments, one for each version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 class JobSchema(models.Model):
     """A JSON Schema of a version's arguments (OJS job versioning §6.1).
 
-    Kept for producers and workers to read; no job is held to it.
+    Kept for producers and workers to read; no job is validated against it.
     """
 
     type = models.CharField(max_length=255)
@@ -20,7 +20,7 @@ class JobSchema(models.Model):
     """As it was sent."""
     schema = models.JSONField()
     compatible_with = models.JSONField(default=list, blank=True)
-    """Versions whose arguments its readers understand, too, as whoever registered it says."""
+    """Other versions whose arguments its readers understand, as declared at registration."""
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     updated_at = models.DateTimeField(default=timezone.now)
 

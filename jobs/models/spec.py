@@ -1,4 +1,4 @@
-"""Job specifications that count as the status quo, and what workers write while they run a job."""
+"""Current job specifications, and the lines that workers write about a job they run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .job import Job
 
 
 class JobSpec(models.Model):
-    """What a job type looks like now; a worker built for another version is not given such jobs.
+    """The current form of a job type; workers built for another version are not given such jobs.
 
     Registered explicitly, usually by a deployment (Rota, Handling Job Spec Versions).
     """
@@ -30,7 +30,7 @@ class JobSpec(models.Model):
 
 
 class JobLog(models.Model):
-    """A line a worker wrote about a job it holds: a log line, or an alert somebody should see."""
+    """A line from a worker about a job it holds: a log line, or an alert for operators."""
 
     class Kind(models.TextChoices):
         LOG = "log", _("log")

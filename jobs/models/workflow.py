@@ -1,4 +1,4 @@
-"""Jobs that belong together: workflows, and jobs that wait for others."""
+"""Workflows, and jobs that wait for others."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ class WorkflowState(models.TextChoices):
 
 
 class Workflow(models.Model):
-    """A chain, group, batch or graph of jobs; inside another one it is a node of that."""
+    """A chain, group, batch or graph of jobs; inside another workflow, a node of it."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     type = models.CharField(max_length=5, choices=WorkflowType)
     name = models.CharField(max_length=255, blank=True, default="")
     project = models.CharField(max_length=100, blank=True, default="", db_default="")
-    """Whose it is, like all its jobs: that of the key it was created with."""
+    """The project of the workflow and all its jobs: that of the key it was created with."""
     state = models.CharField(max_length=9, choices=WorkflowState, default=WorkflowState.RUNNING)
     parent = models.ForeignKey(
         "self", null=True, blank=True, on_delete=models.CASCADE, related_name="children"
     )
     index = models.PositiveIntegerField(null=True, blank=True)
-    """Place among the parent's nodes; null at the top and for a callback."""
+    """Position among the parent's nodes; null at the top and for a callback."""
     root_id = models.UUIDField(db_index=True)
     """The outermost workflow: its own id at the top."""
     depth = models.PositiveSmallIntegerField(default=1)
     steps = models.JSONField(default=list)
-    """What is not made yet: the nodes of a chain as sent; of a graph, its names and edges."""
+    """What has not been created yet: a chain's nodes as sent; of a graph, its names and edges."""
     size = models.PositiveIntegerField(default=0)
     """Number of nodes: jobs, and workflows inside."""
     job_count = models.PositiveIntegerField(default=0)
-    """Jobs of this workflow and of those inside it, callbacks left out (OJS workflows §3.3)."""
+    """Jobs of this workflow and of those inside it, without callbacks (OJS workflows §3.3)."""
     callbacks = models.JSONField(default=dict, blank=True)
     fired = models.JSONField(null=True, blank=True)
     """Callback → id of its job; null until all jobs of the batch have settled."""
     parent_results = models.JSONField(default=list, blank=True)
-    """What its first jobs were given."""
+    """The input of its first jobs."""
     problem = models.JSONField(null=True, blank=True)
     """Why it failed (OJS workflows §9.6)."""
     created_at = models.DateTimeField()
@@ -104,13 +104,13 @@ class Dependency(models.Model):
         Job, on_delete=models.CASCADE, related_name="dependents", db_index=False
     )
     position = models.PositiveIntegerField(default=0)
-    """Place of the predecessor's result among the waiter's `parent_results`."""
+    """Position of the predecessor's result among the waiting job's `parent_results`."""
     condition = models.CharField(
         max_length=7, default=SUCCESS, choices=[(SUCCESS, SUCCESS), (SETTLED, SETTLED)]
     )
-    """`success`: without it the waiter is cancelled. `settled`: any end will do."""
+    """`success`: the waiting job is cancelled without it. `settled`: any outcome will do."""
     settled = models.BooleanField(default=False)
-    """The predecessor has reached a terminal state, and the waiter was told."""
+    """The predecessor has reached a terminal state, and the waiting job has been updated."""
 
     class Meta:
         verbose_name = _("dependency")
@@ -126,19 +126,17 @@ class Dependency(models.Model):
 
 
 class ProgressReport(models.Model):
-    """What a worker last said of how far its job is (OJS progress §5)."""
+    """The progress that a worker last reported for its job (OJS progress §5)."""
 
     job: Any = models.OneToOneField(
         Job, on_delete=models.CASCADE, primary_key=True, related_name="progress_report"
     )
     attempt = models.PositiveIntegerField()
-    """Progress belongs to one attempt; that of an earlier one counts for nothing (§5.3)."""
+    """Progress belongs to one attempt; that of an earlier one is ignored (§5.3)."""
     value = models.FloatField(null=True, blank=True)
     """0 to 1, never decreasing within an attempt."""
     data = models.JSONField(null=True, blank=True)
     message = models.TextField(blank=True, default="")
-    checkpoint = models.JSONField(null=True, blank=True)
-    """What the next attempt may go on from (§6.4)."""
     updated_at = models.DateTimeField()
     told_at = models.DateTimeField()
     """When the last event was recorded: one a second at most (§6.2)."""

@@ -1,9 +1,9 @@
 """Counters of jobs by queue and type, for metrics and autoscaling (OJS observability §8).
 
-No request pays for them: whoever reads the record of events (`tallies`) hands each batch
-over, once and in order, inside the transaction that moves its place in the record. So a counter
-never counts twice, never misses what commits late, and is the same whichever process is asked.
-Where `RECORD_EVENTS` is off there is nothing to count.
+No request pays for them: the reader of the record of events (`tallies`) passes each batch on, once
+and in order, inside the transaction that moves its place in the record. So a counter never counts
+twice, never misses what commits late, and is the same in every process. Where `RECORD_EVENTS` is
+off there is nothing to count.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ..conf import ojs_settings
 from ..models import Event, JobCounter, QueueFlow
 
 READ = ("subject", "queue", "job_type", "attempt", "time", "data")
-"""The columns of an event that counting needs, beside `type` and `worker_id`."""
+"""The columns of an event that counting needs, besides `type` and `worker_id`."""
 
 DURATION_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 QUEUE_TIME_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800, 3600)
-"""Upper bounds in seconds (§8.2). What is stored depends on them: never change them in place."""
+"""Upper bounds in seconds (§8.2). Stored histograms depend on them: never change them in place."""
 
 OTHERS = "(other)"
 """Queue and type of all jobs beyond `METRICS_MAX_SERIES`: labels must be bounded (§8.4)."""
@@ -41,10 +41,10 @@ COUNTED = {
 """Event → counters. `job.enqueued` counts for a job's first time only, see `_is_first()`."""
 COLUMNS = ("enqueued", "completed", "failed", "retried", "cancelled", "expired")
 ENDS = {"job.discarded": "discarded", "job.cancelled": "cancelled"}
-"""Ends that do not tell how long the job ran."""
+"""Ends from which the run time is not known."""
 
 WINDOW = 5
-"""Minutes over which flows are averaged; a few more are kept."""
+"""Minutes over which flows are averaged; a few more are stored."""
 KEPT = WINDOW + 3
 
 
@@ -127,8 +127,8 @@ def _seconds(event: Any, since: datetime | None) -> float | None:
 def _with_beginnings(events: Sequence[Any]) -> Iterable[tuple[Any, datetime | None]]:
     """Pair each event with the moment its job became available or was started, where that counts.
 
-    Nearly always this is told in the same batch. What is not is asked from the record, in one
-    query for each kind; what its retention has deleted is not known, and not counted.
+    That event is nearly always in the same batch. Otherwise it is read from the record, in one
+    query for each kind; if retention has deleted it, the duration is unknown and not counted.
     """
     wanted: list[tuple[int, str, str]] = []
     latest: dict[tuple[str, str], datetime] = {}
@@ -147,7 +147,7 @@ def _with_beginnings(events: Sequence[Any]) -> Iterable[tuple[Any, datetime | No
 
 
 def _beginning(event: Any) -> str:
-    """The kind of event from which to measure until `event`; empty if nothing is measured."""
+    """Return the kind of event that the time until `event` is measured from; empty for none."""
     if event.type == "job.started" and event.attempt == 1:
         return "job.enqueued"
     if event.type == "job.discarded" or (event.type == "job.cancelled" and event.worker_id):
@@ -245,7 +245,7 @@ def _store_flows(flows: dict[str, dict[int, list[float]]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """How jobs came and went in a queue lately."""
+    """Recent arrivals and run times of a queue's jobs."""
 
     arrivals: float = 0.0
     """Jobs a second that became available."""

@@ -1,8 +1,8 @@
 """Figures for the Admin API, read only: jobs by state, throughput, waiting times.
 
-What waits or runs is counted from partial indexes. What is finished stands in no index by queue,
-and there may be millions: counting them is remembered for as long as it was slow, so that a
-dashboard that asks every second costs little however big the tables are.
+Waiting and running jobs are counted from partial indexes. Finished jobs are in no index by queue,
+and there may be millions: a slow count is cached for a multiple of the time it took, so that a
+dashboard that polls every second costs little however big the tables are.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ HOUR = timedelta(hours=1)
 WINDOW = timedelta(minutes=5)
 """Throughput and waiting times are those of the last minutes."""
 SAMPLE = 2000
-"""Most recent completions that waiting times are told from."""
+"""Most recent completions that waiting times are computed from."""
 UNINDEXED = sorted(TERMINAL | {State.PENDING})
 SLOW = 0.1
-"""Seconds; what takes longer is remembered."""
+"""Seconds; the result of a slower count is cached."""
 PATIENCE = 20
-"""For how many times as long as it took: it takes a twentieth of the time at most."""
+"""For how many times as long as the count took: counting takes a twentieth of the time at most."""
 REMEMBERED = 64
 
 _lock = threading.Lock()
@@ -49,7 +49,7 @@ def by_state(jobs: Any) -> dict[str, int]:
 
 
 def _finished(jobs: Any) -> dict[str, int]:
-    # Asked for one by one, each is answered from an index that has nothing else in it.
+    # Queried one by one, each is answered from an index that holds nothing else.
     finished = jobs.filter(finished_at__isnull=False)
     counts = remembered(("finished", str(compiled(jobs))), lambda: _grouped(finished, "state"))
     pending = jobs.filter(state=State.PENDING)
@@ -82,7 +82,7 @@ def _grouped(jobs: Any, *columns: str) -> dict[Any, int]:
 
 
 def remembered(key: Any, count: Any) -> Any:
-    """Return what `count()` returned lately if that was slow; else call it."""
+    """Return the cached result of `count()`, if it was slow and recent; else call it."""
     with _lock:
         until, value = _memory.get(key, (0.0, None))
     if until > time.monotonic():
@@ -105,7 +105,7 @@ def forget_counts() -> None:
 
 @dataclass(slots=True)
 class Pace:
-    """What a queue, or all of them, did in the last minutes."""
+    """The activity of a queue, or of all of them, in the last minutes."""
 
     completed: int = 0
     failed: int = 0
@@ -120,7 +120,7 @@ class Pace:
         }
 
     def latency(self) -> dict[str, int | None]:
-        """How long jobs waited from when they were available to when they were fetched."""
+        """How long jobs waited from becoming available to being fetched."""
         waits = sorted(self.waits)
         return {f"p{share}": _percentile(waits, share) for share in (50, 95, 99)}
 
@@ -133,10 +133,10 @@ def _percentile(waits: list[timedelta], share: int) -> int | None:
 
 
 def paces(queues: Collection[str] | None = None) -> dict[str, Pace]:
-    """Queue → what it did in the last `WINDOW`; of all queues, or of these.
+    """Queue → its activity in the last `WINDOW`; of these queues, or of all.
 
     Args:
-        queues: left out, all of them, and without waiting times.
+        queues: by default all of them, without waiting times.
     """
     since = clock.now() - WINDOW
     jobs, errors = Job.objects.all(), JobError.objects.filter(occurred_at__gte=since)
@@ -165,10 +165,10 @@ def paces(queues: Collection[str] | None = None) -> dict[str, Pace]:
 
 
 def last_hour(queue: str, project: str = "") -> dict[str, Any]:
-    """What a queue did in the last hour, as its statistics tell it (OJS HTTP §11.2).
+    """Return a queue's statistics for the last hour (OJS HTTP §11.2).
 
     Args:
-        project: whose jobs; empty means everybody's.
+        project: count only its jobs; empty means all.
     """
 
     def count() -> dict[str, Any]:
@@ -198,7 +198,7 @@ def _milliseconds(value: timedelta | None) -> int:
 
 
 def pace() -> Pace:
-    """The same of all queues together."""
+    """Like `paces`, for all queues together."""
     each = paces().values()
     return Pace(sum(one.completed for one in each), sum(one.failed for one in each))
 

@@ -17,13 +17,13 @@ from ..spec.lifecycle import State
 from ..store.database import connection
 
 MOST_COUNTED = 500
-"""Available jobs of one queue that are counted while somebody waits for the page."""
+"""Available jobs of one queue that are counted while the page is being loaded."""
 MOST_DUE_COUNTED = 5_000
 """The same for scheduled and retryable jobs, of all queues together."""
 
 
 def grouped(number: int) -> str:
-    """A number as the reader's language separates its thousands."""
+    """A number with the thousands separator of the reader's language."""
     return formats.number_format(number, use_l10n=True, force_grouping=True)
 
 
@@ -37,7 +37,7 @@ class Depth:
     capped: set[str] = field(default_factory=set)
     """States with more jobs than were counted."""
     sampled: set[str] = field(default_factory=set)
-    """Those of them that are told by the last sample, up to a minute old."""
+    """Those of them whose number comes from the last sample, up to a minute old."""
 
     def of(self, state: State) -> int:
         return self.jobs.get(state, 0)
@@ -48,7 +48,7 @@ class Depth:
         return mark + grouped(self.of(state))
 
 
-# One query for each partial index: asked for in one, the planner would read the whole table.
+# One query for each partial index: a single query would make the planner read the whole table.
 INDEXED: tuple[dict[str, Any], ...] = (
     {"state": State.AVAILABLE},
     {"state__in": (State.SCHEDULED, State.RETRYABLE)},
@@ -56,9 +56,9 @@ INDEXED: tuple[dict[str, Any], ...] = (
 )
 
 # Each count stops after MOST_COUNTED rows of the partial index: a queue with a million jobs costs
-# no more than one with a few thousand. The state is a literal, for only it matches the index. The
-# order is that of the index: without one, PostgreSQL hopes to find enough rows wherever it begins
-# to read the table, and reads most of it.
+# no more than one with a few thousand. The state is a literal, for only that matches the index.
+# The order is that of the index: without it, PostgreSQL expects to find enough rows wherever it
+# starts reading the table, and reads most of it.
 SOME = """
     (SELECT {what}
        FROM (SELECT enqueued_at
@@ -66,8 +66,8 @@ SOME = """
               WHERE job.queue = queue.name AND job.state = 'available'
            ORDER BY rate_key, priority DESC, enqueued_at, id
               LIMIT {most}) AS first)"""
-# What is due: its indexes do not tell scheduled from retryable, nor the one for due jobs one queue
-# from another, so that one bounded look at all of them beats a look for each queue.
+# Jobs that are due: their indexes do not separate scheduled from retryable, nor does the one for
+# due jobs separate queues, so one bounded query over all is cheaper than one for each queue.
 DEPTHS = """
     SELECT queue.name, 'available', {count}, {since}
       FROM ojs_jobs_queue AS queue
@@ -100,7 +100,7 @@ def _depths_statement(names: int) -> str:
 def depths(queues: Collection[str]) -> dict[str, Depth]:
     """Return how deep each of `queues` is: available, scheduled, retryable and active jobs.
 
-    Where there are more than are counted, the last sample tells, up to a minute old.
+    Beyond the counted number, the last sample is used, up to a minute old.
     """
     found = {queue: Depth() for queue in queues}
     if not found:
@@ -150,8 +150,8 @@ def _moment(value: Any) -> datetime | None:
 MOST_SHOWN = 1_000
 """Jobs of a state that are counted above a list."""
 STATE_CONDITIONS = {
-    # What follows from the state tells PostgreSQL which partial index to count in, and so does
-    # the order.
+    # These conditions follow from the state. They lead PostgreSQL to the right partial index, and
+    # so does the order.
     State.ACTIVE: "reserved_for IS NOT NULL AND state = 'active' ORDER BY reserved_by",
     **{state: f"state = '{state}' ORDER BY queue" for state in (State.AVAILABLE, State.PENDING)},
     **{
@@ -166,7 +166,7 @@ STATE_CONDITIONS = {
 
 
 def state_counts() -> list[tuple[State, str]]:
-    """How many jobs are in each state: counted up to `MOST_SHOWN`, beyond it by the last sample."""
+    """How many jobs are in each state: counted up to `MOST_SHOWN`, then from the last sample."""
     counts = ", ".join(
         f"(SELECT count(*) FROM (SELECT 1 FROM ojs_jobs_job WHERE {condition}"
         f" LIMIT {MOST_SHOWN + 1}) AS first)"
@@ -196,7 +196,7 @@ def pending(queue: str) -> int:
 
 
 def held(worker_ids: Iterable[str]) -> JobQuerySet:
-    """Jobs in the hands of these workers, oldest first."""
+    """Jobs held by these workers, oldest first."""
     # `reserved_for` lets PostgreSQL use the partial index on `reserved_by`.
     return (
         Job.objects.active()
@@ -209,9 +209,9 @@ RECENT = 10_000
 
 
 def unfenced_by(worker_id: str) -> JobQuerySet:
-    """Jobs this worker held when an ACK came that did not say whose it was, newest first.
+    """Jobs that this worker held when an ACK came that named no worker, newest first.
 
-    Looked for among the latest `RECENT` completions: nothing indexes them by worker.
+    Searched among the latest `RECENT` completions: no index has them by worker.
     """
     recent = (
         Job.objects.filter(state=State.COMPLETED, finished_at__isnull=False)

@@ -1,7 +1,7 @@
 """The durable, pollable record of what happened (OJS events).
 
-Rows are written in the transaction of the change they tell. The hot statements of the engine
-write theirs themselves, in the same statement; everything else comes through `record()`.
+Rows are written in the transaction of the change that they record. The hot statements of the
+engine write theirs themselves, in the same statement; all others go through `record()`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from .. import signals
 from ..conf import ojs_settings
 from ..models import Event
 from ..spec.timestamps import format_timestamp, wire_timestamp
+from ..spec.worker_ids import shown
 from ..store import clock, event_order
 from ..store.database import alias
 
 BATCH = 1000
 MOMENTS = frozenset({"until", "visible_until"})
-"""Members of an event's data that are moments, beside those that end in `_at`."""
+"""Members of an event's data that are moments, besides those that end in `_at`."""
 STATE_OF = {
     "job.enqueued": "available",
     "job.scheduled": "scheduled",
@@ -54,7 +55,7 @@ SOURCES = {
     "workflow": "ojs://server/workflows",
     "cron": "ojs://server/cron",
 }
-"""Where an event comes from; all others from a worker."""
+"""The source of these kinds of event; all others come from a worker."""
 
 
 def job_event(
@@ -74,10 +75,10 @@ def job_event(
 
 
 def first_enqueued(job: Any, *, time: datetime) -> Event:
-    """Tell that a job that was pending is available for the first time.
+    """Build the event for a pending job that becomes available for the first time.
 
-    The priority marks a job's first time, as in the statement of PUSH; when its schedule or its
-    backoff is over, or somebody retries it, an event without one is written.
+    The priority marks a job's first time, as in the statement of PUSH. When a schedule or a backoff
+    is over, or an operator retries the job, the event has no priority.
     """
     return job_event("job.enqueued", job, time=time, data={"priority": job.priority})
 
@@ -130,17 +131,16 @@ def record(events: Iterable[Event]) -> None:
 
 
 def horizon() -> int:
-    """Return the id up to which nothing can be added to the record any more."""
+    """Return the id up to which no more events can be added to the record."""
     return event_order.horizon(Event.objects.using(alias()))
 
 
 def settled() -> QuerySet[Event]:
-    """Events that no transaction still under way can slip another one in front of.
+    """Events that no open transaction can precede with another one.
 
-    An event that was written earlier, but committed later, would otherwise appear behind a
-    reader's cursor and never be read. On PostgreSQL this asks for the horizon at once; read with
-    another snapshot than one from before it: not in a transaction of REPEATABLE READ that has
-    looked at anything yet.
+    An event that was written earlier, but committed later, would otherwise appear behind a reader's
+    cursor and never be read. On PostgreSQL this queries the horizon immediately; read the events
+    with a later snapshot: not in a REPEATABLE READ transaction that has already run a query.
     """
     return event_order.settled(Event.objects.using(alias()))
 
@@ -149,7 +149,7 @@ class Cursor(NamedTuple):
     """The last event that was read."""
 
     txid: int
-    """0, or its transaction: the cursor is from when transactions gave the order."""
+    """0, or its transaction, in a cursor from when transactions gave the order."""
     id: int
 
 
@@ -177,14 +177,19 @@ def after(events: QuerySet[Event], cursor: Cursor) -> QuerySet[Event]:
 
 
 def overtaken(cursor: Cursor) -> Q:
-    """What a reader by transactions has not read yet although its ids are lower."""
+    """Events that a reader in the order of transactions has not read, despite their lower ids."""
     return Q(txid__gt=cursor.txid, id__lt=cursor.id)
 
 
-def event_document(event: Event) -> dict[str, Any]:
-    """The event's envelope (OJS events §2), plus the members conformance L0-EVT-002 asks for."""
+def event_document(event: Event, *, project: str = "") -> dict[str, Any]:
+    """Return the event's envelope (OJS events §2), with the members that L0-EVT-002 requires.
+
+    Args:
+        project: that of the key that reads it, and of the job it is about.
+    """
     component, _, _ = event.type.partition(".")
-    source = SOURCES.get(component, f"ojs://server/workers/{event.worker_id}")
+    worker_id = shown(event.worker_id, project)
+    source = SOURCES.get(component, f"ojs://server/workers/{worker_id}")
     time = format_timestamp(event.time)
     document: dict[str, Any] = {
         "specversion": "1.0",
@@ -194,7 +199,7 @@ def event_document(event: Event) -> dict[str, Any]:
         "time": time,
         "timestamp": time,
         "subject": event.subject,
-        "data": _data(event),
+        "data": _data(event, worker_id),
     }
     if component == "job":
         document["job_id"] = event.subject
@@ -207,15 +212,13 @@ def event_document(event: Event) -> dict[str, Any]:
     return document
 
 
-def _data(event: Event) -> dict[str, Any]:
+def _data(event: Event, worker_id: str) -> dict[str, Any]:
     data: dict[str, Any] = {}
     if event.job_type:
         data["job_id"] = event.subject
         data["job_type"] = event.job_type
-    for name in ("queue", "worker_id", "attempt"):
-        value = getattr(event, name)
-        if value not in ("", None):
-            data[name] = value
+    about = {"queue": event.queue, "worker_id": worker_id, "attempt": event.attempt}
+    data |= {name: value for name, value in about.items() if value not in ("", None)}
     for name, value in (event.data or {}).items():
         is_moment = type(value) is str and (name.endswith("_at") or name in MOMENTS)
         data[name] = wire_timestamp(value) if is_moment else value

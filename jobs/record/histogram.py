@@ -1,4 +1,4 @@
-"""Histograms of durations: small enough to be stored by the minute, exact to a fifth."""
+"""Histograms of durations: small enough to store by the minute, accurate to a fifth."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from django.db.models import Func, IntegerField
 
 LAST = 63
-"""Bucket n holds what took from √2ⁿ to √2ⁿ⁺¹ milliseconds: one millisecond to a month."""
+"""Bucket n holds durations from √2ⁿ to √2ⁿ⁺¹ milliseconds: one millisecond to a month."""
 
 
 class Bucket(Func):
-    """The bucket of the time from one moment to another."""
+    """The bucket of the time between two moments."""
 
     output_field = IntegerField()
 
@@ -38,13 +38,13 @@ class Bucket(Func):
 
 
 def put(histogram: dict[str, int], bucket: int | None, jobs: int) -> None:
-    """Count `jobs` in a bucket; None is a duration that nobody knows."""
+    """Count `jobs` in a bucket; None is an unknown duration, and not counted."""
     if bucket is not None:
         histogram[str(bucket)] = histogram.get(str(bucket), 0) + jobs
 
 
 def added(one: Any, other: Any) -> Any:
-    """The sum of two numbers or of two histograms; None counts as nothing."""
+    """The sum of two numbers or of two histograms; None counts as zero."""
     if not isinstance(other, Mapping):
         return (one or 0) + other
     total = dict(one or {})
@@ -54,13 +54,13 @@ def added(one: Any, other: Any) -> Any:
 
 
 def percentile(histogram: Mapping[str, int], share: float) -> timedelta | None:
-    """The time that `share` of the jobs stayed under, to a fifth; None if there are none."""
+    """The time that `share` of the jobs stayed below, to a fifth; None if there are none."""
     wanted = sum(histogram.values()) * share
     seen = 0
     for bucket in sorted(histogram, key=int):
         seen += histogram[bucket]
         if seen >= wanted:
             number = int(bucket)
-            # The first bucket begins at nothing; the others have a middle.
+            # The first bucket begins at zero; the others have a middle.
             return timedelta(milliseconds=2 ** ((number + 0.5) / 2) if number else 1)
     return None

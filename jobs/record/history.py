@@ -1,4 +1,4 @@
-"""Roll-ups read for charts and cards: one query for each kind, whatever the range."""
+"""Reads roll-ups for charts and cards: one query for each kind, whatever the range."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RANGES = {
 
 
 class Points:
-    """What was rolled up, sorted into the points of a range."""
+    """Roll-ups, sorted into the points of a range."""
 
     def __init__(self, chosen: Range, model: Any = Rollup) -> None:
         self.range = chosen
@@ -64,7 +64,7 @@ class Points:
         return self.line(name, max)
 
     def percentile(self, name: str, share: float) -> Sequence[float | None]:
-        """Seconds that `share` of the jobs stayed under."""
+        """Seconds that `share` of the jobs stayed below."""
 
         def fold(histograms: Iterable[Any]) -> float | None:
             total: dict[str, int] = {}

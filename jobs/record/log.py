@@ -14,7 +14,7 @@ logger = logging.getLogger("jobs")
 
 
 def about(outcome: Any) -> dict[str, Any]:
-    """For structured logs: which job a line is about (OJS logging §7.1)."""
+    """Return the fields that identify a job in structured logs (OJS logging §7.1)."""
     return {
         "job_id": str(outcome.job_id),
         "attempt": outcome.attempt,

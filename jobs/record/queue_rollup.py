@@ -1,7 +1,7 @@
 """Roll-ups of single queues, for the history of one queue (OJS admin API §10.2).
 
-Part of each round of `rollup`. A minute in which a queue did nothing has no row, and of very
-many queues the busiest are kept: the table's size has a bound whatever clients call their queues.
+Part of each round of `rollup`. A minute in which a queue did nothing has no row, and of very many
+queues only the busiest are kept: the table is bounded whatever queue names clients use.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from .histogram import Bucket, added, put
 
 MINUTE = timedelta(minutes=1)
 MOST_QUEUES = 100
-"""Queues of one minute that are kept apart."""
+"""Queues of one minute that are kept separately."""
 SUMMED = ("enqueued", "completed", "failed", "discarded", "waits", "runs")
 
 
 def created(start: datetime, end: datetime) -> QuerySet[Job]:
     """Jobs created from `start` to `end`.
 
-    Found by their ids, for only those are indexed. An id that a client made may tell another
+    Found by their ids, for only those are indexed. An id that a client made may contain another
     time: such a job is not counted.
     """
     first, last = (
@@ -38,7 +38,7 @@ def created(start: datetime, end: datetime) -> QuerySet[Job]:
 
 
 def count(start: datetime, end: datetime) -> None:
-    """Replace what is known of each queue in the minutes from `start` to `end`."""
+    """Replace the roll-ups of each queue for the minutes from `start` to `end`."""
     found: dict[tuple[datetime, str], QueueRollup] = {}
 
     def of(minute: datetime, queue: str) -> QueueRollup:

@@ -1,8 +1,8 @@
-"""Roll-ups: what the charts are drawn from, computed a few minutes at a time.
+"""Roll-ups: the data behind the charts, computed a few minutes at a time.
 
-Each round counts the last complete minutes anew and replaces what it had written of them, so that
-a job that commits late is counted, a crash leaves nothing half done, and after downtime the next
-rounds catch up. One process at a time: the mark's row is the lock.
+Each round counts the last complete minutes again and replaces their roll-ups. So a job that
+commits late is counted, a crash leaves nothing half done, and after downtime the next rounds catch
+up. One process at a time: the mark's row is the lock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HOUR = timedelta(hours=1)
 LATE = 2 * MINUTE
 """How late a finish may commit and still be counted."""
 STEP = HOUR
-"""Most that one round counts, so that no transaction lasts."""
+"""Longest time that one step counts, so that no transaction takes long."""
 STEPS = 10
 """Most steps of one turn."""
 HISTORY = timedelta(days=7)
@@ -38,10 +38,10 @@ SAMPLED = ["available", "active", "delayed"]
 
 
 def roll_up() -> int:
-    """Count the minutes that are over, a few steps of them after downtime.
+    """Count the minutes that are over; after downtime, a few steps of them.
 
-    Always returns 0: what is left is counted in the next turn, for the reaper has more urgent
-    things to do.
+    Always returns 0: the rest is counted in the next turn, for the reaper has more urgent things to
+    do.
     """
     for _ in range(STEPS):
         if not step():
@@ -54,7 +54,7 @@ def roll_up() -> int:
 
 
 def step() -> bool:
-    """Count at most `STEP`; return whether there is more to catch up with."""
+    """Count at most `STEP`; return whether there is more to catch up on."""
     now = floor(clock.now(), MINUTE)
     if not RollupMark.objects.filter(pk="jobs").exists():
         RollupMark.objects.get_or_create(name="jobs", defaults={"until": _beginning(now)})
@@ -62,7 +62,7 @@ def step() -> bool:
     with atomic():
         mark = RollupMark.objects.select_for_update(skip_locked=skip).filter(pk="jobs").first()
         if mark is None:
-            return False  # another process is at it
+            return False  # another process is counting
         start = min(mark.until, now) - LATE
         end = min(now, start + STEP + LATE)
         _count(start, end)
@@ -73,7 +73,7 @@ def step() -> bool:
 
 
 def _beginning(now: datetime) -> datetime:
-    """Where to begin with jobs that are older than their roll-ups."""
+    """The first minute to count, where jobs are older than their roll-ups."""
     completed = Job.objects.filter(state=State.COMPLETED, finished_at__isnull=False)
     oldest = completed.order_by("finished_at").values_list("finished_at", flat=True).first()
     return floor(max(oldest or now, now - HISTORY), HOUR)
@@ -84,7 +84,7 @@ def floor(moment: datetime, width: timedelta) -> datetime:
 
 
 def _count(start: datetime, end: datetime) -> None:
-    """Replace what is known of the minutes from `start` to `end`."""
+    """Replace the roll-ups of the minutes from `start` to `end`."""
     found: dict[datetime, Rollup] = {}
     minute = start
     while minute < end:
@@ -126,7 +126,7 @@ def _per_minute(rows: QuerySet[Any], moment: str) -> Iterable[tuple[datetime, in
 def sum_hours(
     model: Any, start: datetime, end: datetime, summed: list[str], highest: list[str]
 ) -> None:
-    """Replace the hours that these minutes are part of: histograms and numbers added up."""
+    """Replace the hours that contain these minutes with the sums of numbers and histograms."""
     first, last = floor(start, HOUR), floor(end - MINUTE, HOUR) + HOUR
     hours: dict[datetime, dict[str, Any]] = defaultdict(dict)
     minutes = model.objects.filter(resolution=60, start__gte=first, start__lt=last)
@@ -146,7 +146,7 @@ def sum_hours(
 
 
 def sample() -> int:
-    """Count how deep the queues are, to the end; always returns 0: nothing is left to do."""
+    """Count in full how deep the queues are; always returns 0: nothing is left to do."""
     now = clock.now()
     samples: dict[str, QueueSample] = {}
     for rows in INDEXED:
@@ -187,7 +187,7 @@ def sample() -> int:
 
 
 def prune(model: Any) -> None:
-    """Forget minutes and hours that no chart shows any more."""
+    """Delete minutes and hours that no chart shows any more."""
     for resolution, keep in KEEP.items():
         long_ago = clock.now() - keep
         model.objects.filter(resolution=resolution, start__lt=long_ago).delete()

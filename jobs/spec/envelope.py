@@ -12,6 +12,7 @@ import orjson
 from ..store import clock
 from .lifecycle import State
 from .timestamps import format_timestamp, wire_timestamp
+from .worker_ids import shown
 
 ERROR_FIELDS = (
     "attempt",
@@ -82,36 +83,50 @@ def _seconds(value: timedelta) -> int | float:
     return int(seconds) if seconds.is_integer() else seconds
 
 
-def error_entry(row: Mapping[str, Any]) -> dict[str, Any]:
-    """One element of `errors` (OJS errors §6.1, retry §10.1)."""
+def error_entry(row: Mapping[str, Any], *, project: str = "") -> dict[str, Any]:
+    """One element of `errors` (OJS errors §6.1, retry §10.1).
+
+    Args:
+        project: that of the key which reads it.
+    """
     entry = {name: row[name] for name in ERROR_FIELDS if row.get(name) not in (None, "")}
     entry["code"] = row.get("code") or row["type"]
     entry["message"] = row.get("message") or ""
     # A claim brings its history as PostgreSQL writes it.
     entry["occurred_at"] = entry["timestamp"] = wire_timestamp(row["occurred_at"])
+    if project and "worker_id" in entry:
+        entry["worker_id"] = shown(entry["worker_id"], project)
     if row["type"] in TIMEOUT_TYPES:
         details = entry.get("details") or {}
         entry |= {name: details[name] for name in TIMEOUT_FIELDS if name in details}
     return entry
 
 
-def claimed_envelope(job: Any) -> dict[str, Any]:
+def claimed_envelope(job: Any, *, project: str = "") -> dict[str, Any]:
     """What the worker of a job is sent, as `engine.claim` returned it; orjson can write it.
 
     Nearly all jobs have nothing of what `envelope` asks for one by one.
+
+    Args:
+        project: that of the worker's key.
     """
     if not job.is_plain:
-        return envelope(job, job.errors, for_worker=True)
+        return envelope(job, job.errors, for_worker=True, project=project)
     document = _common(job, job.id)
     document["started_at"] = wire_time(job.started_at)
     return document
 
 
-def envelope(job: Any, errors: Errors = (), *, for_worker: bool = False) -> dict[str, Any]:
+def envelope(
+    job: Any, errors: Errors = (), *, for_worker: bool = False, project: str = ""
+) -> dict[str, Any]:
     """Return the whole envelope of `job`; `errors` are its failed attempts, oldest first.
 
     The job may be a row, a claimed job or one just enqueued: whatever has the columns' names.
     Fields the client sent and we do not know come last, and never replace one of ours.
+
+    Args:
+        project: that of the key which reads it: it knows workers by other names (`worker_ids`).
     """
     document = _common(job, str(job.id) if isinstance(job.id, UUID) else job.id)
     if job.timeout is not None:
@@ -135,7 +150,7 @@ def envelope(job: Any, errors: Errors = (), *, for_worker: bool = False) -> dict
         # The word of OJS progress §6.4; what a claim brings is text, to be sent on unread.
         document["last_checkpoint"] = orjson.loads(orjson.dumps(job.checkpoint))["state"]
     _add_times(document, job)
-    _add_errors(document, job, errors)
+    _add_errors(document, job, errors, project)
     for name, value in (job.attributes or {}).items():
         # An operator's retry takes the deadline away; its spelling must not outlive it.
         if name != "expires_at" and not (for_worker and name in NOT_FOR_WORKERS):
@@ -185,8 +200,8 @@ def _add_times(document: dict[str, Any], job: Any) -> None:
         document["completed_at"] = finished
 
 
-def _add_errors(document: dict[str, Any], job: Any, errors: Errors) -> None:
-    history = [error_entry(row) for row in errors]
+def _add_errors(document: dict[str, Any], job: Any, errors: Errors, project: str) -> None:
+    history = [error_entry(row, project=project) for row in errors]
     if history:
         document["errors"] = history
         # Cleared by success (core §7.3), and by an operator's fresh start.

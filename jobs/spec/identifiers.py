@@ -1,4 +1,10 @@
-"""UUIDv7 identifiers (RFC 9562 §5.7, OJS JSON format §6)."""
+"""UUIDv7 identifiers (RFC 9562 §5.7, OJS JSON format §6).
+
+An id begins with the time by the clock of the process that made it, which may be a client and may
+be wrong. So no rule goes by it. Jobs are fetched in the order of `enqueued_at`, which is the
+database's; ids only tell those of one statement apart, and then they were made in a row. Lists and
+searches for people do go by ids, for their index, and are off by as much as the clock was.
+"""
 
 from __future__ import annotations
 

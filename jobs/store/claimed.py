@@ -1,4 +1,4 @@
-"""A job as its worker gets it."""
+"""A claimed job, in the form its worker receives."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..spec.lifecycle import State
 
 
 class ClaimedJob(NamedTuple):
-    """A job as its worker gets it: whatever a reply only repeats is text already, never parsed.
+    """A job as its worker receives it: values that a reply only repeats stay text, never parsed.
 
-    JSON columns are fragments; the three times are in their wire form, where the database can
-    write it.
+    JSON columns are fragments; the three times are in their wire form if the database can produce
+    it.
     """
 
     id: UUID
@@ -31,7 +31,7 @@ class ClaimedJob(NamedTuple):
     created_at: datetime | str
     enqueued_at: datetime | str
     started_at: datetime | str
-    # What most jobs have nothing of.
+    # Unset for most jobs.
     retry: orjson.Fragment | None = None
     retry_delay: timedelta | None = None
     timeout: timedelta | None = None
@@ -43,9 +43,9 @@ class ClaimedJob(NamedTuple):
     workflow_id: UUID | None = None
     parent_results: orjson.Fragment | None = None
     checkpoint: Any = None
-    """What the attempt before left, as the envelope says it (OJS durable execution §6.1)."""
+    """The last attempt's checkpoint, as in the envelope (OJS durable execution §6.1)."""
     is_plain: bool = False
-    """It has nothing of that."""
+    """None of the above is set."""
     state: str = State.ACTIVE.value
     finished_at: None = None
     result: None = None
@@ -57,14 +57,14 @@ def _fragment(text: str | None) -> orjson.Fragment | None:
 
 NOTHING_ELSE = [None] * 11
 LIVE = (State.ACTIVE.value, None, None)
-"""State, end and result of a job that was claimed just now."""
+"""State, end and result of a job just claimed."""
 PLAIN = (*NOTHING_ELSE[:7], (), *NOTHING_ELSE[8:], True, *LIVE)
 
 
 def from_row(row: Sequence[Any]) -> ClaimedJob:
-    """Read a row of the claim's columns: those of `ClaimedJob` in its order, JSON as text.
+    """Read a row of the claim's columns: the fields of `ClaimedJob` in order, JSON as text.
 
-    `enqueued_at` is null where it is `created_at`.
+    `enqueued_at` is null if it equals `created_at`.
     """
     identifier, kind, queue, args, meta, tags, priority, attempt, most, *others = row
     created_at, enqueued_at, started_at, *seldom = others

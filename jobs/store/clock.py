@@ -1,10 +1,16 @@
-"""What time it is by the database's clock, the one that all servers and workers share.
+"""Gives the time by the database's clock, which all servers and workers share.
 
-Whatever two machines may disagree on is decided by it: in statements as `Now()`, in Python by
-`clock.now()`. What people read, and what one process measures of itself, needs neither.
+It decides whatever two machines may disagree on: in statements as `Now()`, in Python as
+`clock.now()`. Times shown to people, and those a process measures of itself, need neither.
 
-A query for each look would often cost more than what asks. So a process compares its own clock with
-the database's every half a minute, and again when its own was set, and adds the difference.
+Every time that a rule compares is taken from that clock, and set explicitly when a row is created.
+The models' default (`timezone.now`) is for rows created by hand, and for `created_at` of queues,
+keys and workers, which is only displayed. The time in an id is no more reliable
+(`jobs.spec.identifiers`).
+
+A query for each reading would often cost more than the caller's own work. So a process compares
+its clock with the database's every half minute, and again after its own was set, and adds the
+difference.
 """
 
 from __future__ import annotations
@@ -25,20 +31,20 @@ VALID_FOR = 30
 FAILED_FOR = 1
 """Seconds before another attempt at a measurement that failed."""
 LEAP = 0.1
-"""Seconds by which a clock does not stray from the monotonic one unless it is set."""
+"""Seconds; a clock that strays further from the monotonic one has been set."""
 GOOD_ENOUGH = 0.01
-"""Seconds of a round trip; one that took longer is tried again."""
+"""Seconds; a round trip that took longer is repeated."""
 ATTEMPTS = 3
 AGREED = timedelta(0)
 
 
 class Comparison(NamedTuple):
     ahead: timedelta
-    """By how much the database's clock is ahead of ours."""
+    """How far the database's clock is ahead of the local one."""
     compared_at: float
     """On the monotonic clock."""
     started_at: float
-    """When the monotonic clock began, on ours: another value later means that ours was set."""
+    """The monotonic clock's start by the local clock; if it changes, the local clock was set."""
     valid_for: float = VALID_FOR
 
 
@@ -47,22 +53,22 @@ _comparing = threading.Lock()
 
 
 def now() -> datetime:
-    """Return the time by the database's clock, or a moment before; never one that is yet to come.
+    """Return the time by the database's clock, or slightly earlier; never a future time.
 
-    Makes no query, but for one that no cursor of Django's sees every 30 seconds. While the database
-    cannot be asked it goes by what was known before.
+    Makes no query, except one every 30 seconds that bypasses Django's cursors. While the database
+    cannot be queried, the last known difference is used.
     """
     if is_postgresql():
         return timezone.now() + _ahead()
-    # SQLite has no clock but that of the one machine that all its processes are on; a database in
-    # memory has its own, which a test may stop.
+    # SQLite uses the clock of the one machine that all its processes run on; a database in memory
+    # has its own, which a test may stop.
     own: Any = getattr(connection(), "clock", timezone)
     moment: datetime = own.now()
     return moment
 
 
 def forget() -> None:
-    """Compare the clocks again when next asked."""
+    """Compare the clocks again at the next call of `now()`."""
     global _newest
     _newest = None
 
@@ -71,7 +77,7 @@ def _ahead() -> timedelta:
     global _newest
     known = _newest
     if known is None or not _holds(known):
-        # One thread compares; the others go by what they know, if they know anything.
+        # One thread compares; the others use the last known difference, if there is one.
         if not _comparing.acquire(blocking=known is None):
             return known.ahead if known else AGREED
         try:
@@ -90,14 +96,14 @@ def _holds(known: Comparison) -> bool:
 
 
 def _keep(known: Comparison | None) -> Comparison:
-    """Go by what was known for a little longer."""
+    """Use the last known difference a little longer."""
     ahead = known.ahead if known else AGREED
     steady = time.monotonic()
     return Comparison(ahead, steady, time.time() - steady, FAILED_FOR)
 
 
 def _compare() -> Comparison | None:
-    """Ask the database for its time; None where that is not possible just now."""
+    """Query the database for its time; None if that is not possible now."""
     if _in_event_loop():
         return None
     database = connection()
@@ -111,7 +117,7 @@ def _compare() -> Comparison | None:
         with database.wrap_database_errors:
             return _best(database.connection)
     except (DatabaseError, InterfaceError):
-        # Whatever is wrong, the statement that comes next says it better.
+        # Whatever is wrong, the next statement will report it better.
         return None
 
 
@@ -124,7 +130,7 @@ def _in_event_loop() -> bool:
 
 
 def _best(database: Any) -> Comparison:
-    """The result of the quickest of a few round trips."""
+    """Return the result of the quickest of a few round trips."""
     best, shortest = None, float("inf")
     for _ in range(ATTEMPTS):
         asked = time.monotonic()
@@ -134,7 +140,7 @@ def _best(database: Any) -> Comparison:
         answered = time.monotonic()
         if best is None or answered - asked < shortest:
             shortest = answered - asked
-            # Within the round trip they cannot be told apart.
+            # Within the round trip the clocks cannot be told apart.
             ahead = AGREED if before <= theirs <= after else theirs - after
             best = Comparison(ahead, answered, time.time() - answered)
         if shortest <= GOOD_ENOUGH:

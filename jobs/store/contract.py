@@ -1,7 +1,7 @@
-"""What the engine asks of a store: how rows are written, whatever the database.
+"""The interface between the engine and its stores, which write rows, whatever the database.
 
-The engine decides what happens to jobs; a store writes it. Every verb is one transaction, or a part
-of the caller's, together with its events, and says what happened. `tests/contract` runs the same
+The engine decides what happens to jobs; a store writes it. Every verb, events included, is one
+transaction or part of the caller's, and returns what happened. `tests/contract` runs the same
 scenarios on every store and compares their rows and events.
 """
 
@@ -20,35 +20,35 @@ from ..spec.validation import NewJob
 from .claimed import ClaimedJob
 
 BATCH_SIZE = 1000
-"""Most jobs that a sweep changes at once."""
+"""Most jobs that a sweep changes in one batch."""
 HEAD_START = timedelta(milliseconds=250)
-"""How long a due job is left to the fetches that take it themselves, before it is promoted."""
+"""How long a due job is left to fetches, which take it without promotion, before it is promoted."""
 Versions = Mapping[str, Sequence[int | None]]
-"""Job type → bounds of the versions a worker takes: the least one, and the least one too high."""
+"""Job type → bounds of the versions a worker accepts: lower inclusive, upper exclusive."""
 
 
 class Admission(NamedTuple):
-    """What a gate says of a worker."""
+    """A gate's decision about a worker."""
 
     room: int | None
-    """How many more jobs it may have; None where it decides for itself."""
+    """How many more jobs it may have; None if the worker decides."""
     able: Sequence[str]
-    """What it can do, for jobs that need it."""
+    """Its abilities, for jobs that need them."""
     versions: Versions
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What a worker must pass, asked by the claim itself: after it has waited for any lock.
+    """The check a worker must pass, made by the claim itself after it has waited for any lock.
 
-    Which worker that is and what it holds is not this app's to know.
+    This app does not know which worker that is or what it holds.
     """
 
     sql: str
     """A SELECT of one row, as `OPEN` is, in the notation of the SQL files: `room`, `able` (a JSON
     array) and `versions` (a JSON object, null for most). It may use :'worker_id'."""
     admit: Callable[[str], Admission] | None = None
-    """The same of the worker with this id, where a claim takes several statements."""
+    """The same for the worker with this id, where a claim takes several statements."""
 
 
 OPEN = Gate("SELECT NULL::integer AS room, :'able'::jsonb AS able, NULL::jsonb AS versions")
@@ -56,24 +56,24 @@ OPEN = Gate("SELECT NULL::integer AS room, :'able'::jsonb AS able, NULL::jsonb A
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """What a fetch asks for; `engine.claim` says more of each."""
+    """A fetch's request; `engine.claim` describes each field."""
 
     queues: list[str]
     worker_id: str
     count: int
     types: Sequence[str] | None
-    """What the worker can run; None means anything."""
+    """Job types the worker can run; None means any."""
     period: timedelta
-    """The reservation of jobs that name none of their own."""
+    """For jobs that set none themselves."""
     able: Sequence[str]
     versions: Versions
     project: str
     asks_limits: bool = True
-    """Some of the queues may have limits; False spares the look."""
+    """Whether queues may have limits; False skips the check."""
     gate: Gate = OPEN
 
     def admitted(self, admission: Admission) -> ClaimRequest:
-        """What is left of it for a worker that passes the gate so."""
+        """Return the request narrowed to what the gate admits."""
         count = self.count
         if admission.room is not None:
             count = max(0, min(count, admission.room))
@@ -81,32 +81,32 @@ class ClaimRequest:
         return replace(self, count=count, able=able, versions=versions, gate=OPEN)
 
     def through_gate(self) -> ClaimRequest:
-        """The same for its worker as it is now; call it when all locks are held."""
+        """Apply the gate to the worker's current state; call it when all locks are held."""
         return self if self.gate.admit is None else self.admitted(self.gate.admit(self.worker_id))
 
 
 class Claimed(NamedTuple):
-    """What a claim took."""
+    """The result of a claim."""
 
     jobs: list[ClaimedJob]
     is_limited: bool = False
-    """Nothing was, because a queue among them has limits: these are claimed under its lock."""
+    """Nothing was claimed, because a queue has limits: its jobs are claimed under its lock."""
 
 
 class Completed(NamedTuple):
     """A job that an ACK completed."""
 
     place: int
-    """Which one of the completions, from 0."""
+    """The index of the completion, from 0."""
     attempt: int | None
-    """None: it can be completed, and is left, for others wait for it."""
+    """None: it can be completed, but was left because other jobs wait for it."""
     max_attempts: int | None
     at: datetime | None
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a reservation was taken back; `type` is a word of OJS worker protocol, Appendix B."""
+    """Why a job was reclaimed; `type` is an error type of OJS worker protocol, Appendix B."""
 
     type: str
     message: str
@@ -119,39 +119,38 @@ WORKER_DEATH = Cause("worker_death", "The worker that held the job was declared 
 
 
 class Reclaimed(NamedTuple):
-    """What taking reservations back came to."""
+    """The result of reclaiming jobs."""
 
     number: int
-    """Of jobs."""
+    """How many jobs."""
     discarded: list[UUID]
-    """Those without an attempt left."""
+    """Jobs without an attempt left."""
     ended: list[UUID]
-    """Of these, those that something follows."""
+    """Those of the discarded jobs that have dependents or a workflow."""
     begun: list[UUID]
-    """Those that wait again, and had a time to be started in."""
+    """Jobs that wait again, and had a deadline to start by."""
 
 
 class Store(Protocol):
     """How rows are written."""
 
     def insert(self, new: Sequence[NewJob], *, asks_queues: bool) -> int:
-        """Store the jobs, stamp them, and return how many could be.
+        """Store and stamp the jobs; return how many were stored.
 
-        None of them during maintenance, or where a queue among them has rules for new jobs; not
-        those whose id is taken.
+        None during maintenance, or if one of the queues is guarded; and no job whose id is taken.
 
         Args:
-            asks_queues: False where maintenance and the queues have agreed.
+            asks_queues: False if maintenance and the queues have already been checked.
         """
 
     def lock_keys(self, keys: Collection[int]) -> None:
-        """Hold these keys, signed numbers of 64 bits, until the transaction ends."""
+        """Lock these keys, signed 64-bit numbers, until the transaction ends."""
 
     def claim(self, request: ClaimRequest) -> Claimed:
         """Reserve available jobs, then due ones, queue by queue (OJS worker protocol §6.3)."""
 
     def admit(self, request: ClaimRequest) -> tuple[datetime, ClaimRequest]:
-        """Return the time, and the request as its gate has it now."""
+        """Return the time, and the request as its gate admits it now."""
 
     def claim_chosen(
         self, ids: Sequence[UUID], request: ClaimRequest, at: datetime | None = None
@@ -161,10 +160,10 @@ class Store(Protocol):
     def complete(
         self, completions: Sequence[Completion], *, followed: bool = False
     ) -> list[Completed]:
-        """Complete the jobs, each in hand of its sender; no two of them are about one job.
+        """Complete jobs held by their senders; no two completions are about the same job.
 
         Args:
-            followed: those that others wait for, too.
+            followed: include jobs that others wait for.
         """
 
     def complete_and_claim(
@@ -180,7 +179,7 @@ class Store(Protocol):
         requested: timedelta | None,
         at_least: timedelta | None,
     ) -> set[UUID]:
-        """Restart the reservations that the worker holds; return which (§5.4)."""
+        """Restart the reservations that the worker holds; return the job ids (§5.4)."""
 
     def reclaim(
         self,
@@ -188,15 +187,17 @@ class Store(Protocol):
         *,
         workers: Collection[str] | None,
         details: Mapping[str, dict[str, Any] | None],
+        project: str,
     ) -> Reclaimed:
-        """Take back a batch of reservations, of these workers, or else of which the time is over.
+        """Reclaim a batch of jobs: of these workers, or else those whose reservation has expired.
 
         Args:
-            details: what the error says besides, by the id of the job's worker.
+            details: additional details of the error, by the id of the job's worker.
+            project: with workers, only jobs of this project or of none; empty means any project.
         """
 
     def promote(self, head_start: timedelta) -> int:
-        """Make a batch of jobs available that were due so long ago; return how many there were."""
+        """Promote a batch of jobs due for at least `head_start`; return how many there were."""
 
     def save_checkpoint(
         self, job_id: UUID, state: str, now: datetime, *, worker_id: str | None, attempt: int | None
@@ -205,7 +206,7 @@ class Store(Protocol):
 
 
 def stamp(new: Sequence[NewJob], now: datetime) -> None:
-    """Write on the jobs what only the server knows."""
+    """Set the fields of the jobs that only the server knows."""
     for job in shared_targets(new):
         job.created_at = job.enqueued_at = now
         if job.pending:

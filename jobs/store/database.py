@@ -1,4 +1,4 @@
-"""Which database the jobs live in, and its dialect; routers are honoured."""
+"""The database that holds the jobs, and its dialect; routers are honoured."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def alias() -> str:
-    """The database that all tables of both apps live in: where the router writes jobs."""
+    """Return the database of all tables of both apps: the one the router writes jobs to."""
     if not router.routers:
         return DEFAULT_DB_ALIAS
     return router.db_for_write(apps.get_model("ojs_jobs", "Job"))
@@ -34,9 +34,9 @@ def connection() -> Any:
 
 @contextlib.contextmanager
 def borrowed() -> Iterator[None]:
-    """A connection for one piece of work outside a request, as a request has one.
+    """Manage the connection for work outside a request, as Django does for a request.
 
-    One that is broken or too old is closed, and one of a pool goes back to it.
+    A broken or expired connection is closed, and one from a pool is returned to it.
     """
     close_old_connections()
     drop_dead_connections()
@@ -47,10 +47,10 @@ def borrowed() -> Iterator[None]:
 
 
 def drop_dead_connections() -> None:
-    """Close kept connections of this thread whose server has gone, before anything is sent.
+    """Close persistent connections of this thread whose server has gone, before anything is sent.
 
-    A server that ends, or is killed, hangs up: that can be seen without asking it, in a
-    microsecond. So a restart of the database costs no request an error.
+    A server that ends, or is killed, hangs up: that is visible without a query, in a microsecond.
+    So a restart of the database causes no request to fail.
     """
     for database in connections.all(initialized_only=True):
         drop_if_dead(database)
@@ -65,8 +65,8 @@ def drop_if_dead(database: Any) -> None:
 
 
 HANGUP = getattr(select, "POLLRDHUP", 0)
-"""The other side sends no more, whatever there is left to read. Where a system does not know it,
-POLLHUP and POLLERR come unasked."""
+"""The other side sends no more, though data may be left to read. On systems without this flag,
+POLLHUP and POLLERR are reported anyway."""
 
 
 def _has_hung_up(libpq: Any) -> bool:
@@ -76,7 +76,7 @@ def _has_hung_up(libpq: Any) -> bool:
         line = select.poll()
         line.register(libpq.socket, HANGUP)
         return bool(line.poll(0))
-    except Exception:  # closed already; psycopg, whose error it is, need not be installed
+    except Exception:  # already closed; psycopg, which raises this, need not be installed
         return True
 
 
@@ -85,9 +85,9 @@ def atomic() -> transaction.Atomic:
 
 
 def compiled(queryset: QuerySet[Any]) -> tuple[str, tuple[Any, ...]]:
-    """Return the statement of a queryset, in our database's dialect, and its parameters.
+    """Return the statement of a queryset, in the jobs database's dialect, and its parameters.
 
-    `queryset.query.sql_with_params()` and `str(queryset.query)` take those of the default database.
+    `queryset.query.sql_with_params()` and `str(queryset.query)` use the default database's dialect.
     """
     statement, parameters = queryset.query.get_compiler(using=alias()).as_sql()
     return statement, tuple(parameters)
@@ -103,7 +103,7 @@ def is_postgresql() -> bool:
 
 @cache
 def _vendor(alias: str) -> str:
-    """Asked several times in a request; a connection takes a while to find its own of a thread."""
+    """Cached: needed several times in a request, and looking up a thread's connection is slow."""
     vendor: str = connections[alias].vendor
     return vendor
 
@@ -111,7 +111,7 @@ def _vendor(alias: str) -> str:
 def run(statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
     """Run one of the hot statements, prepared where that is possible; return its rows.
 
-    Planning the claim costs more than executing it, and Django's cursors plan each time anew.
+    Planning the claim costs more than executing it, and Django's cursors plan it each time.
     """
     database = connection()
     if _may_prepare(database):
@@ -133,8 +133,8 @@ def run_together(
 ) -> list[list[tuple[Any, ...]]]:
     """Run several hot statements in one transaction; return the rows of each.
 
-    Where they can be prepared, it is one round trip, without a BEGIN and a COMMIT of its own. Each
-    sees what those before it did; an error of one undoes them all.
+    Where they can be prepared, this is one round trip, without a separate BEGIN and COMMIT. Each
+    statement sees the effects of those before it; an error in one undoes them all.
     """
     database = connection()
     if _may_prepare(database):
@@ -147,10 +147,9 @@ def run_together(
 
 
 def _may_prepare(database: Any) -> bool:
-    """Make the connection; whether what was prepared on it will be found again.
+    """Connect; return whether statements prepared on the connection will be found again.
 
-    `DISABLE_SERVER_SIDE_CURSORS` is what a site behind a transaction pooler sets, and there a
-    prepared statement would not be.
+    Not behind a transaction pooler, where a site sets `DISABLE_SERVER_SIDE_CURSORS`.
     """
     if database.vendor != "postgresql" or database.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
         return False

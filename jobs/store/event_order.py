@@ -1,4 +1,4 @@
-"""Up to where the record of events is settled, while many write it (OJS events)."""
+"""Finds how far the record of events is settled while many processes write it (OJS events)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from django.db.models import Max, QuerySet
 from .database import is_postgresql, run
 
 # A transaction that writes events holds a shared advisory lock until its commit is visible. The
-# lock's key is the last id that was drawn before its own (a trigger takes it, see the migration
-# `event_writers`). So the order matters here, and is what PostgreSQL does: the statement sees the
-# events that were committed when it began, and looks at the locks afterwards. Who has drawn an id
-# below the highest of those events had its lock by then. Either it still has it, or its commit is
-# visible to the next statement. The locks of other tables, other databases and of transactions
-# that write no events do not count; nor does our own, whose events we see.
+# lock's key is the last id drawn before the transaction's own (a trigger takes it, see the
+# migration `event_writers`). The order matters here, and PostgreSQL guarantees it: the statement
+# sees the events that were committed when it began, and reads the locks afterwards. A transaction
+# that drew an id below the highest of those events had its lock by then. Either it still has it,
+# or its commit is visible to the next statement. Locks of other tables, of other databases and of
+# transactions that write no events do not count; nor does the lock of this transaction, whose
+# events are visible to it.
 HORIZON = """
     SELECT coalesce(max(id), 0),
            ARRAY(SELECT DISTINCT objid::bigint
@@ -30,11 +31,11 @@ HORIZON = """
       FROM ojs_jobs_event
 """
 KEYS = 1 << 32
-"""A lock's key has 32 bits: of the last id drawn, the lower ones."""
+"""A lock's key has 32 bits: the lower ones of the last id drawn."""
 
 
 def horizon(events: QuerySet[Any]) -> int:
-    """Return the id up to which nothing can be added to the record `events` any more."""
+    """Return the id up to which no more events can be added to the record `events`."""
     if not is_postgresql():  # writers take turns
         found: int = events.aggregate(newest=Max("id"))["newest"] or 0
         return found
@@ -43,11 +44,11 @@ def horizon(events: QuerySet[Any]) -> int:
 
 
 def _full_id(key: int, near: int) -> int:
-    """Return the id nearest to `near` of which `key` are the lower 32 bits."""
+    """Return the id nearest to `near` whose lower 32 bits are `key`."""
     ahead = (key - near) % KEYS
     return near + (ahead if ahead < KEYS // 2 else ahead - KEYS)
 
 
 def settled(events: QuerySet[Any]) -> QuerySet[Any]:
-    """Narrow the record to what no transaction still under way can slip an event in front of."""
+    """Narrow the record to events before which no open transaction can insert another."""
     return events.filter(id__lte=horizon(events)) if is_postgresql() else events.all()

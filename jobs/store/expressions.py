@@ -1,4 +1,4 @@
-"""SQL that Django has no words for, written once for both databases."""
+"""SQL expressions that Django lacks, written once for both databases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.db.models import BooleanField, Func, JSONField, Value
 
 
 class JSONArrayHas(Func):
-    """Whether a JSON array of texts holds this one: `filter(JSONArrayHas("labels", "blue"))`."""
+    """Whether a JSON array of texts contains this one: `filter(JSONArrayHas("labels", "blue"))`."""
 
     output_field = BooleanField()
 
@@ -67,8 +67,8 @@ class JSONObjectHas(Func):
     """Whether a JSON object has this member with this text, number or boolean:
     `filter(JSONObjectHas("meta", "tenant", "acme"))`.
 
-    For names that clients choose: in Django's `meta__<name>` some mean a look-up (`contains`, `in`)
-    or an index (`0`).
+    For names that clients choose: in Django's `meta__<name>` some names are a lookup (`contains`,
+    `in`) or an index (`0`).
     """
 
     output_field = BooleanField()
@@ -101,8 +101,8 @@ class JSONObjectHas(Func):
 
 
 class JSONMerged(Func):
-    """A JSON object with these members put in, over those it has: `update(stats=JSONMerged("stats",
-    {"cpu": 0.5}))`. A column that is null counts as an empty object.
+    """A JSON object with these members added or replaced: `update(stats=JSONMerged("stats",
+    {"cpu": 0.5}))`. A null column counts as an empty object.
     """
 
     output_field = JSONField()

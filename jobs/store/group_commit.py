@@ -1,9 +1,8 @@
-"""Doing at once what several threads ask for at the same time, as a group commit does.
+"""Batches concurrent requests of several threads, as a group commit does.
 
-Whoever finds little under way does its own at once, so that a process with little to do loses no
-time. Whoever comes when there is enough waits; then one of those that wait does it for all of them,
-in one statement and with one commit, and the others need nothing but its answer, not even a
-connection.
+With a free slot the caller runs at once, so that an idle process loses no time; otherwise it
+queues, and one leader runs the queue as a batch, in one statement and with one commit. The others
+need only its answer, not even a connection.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 PATIENCE = 1.0
-"""Seconds after which a thread no longer waits for one that is under way, but goes as well: that
-one's connection may hang until the network gives it up."""
+"""Seconds after which a thread stops waiting for a free slot and runs anyway: the running
+batch's connection may hang until the network gives it up."""
 
 
 class _Place(Generic[Item, Answer]):
-    """A thread that waits its turn."""
+    """A thread waiting its turn."""
 
     __slots__ = ("answer", "bell", "item", "key", "taken")
 
@@ -29,25 +28,25 @@ class _Place(Generic[Item, Answer]):
         self.key = key
         self.item = item
         self.taken: list[_Place[Item, Answer]] = []
-        """What it shall do, its own among it; nothing where another one does it."""
+        """The batch it is to run, its own item included; empty if another thread runs it."""
         self.answer: Answer | None = None
-        # A lock that is held is the cheapest of all that a thread can wait for.
+        # A held lock is the cheapest thing a thread can wait for.
         self.bell = threading.Lock()
         self.bell.acquire()
 
 
 class Combiner(Generic[Item, Answer]):
-    """Where threads that want the same kind of thing meet."""
+    """Combines items of several threads into batches."""
 
     def __init__(
         self, together: Callable[[list[Item]], Sequence[Answer | None]], *, most: int, abreast: int
     ) -> None:
         """
         Args:
-            together: does the items, in the thread of one that asked; returns an answer to each,
-                None for one that was left alone.
-            most: items that are done at once.
-            abreast: how often that may be under way at the same time.
+            together: runs the items, in the thread of one of the callers; returns an answer for
+                each, None for an item that was left alone.
+            most: largest batch.
+            abreast: most batches running at the same time.
         """
         self._together = together
         self._most = most
@@ -57,10 +56,10 @@ class Combiner(Generic[Item, Answer]):
         self._leaders: set[_Place[Item, Answer]] = set()
 
     def do(self, key: Hashable, item: Item) -> Answer | None:
-        """Do `item`, maybe with others; None where it was left alone, or the others failed.
+        """Run `item`, possibly with others; None if it was left alone or the batch failed.
 
         Args:
-            key: what two that are done at once must not have in common.
+            key: two items of one batch must not have the same key.
         """
         place: _Place[Item, Answer] = _Place(key, item)
         try:
@@ -74,7 +73,7 @@ class Combiner(Generic[Item, Answer]):
                 for one, answer in zip(place.taken, answers, strict=True):
                     one.answer = answer
         finally:
-            # However it ended: nobody waits for a thread that is gone.
+            # However it ended: no thread may wait for one that is gone.
             self._leave(place)
         return place.answer
 
@@ -87,7 +86,7 @@ class Combiner(Generic[Item, Answer]):
         place.bell.acquire()
 
     def _appoint(self, leader: _Place[Item, Answer]) -> None:
-        """Have a thread that waits do what waits, as far as it can be done at once."""
+        """Make a waiting thread the leader of as many waiting items as fit in one batch."""
         taken = {leader.key: leader}
         for place in self._waiting:
             if len(taken) == self._most:

@@ -1,7 +1,7 @@
-"""Index changes for migrations of tables in use: PostgreSQL makes them beside the writers.
+"""Index changes for migrations of tables in use: PostgreSQL makes them without blocking writers.
 
-A migration with these must say `atomic = False`. If the build breaks off, PostgreSQL leaves an
-invalid index under the name: drop it, and migrate again.
+A migration with these must set `atomic = False`. If the build is interrupted, PostgreSQL leaves an
+invalid index of that name: drop it, and migrate again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RemoveIndexConcurrently(_Concurrently, RemoveIndex):
 
 
 class _Editor:
-    """A schema editor that does not stop the writers of a table."""
+    """A schema editor that does not block the writers of a table."""
 
     def __init__(self, editor: Any) -> None:
         self.editor = editor

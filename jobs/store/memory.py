@@ -1,8 +1,8 @@
-"""A database in memory: what the portable store writes to in the tests of a site.
+"""A database in memory, which the portable store writes to in the tests of a site.
 
-It is SQLite behind Django's own wrapper, but none of `settings.DATABASES`: whatever migrates,
-flushes, checks or forbids databases does not know of it. Inside `Database.using()` the models of
-both apps live there, for the thread that has entered it. Everywhere else they are where they were.
+It is SQLite behind Django's own wrapper, but not in `settings.DATABASES`: code that migrates,
+flushes, checks or forbids databases does not see it. Inside `Database.using()` it holds the models
+of both apps, for the thread that entered it. Everywhere else they stay where they were.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SETTINGS: dict[str, Any] = {
 
 @dataclass
 class Clock:
-    """A clock that can be stopped, and moved on."""
+    """A clock that can be stopped and advanced."""
 
     stopped_at: datetime | None = None
     ahead: timedelta = timedelta(0)
@@ -51,7 +51,7 @@ class Clock:
         return (self.stopped_at or timezone.now()) + self.ahead
 
     def strftime(self, form: str, moment: str) -> str:
-        """Take the place of SQLite's own, which is what `Now()` means there."""
+        """Replace SQLite's own function, which `Now()` compiles to."""
         if moment != "NOW":
             raise ValueError(f"Only the present is asked for, not {moment!r}.")
         now = self.now()
@@ -59,28 +59,28 @@ class Clock:
 
 
 class Connection(DatabaseWrapper):
-    """A connection that is there from the start, and is allowed to everybody.
+    """A connection that is open from the start and always allowed.
 
     Test frameworks forbid databases by replacing `ensure_connection` in the base class. Event loops
     may use it, because it never waits.
     """
 
-    # Nobody looks at the statements, even where DEBUG is on.
+    # The statements are never read, even if DEBUG is on.
     queries_logged = False
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(SETTINGS, ALIAS)
         self.clock = clock
-        """What `jobs.store.clock` goes by."""
+        """The clock that `jobs.store.clock` uses."""
         self.committed: list[Callable[[], object]] = []
-        """What is to be done after the commits there were."""
+        """Functions to call for the commits made so far."""
         self.inc_thread_sharing()
         self.connection = self.get_new_connection(self.get_connection_params())
         self.connection.create_function("strftime", 2, clock.strftime)
         self.set_autocommit(True)
 
     def ensure_connection(self) -> None:
-        """It is connected."""
+        """Do nothing: it is always connected."""
 
     def on_commit(self, func: Callable[[], object], robust: bool = False) -> None:
         if self.in_atomic_block:
@@ -102,7 +102,7 @@ for _name in (
 
 
 class Database:
-    """Tables of its own, empty at first. They go when nothing refers to it any more."""
+    """A separate set of tables, empty at first. They are dropped with the last reference to it."""
 
     def __init__(self, clock: Clock) -> None:
         self._connection = Connection(clock)
@@ -112,10 +112,10 @@ class Database:
 
     @contextlib.contextmanager
     def using(self) -> Iterator[None]:
-        """Let the models of both apps live here, for one thread at a time.
+        """Route the models of both apps here, for one thread at a time.
 
-        What is to be done after a commit is done at the end, when they no longer do: signals are
-        for the site.
+        Functions registered for after a commit run at the end, when the models no longer are:
+        signals are for the site.
         """
         if _current.get() is self._connection:
             yield
@@ -131,7 +131,7 @@ class Database:
 
 
 class Router:
-    """Sends the models of both apps to the connection that takes part, if one does."""
+    """Routes the models of both apps to the active connection, if there is one."""
 
     def db_for_read(self, model: Any, **hints: Any) -> str | None:
         if _current.get() is None or model._meta.app_label not in APPS:
@@ -147,7 +147,7 @@ class Router:
 ROUTER = Router()
 _current: ContextVar[Connection | None] = ContextVar("ojs_memory", default=None)
 _count = 0
-"""How many take part just now, in all threads."""
+"""How many connections are active now, in all threads."""
 _counting = threading.Lock()
 
 
@@ -169,19 +169,19 @@ def _taking_part(connection: Connection) -> Iterator[None]:
 
 
 def _route(change: int) -> None:
-    """Have our router asked before those of the site while anything takes part."""
+    """Install this router before those of the site while any connection is active."""
     global _count
     with _counting:
         _count += change
-        # Another list: the one there is may be being read. A test that overrides the setting makes
-        # a list anew as well.
+        # A new list: the existing one may be being read. A test that overrides the setting creates
+        # a new list as well.
         others = [other for other in router.routers if other is not ROUTER]
         router.routers = [ROUTER, *others] if _count else others
 
 
 @cache
 def _template() -> sqlite3.Connection:
-    """The tables, made once: to copy them takes a hundredth of the time."""
+    """Create the tables once: copying them takes a hundredth of the time."""
     template = Connection(Clock())
     template.check_database_version_supported()
     with _taking_part(template), template.schema_editor() as editor:

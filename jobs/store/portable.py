@@ -1,7 +1,7 @@
-"""The store in Django's own words, for databases where one statement cannot do it all: SQLite.
+"""The store on Django's ORM, for databases where one statement cannot do everything: SQLite.
 
-This is what lets a site try the app without PostgreSQL, and tests run in memory. What one way
-serves on every database is inherited by the other store.
+With it a site can try the app without PostgreSQL, and tests run in memory. The PostgreSQL store
+inherits the verbs that work the same on every database.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .contract import (
     Reclaimed,
     stamp,
 )
-from .database import atomic, connection
+from .database import atomic, connection, run
 
 COLUMNS = (
     *("id", "type", "queue", "args", "meta", "priority", "state", "max_attempts", "retry"),
@@ -48,7 +48,7 @@ COLUMNS = (
     *("rate_key", "version_number", "workflow_id", "workflow_index", "followed"),
     "parent_results",
 )
-"""What a new job and its row call by the same name."""
+"""Attributes with the same name on a new job and on its row."""
 EVENT_OF = {State.AVAILABLE: "job.enqueued", State.SCHEDULED: "job.scheduled"}
 """A pending job has entered no queue yet; its event is written when it is activated."""
 ROW = (
@@ -77,6 +77,25 @@ ROW = (
     Value(None, output_field=models.TextField()),
 )
 ATTRIBUTES, CHECKPOINT = 18, 22
+# As in postgres/save_checkpoint.sql, whose casts SQLite does not know.
+SAVE_CHECKPOINT = f"""
+    INSERT INTO ojs_jobs_checkpoint AS kept
+           (job_id, state, sequence, attempt, is_cleared, saved_at)
+    SELECT id, %(state)s, 1, attempt, false, %(now)s
+      FROM ojs_jobs_job
+     WHERE id = %(job_id)s
+       AND state NOT IN ({", ".join(f"'{state}'" for state in sorted(TERMINAL))})
+       AND (%(worker_id)s IS NULL OR (state = 'active' AND reserved_by = %(worker_id)s))
+       AND (%(attempt)s IS NULL OR (state = 'active' AND attempt = %(attempt)s))
+        ON CONFLICT (job_id) DO UPDATE
+       SET state = excluded.state,
+           sequence = kept.sequence + 1,
+           attempt = excluded.attempt,
+           is_cleared = excluded.is_cleared,
+           saved_at = excluded.saved_at
+     WHERE kept.attempt <= excluded.attempt
+ RETURNING sequence
+"""
 
 
 class PortableStore:
@@ -107,8 +126,8 @@ class PortableStore:
         """Writers take turns."""
 
     def claim(self, request: ClaimRequest) -> Claimed:
-        # SQLite's one lock is got as the transaction begins: what was read before the wait for it,
-        # of the worker or of the queues, may not be so any more.
+        # SQLite's single lock is acquired as the transaction begins: what was read of the worker
+        # or the queues before waiting for it may be out of date.
         with atomic():
             request = request.through_gate()
             if request.count < 1:
@@ -120,7 +139,7 @@ class PortableStore:
     def _claim_available(self, request: ClaimRequest) -> list[ClaimedJob]:
         ids: list[UUID] = []
         wanted = open_queues(request.queues)
-        # Those with a rate limit are claimed under its lock alone.
+        # Jobs with a rate limit are claimed only under its lock.
         suiting = Job.objects.unexpired().suiting(request.types, request.able, request.versions)
         fetchable = own(suiting, request.project).filter(rate_key="")
         fetchable = fetchable.select_for_update(skip_locked=skips_locked())
@@ -149,7 +168,7 @@ class PortableStore:
             return []
         with atomic():
             chosen = Job.objects.filter(pk__in=ids)
-            # Recorded as it is before the attempt is counted, as by the timer.
+            # Recorded before the attempt is counted, as by the timer.
             was_due = dict(chosen.due().values_list("pk", "attempt"))
             if was_due:
                 chosen.filter(pk__in=was_due).transition(
@@ -173,9 +192,14 @@ class PortableStore:
     ) -> list[Completed]:
         completed: list[Completed] = []
         with atomic():
+            left: set[UUID] = set()
+            if not followed:
+                ids = [item.job_id for item in completions]
+                waited_for = Job.objects.filter(pk__in=ids, followed=True)
+                left = set(waited_for.values_list("pk", flat=True))
             for place, item in enumerate(completions):
                 held = _held(item)
-                if not followed and held.filter(followed=True).exists():
+                if item.job_id in left:
                     completed.append(Completed(place, None, None, None))
                     continue
                 moved = held.transition(
@@ -214,7 +238,7 @@ class PortableStore:
             period = _longest(period, at_least)
         until = models.ExpressionWrapper(Now() + period, output_field=models.DateTimeField())
         with atomic():
-            # Locked in the order of ids, as every batch does: no deadlock with a batch of ACKs.
+            # Locked in id order, like every batch: no deadlock with a batch of ACKs.
             held = list(
                 Job.objects.active()
                 .filter(pk__in=job_ids, reserved_by__in=(worker_id, ""))
@@ -235,9 +259,10 @@ class PortableStore:
         *,
         workers: Collection[str] | None,
         details: Mapping[str, dict[str, Any] | None],
+        project: str,
     ) -> Reclaimed:
         with atomic():
-            jobs = _lost(workers)
+            jobs = _lost(workers, project)
             now = clock.now()
             known = {job.pk: _details(job, cause, details, now) for job in jobs}
             JobError.objects.bulk_create(
@@ -298,45 +323,26 @@ class PortableStore:
     def save_checkpoint(
         self, job_id: UUID, state: str, now: datetime, *, worker_id: str | None, attempt: int | None
     ) -> int | None:
-        jobs = Job.objects.exclude(state__in=sorted(TERMINAL)).filter(pk=job_id)
-        if worker_id is not None:
-            jobs = jobs.active().filter(reserved_by=worker_id)
-        if attempt is not None:
-            jobs = jobs.active().filter(attempt=attempt)
-        with atomic():
-            held = jobs.values_list("attempt", flat=True).first()
-            if held is None:
-                return None
-            kept, created = Checkpoint.objects.get_or_create(
-                pk=job_id,
-                defaults={
-                    "state": orjson.loads(state),
-                    "sequence": 1,
-                    "attempt": held,
-                    "is_cleared": False,
-                    "saved_at": now,
-                },
-            )
-            if created:
-                return 1
-            older = Checkpoint.objects.filter(pk=job_id, attempt__lte=held)
-            saved = older.update(
-                state=orjson.loads(state),
-                sequence=F("sequence") + 1,
-                attempt=held,
-                is_cleared=False,
-                saved_at=now,
-            )
-            return kept.sequence + 1 if saved else None
+        rows = run(
+            SAVE_CHECKPOINT,
+            {
+                "job_id": Job._meta.pk.get_db_prep_value(job_id, connection()),
+                "state": state,
+                "now": connection().ops.adapt_datetimefield_value(now),
+                "worker_id": worker_id,
+                "attempt": attempt,
+            },
+        )
+        return int(rows[0][0]) if rows else None
 
 
 def skips_locked() -> bool:
-    """Whether a SELECT FOR UPDATE may pass over rows that are locked."""
+    """Whether a SELECT FOR UPDATE can skip locked rows."""
     return bool(connection().features.has_select_for_update_skip_locked)
 
 
 def _row(job: NewJob) -> Job:
-    """The row of a job that is stamped."""
+    """Return the row of a stamped job."""
     return Job(
         **{name: getattr(job, name) for name in COLUMNS},
         deadline=job.created_at + job.total_timeout if job.total_timeout else None,
@@ -351,7 +357,7 @@ def _enqueued_data(job: NewJob) -> dict[str, Any]:
 
 
 def open_queues(queues: Sequence[str]) -> list[str]:
-    """Those of the queues that hand out jobs now; none during maintenance."""
+    """Return the queues that hand out jobs now; none during maintenance."""
     if Maintenance.objects.on().exists():
         return []
     paused = set(Queue.objects.paused().filter(pk__in=queues).values_list("pk", flat=True))
@@ -398,7 +404,7 @@ def _claimed(chosen: models.QuerySet[Job], ids: Sequence[UUID]) -> list[ClaimedJ
 
 
 def _held(item: Completion) -> Any:
-    """The job if the sender holds it: by worker, and by attempt where it says which."""
+    """Match the job if the sender holds it: by worker, and by attempt where it gives one."""
     jobs = Job.objects.active().filter(pk=item.job_id)
     if item.worker_id is not None:
         jobs = jobs.filter(reserved_by=item.worker_id)
@@ -420,7 +426,7 @@ def _completed_event(job: Job) -> EventRow:
 
 
 def record_heartbeats(job_ids: Collection[UUID]) -> None:
-    """Record that a sign of life extended these jobs, where that is wanted (OJS events §4.1)."""
+    """Record that a heartbeat extended these jobs, where that is enabled (OJS events §4.1)."""
     if not ojs_settings.RECORD_HEARTBEATS:
         return
     now = clock.now()
@@ -437,11 +443,13 @@ def record_heartbeats(job_ids: Collection[UUID]) -> None:
     )
 
 
-def _lost(workers: Collection[str] | None) -> list[Job]:
-    """Lock a batch; jobs that are locked are being settled or extended right now."""
+def _lost(workers: Collection[str] | None, project: str) -> list[Job]:
+    """Lock a batch, skipping locked jobs: they are being settled or extended right now."""
     jobs = Job.objects.overdue()
     if workers is not None:
         jobs = Job.objects.active().filter(reserved_for__isnull=False, reserved_by__in=workers)
+        if project:
+            jobs = jobs.filter(project__in=("", project))
     columns = (
         *("type", "queue", "state", "attempt", "max_attempts", "retry", "attributes"),
         *("reserved_by", "reserved_for", "reserved_until", "followed"),

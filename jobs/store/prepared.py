@@ -1,9 +1,9 @@
-"""The hot statements on PostgreSQL, prepared, in one call of libpq each.
+"""Runs the hot statements on PostgreSQL, prepared, in one libpq call each.
 
-A cursor hands every result through a generator that waits in Python, and Django wraps a cursor once
-more. For a statement of 200 µs that is as much again, in the process that all threads of a server
-share. So where nobody listens to Django's cursors (no query log, no execute wrapper) the statement
-goes to libpq as it is; types, adaptation and errors are psycopg's and Django's own.
+A cursor passes every result through a generator that waits in Python, and Django wraps the cursor
+once more. For a statement of 200 µs that doubles the cost, in the process that all threads of a
+server share. So where nothing watches Django's cursors (no query log, no execute wrapper) the
+statement goes straight to libpq; types, adaptation and errors are psycopg's and Django's own.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ UNKNOWN_STATEMENT = b"26000"
 TIMESTAMPTZ = postgres.types["timestamptz"].oid
 
 PLAIN = (None, None, None)
-"""Django's default: isolation, access and deferral are the server's."""
+"""Django's default: isolation, access mode and deferrability are left to the server."""
 
 _names: WeakKeyDictionary[Any, dict[Any, bytes]] = WeakKeyDictionary()
-"""psycopg connection → (statement, types of its parameters) → its name there."""
+"""psycopg connection → (statement, types of its parameters) → its name on that connection."""
 
 _adapters: WeakKeyDictionary[Any, AdaptersMap] = WeakKeyDictionary()
-"""psycopg connection → how its values are read here."""
+"""psycopg connection → the adapters used here to read its values."""
 
 _planned_once: WeakSet[Any] = WeakSet()
-"""psycopg connections that plan a prepared statement once."""
+"""psycopg connections that plan each prepared statement only once."""
 
 PLAN_ONCE = b"SET plan_cache_mode = force_generic_plan"
-"""Left to itself, PostgreSQL may find after an ANALYZE of a large table that it would rather plan
-the claim anew each time, which takes longer than the claim. Django's cursors are not concerned:
-they put the values into the statement."""
+"""By default, PostgreSQL may switch after an ANALYZE of a large table to planning the claim anew
+each time, which takes longer than the claim itself. Django's cursors are not affected: they put the
+values into the statement."""
 
 _numbers = count()
 
 
 def possible(database: Any) -> bool:
-    """Whether the statement may go past Django's cursors, and past psycopg's.
+    """Whether the statement may bypass the cursors of Django and psycopg.
 
-    Not where somebody watches the cursors. Not where psycopg prepares statements by itself either:
-    on a rollback it has all of the connection forgotten, ours too.
+    Not where something watches the cursors. Nor where psycopg prepares statements itself: on a
+    rollback it discards all prepared statements of the connection, including those made here.
     """
     connection = database.connection
     return (
@@ -65,7 +65,7 @@ def possible(database: Any) -> bool:
 
 
 def _must_begin(connection: Any) -> bool:
-    """Whether this will be a transaction's first statement, with which psycopg begins it."""
+    """Whether this is a transaction's first statement, with which psycopg begins it."""
     idle: bool = connection.pgconn.transaction_status == TransactionStatus.IDLE
     return idle and not connection.autocommit
 
@@ -75,13 +75,14 @@ def _transaction_of(connection: Any) -> tuple[Any, Any, Any]:
 
 
 def watched_cursor(database: Any) -> Any:
-    """A cursor through Django's wrapper, so that query logs and execute wrappers see it.
+    """Return a cursor inside Django's wrapper, so that query logs and execute wrappers see it.
 
-    Where a site always watches, psycopg prepares: planning the claim costs more than running it.
+    If a site always watches (execute wrappers), psycopg prepares the statements: planning the claim
+    costs more than running it.
     """
     connection = database.connection
     if database.execute_wrappers and connection not in _names:
-        # Django leaves it at None: never. Only cursors that bind on the server heed it.
+        # Django leaves it at None: never. Only cursors with server-side binding honour it.
         connection.prepare_threshold = 1
     cursor: Any = ServerBindingCursor
     return database._prepare_cursor(cursor(connection))
@@ -94,10 +95,10 @@ Statement = tuple[str, Sequence[Any] | Mapping[str, Any]]
 def execute(database: Any, *statements: Statement) -> list[list[tuple[Any, ...]]]:
     """Run the statements, prepared, and return the rows of each.
 
-    Several go in one round trip: all of them happen or none does, as in a transaction.
+    Several statements go in one round trip and are atomic, as in a transaction.
 
     Raises:
-        django.db.DatabaseError: whatever Django's cursor would raise.
+        django.db.DatabaseError: as Django's cursor would.
     """
     database.validate_no_broken_transaction()
     with database.wrap_database_errors:
@@ -107,9 +108,9 @@ def execute(database: Any, *statements: Statement) -> list[list[tuple[Any, ...]]
 
 
 def _plan_once(database: Any) -> None:
-    """Have the session plan prepared statements once, unless the site's own would be concerned.
+    """Make the session plan prepared statements only once, unless that would affect the site's own.
 
-    Not inside of a transaction, whose rollback would undo it.
+    Not inside a transaction, whose rollback would undo it.
     """
     connection = database.connection
     idle = connection.pgconn.transaction_status == TransactionStatus.IDLE
@@ -144,16 +145,16 @@ def _bound(connection: Any, statement: str, parameters: Any) -> _Bound:
 
 
 class _Adapting(NamedTuple):
-    """Whom psycopg asks how values are written and read."""
+    """The context in which psycopg looks up how values are written and read."""
 
     connection: Any
     adapters: AdaptersMap
 
 
 def _adapting(connection: Any) -> _Adapting:
-    """As the connection does, but for times: those that one statement returns are mostly the same.
+    """Adapt as the connection does, except for times: within a statement they are mostly equal.
 
-    Django's loader of them is Python, and takes as long as all other columns of a claim together.
+    Django's loader for them is Python, and takes as long as all other columns of a claim together.
     """
     adapters = _adapters.get(connection)
     if adapters is None:
@@ -166,7 +167,7 @@ def _adapting(connection: Any) -> _Adapting:
 @lru_cache(maxsize=16)
 def _remembering(loader: Any) -> Any:
     class Remembering(loader):  # type: ignore[misc]
-        """Reads a time once, however many rows in a row have it."""
+        """Parses a time once, however many consecutive rows repeat it."""
 
         last: tuple[bytes, Any] = b"", None
 
@@ -185,7 +186,7 @@ def _execute(connection: Any, statements: Sequence[Statement]) -> list[list[tupl
     if _must_begin(connection):
         _check(libpq.exec_(b"BEGIN"), connection)
     results = _run(connection, bound)
-    # Somebody discarded what was prepared. In a transaction the error has ended that already.
+    # The prepared statement was discarded. In a transaction, the error has already aborted it.
     if connection.autocommit and any(_forgotten(result) for result in results):
         _names[connection].clear()
         _planned_once.discard(connection)
@@ -196,7 +197,7 @@ def _execute(connection: Any, statements: Sequence[Statement]) -> list[list[tupl
 
 
 def _run(connection: Any, bound: Sequence[_Bound]) -> list[Any]:
-    """The results; the last one is the error if there was one."""
+    """Return the results; if there was an error, it is the last one."""
     libpq = connection.pgconn
     names = [_prepared(connection, one) for one in bound]
     if len(bound) == 1:
@@ -212,14 +213,14 @@ def _run(connection: Any, bound: Sequence[_Bound]) -> list[Any]:
         if libpq.status == ConnStatus.OK:
             libpq.exit_pipeline_mode()
     except BaseException:
-        # Nobody knows what is still under way: it must not be read as an answer to the next one.
+        # What is still in flight is unknown: it must not be read as the next statement's result.
         libpq.finish()
         raise
     return results
 
 
-# Both wait as other threads go on: `get_result` would keep the interpreter's lock meanwhile, from
-# whoever holds the row it waits for, too.
+# Both wait without blocking other threads: `get_result` would hold the interpreter's lock
+# meanwhile, even against the thread that holds the row it waits for.
 
 
 def _send(libpq: Any, selector: Any) -> None:
@@ -232,7 +233,7 @@ def _send(libpq: Any, selector: Any) -> None:
 
 
 def _results(libpq: Any, selector: Any) -> list[Any]:
-    """Read up to the sync point. What came after an error was not run, and says so."""
+    """Read up to the sync point. The results of statements after an error say they were not run."""
     results: list[Any] = []
     while True:
         while libpq.is_busy():
@@ -240,7 +241,7 @@ def _results(libpq: Any, selector: Any) -> list[Any]:
             libpq.consume_input()
         result = libpq.get_result()
         if result is None:
-            # The end of one statement's results; the end of all where the server is gone.
+            # The end of one statement's results; of all results if the server is gone.
             if libpq.status == ConnStatus.BAD:
                 return results
         elif result.status == ExecStatus.PIPELINE_SYNC:
@@ -250,7 +251,7 @@ def _results(libpq: Any, selector: Any) -> list[Any]:
 
 
 def _prepared(connection: Any, one: _Bound) -> bytes:
-    """The name under which the statement is prepared on this connection."""
+    """Return the name under which the statement is prepared on this connection."""
     known = _names.setdefault(connection, {})
     name = known.get((one.query, one.types))
     if name is None:

@@ -1,8 +1,8 @@
-"""Whether this process can serve requests now: what a load balancer asks before it sends some.
+"""Readiness: whether this process can serve requests now, as checked by a load balancer.
 
-Health says that the database answers. This says that the table of jobs can be written to: no lock
-is held on it, its columns are those of this version, the server is no standby, and the process is
-not about to end. The answer comes in time even if the database never answers.
+Health reports that the database answers. Readiness reports that the table of jobs can be written
+to: no lock is held on it, its columns are those of this version, the server is not a standby, and
+the process is not about to end. The reply comes in time even if the database never answers.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from .database import atomic, connection
 from .trouble import RESTARTING, TOO_SLOW, UNUSABLE, explain
 
 LONGEST = 2.0
-"""Seconds until there is an answer at the latest."""
-# As long as a request may reasonably wait for a lock. ROW EXCLUSIVE is what every write takes, and
-# reading no row reads all columns.
+"""Seconds until there is a reply at the latest."""
+# As long as a request may reasonably wait for a lock. Every write takes ROW EXCLUSIVE, and a query
+# for no rows still checks all columns.
 LOOK = """
     SET LOCAL lock_timeout = '1s';
     SET LOCAL statement_timeout = '1s';
     LOCK TABLE {table} IN ROW EXCLUSIVE MODE;
 """
 READ_ONLY = "SELECT current_setting('transaction_read_only')"
-"""On for a standby."""
+"""`on` for a standby."""
 COLUMNS = "SELECT {columns} FROM {table} LIMIT 0"
 ENDING = "This process is about to end."
 
@@ -36,14 +36,14 @@ _is_ending = threading.Event()
 
 
 def end() -> None:
-    """Answer no from now on: this process takes no more requests."""
+    """Report not ready from now on: this process takes no more requests."""
     _is_ending.set()
 
 
 def obstacle() -> str:
     """Return what keeps this process from serving requests; an empty text if nothing does.
 
-    However many ask at the same time, the database is asked once.
+    Concurrent callers share one query.
     """
     if _is_ending.is_set():
         return ENDING
@@ -54,7 +54,7 @@ def obstacle() -> str:
 
 
 def _look() -> Future[str]:
-    """The look that is under way, or another one, in a thread that may hang."""
+    """Return the check in progress, or start one, in a thread that may hang."""
     global _under_way
     with _lock:
         if _under_way is None or _under_way.done():
@@ -82,7 +82,7 @@ def _use_the_table() -> str:
     database = connection()
     quote = database.ops.quote_name
     table = quote(Job._meta.db_table)
-    # With the table's name: SQLite takes any other word in double quotes for a text.
+    # With the table's name: SQLite treats an unknown name in double quotes as a text.
     columns = (f"{table}.{quote(field.column)}" for field in Job._meta.concrete_fields)
     names = {"table": table, "columns": ", ".join(columns)}
     if database.vendor != "postgresql":

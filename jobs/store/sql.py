@@ -1,8 +1,8 @@
-"""Statements in files that psql runs as they are.
+"""Reads statements from files that psql can run as they are.
 
-`psql -f jobs/store/postgres/claim.sql` works: the file sets each parameter to an example first.
-`:'name'` is a parameter, sent beside the statement; `:name` is a number written into it, where the
-planner has to know it.
+`psql -f jobs/store/postgres/claim.sql` works: the file first sets each parameter to an example.
+`:'name'` is a parameter, sent separately from the statement; `:name` is a number written into it,
+where the planner has to know it.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from importlib.resources import files
 
 PARAMETER = re.compile(r":'(\w+)'")
 ASIDE = re.compile(r"\s*(?:--|\\)")
-"""A comment, or a command to psql."""
+"""A comment, or a psql command."""
 
 
 class Statement(str):
-    """The text of a statement as psycopg takes it, with `%(name)s` for each parameter."""
+    """The text of a statement for psycopg, with `%(name)s` for each parameter."""
 
     __slots__ = ()
 
     @classmethod
     def written(cls, text: str) -> Statement:
-        """Return the statement that `text` is in the notation of the files."""
+        """Return the statement for `text`, which is in the notation of the files."""
         return cls(PARAMETER.sub(r"%(\1)s", text.replace("%", "%%")))
 
     def replacing(self, part: str, other: str) -> Statement:
-        """Return the variant that has `other` for `part`, both in the notation of the files.
+        """Return a variant with `other` in place of `part`, both in the notation of the files.
 
         Raises:
             LookupError: there is no such part.
@@ -38,12 +38,12 @@ class Statement(str):
         return Statement(self.replace(before, Statement.written(other)))
 
     def sized(self, **numbers: int) -> Statement:
-        """Return the variant with these numbers written into it."""
+        """Return a variant with these numbers written into it."""
         return _sized(self, tuple(numbers.items()))
 
 
 def read(package: str, name: str) -> str:
-    """Return the statement of the file `name`.sql in `package`, without what is not for us."""
+    """Return the statement of the file `name`.sql in `package`, without what is only for psql."""
     text = (files(package) / f"{name}.sql").read_text()
     lines = [line for line in text.splitlines() if line.strip() and not ASIDE.match(line)]
     return "\n".join(lines).rstrip(";") + "\n"

@@ -1,4 +1,4 @@
-"""Which store writes the rows: that of the database in which the jobs live."""
+"""Selects the store for the database that holds the jobs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Database errors, classified: what may succeed on another try, and what never will.
+"""Classifies database errors: which may succeed on another try, and which never will.
 
-PostgreSQL's answer is its SQLSTATE. An error without one comes from the connection itself. SQLite
-has error codes of its own. Every binding asks `explain()` and puts the answer into its own words.
+PostgreSQL reports a SQLSTATE. An error without one comes from the connection itself. SQLite has
+its own error codes. Every binding calls `explain()` and renders the result in its own format.
 """
 
 from __future__ import annotations
@@ -10,17 +10,21 @@ import re
 from typing import Any
 
 from django.db import DatabaseError, Error, InterfaceError, OperationalError
+from django.utils.translation import gettext_noop
 
 from ..errors import DatabaseRefused, DatabaseUnavailable, OJSError
 
-UNREACHABLE = "The database is unreachable."
-RESTARTING = "The database is restarting, or another server is taking over."
-NO_CONNECTION = "The database has no connection free."
-EXHAUSTED = "The database has run out of disk space, memory or another resource."
-TOO_SLOW = "The database did not answer in time."
-COLLISION = "The request collided with another one in the database."
-NOT_MIGRATED = "The database lacks tables or columns of this version: run 'manage.py migrate'."
-UNUSABLE = "The database cannot be used at present."
+# Clients get English, people their own language (`gettext`).
+UNREACHABLE = gettext_noop("The database is unreachable.")
+RESTARTING = gettext_noop("The database is restarting, or another server is taking over.")
+NO_CONNECTION = gettext_noop("The database has no connection free.")
+EXHAUSTED = gettext_noop("The database has run out of disk space, memory or another resource.")
+TOO_SLOW = gettext_noop("The database did not answer in time.")
+COLLISION = gettext_noop("The request collided with another one in the database.")
+NOT_MIGRATED = gettext_noop(
+    "The database lacks tables or columns of this version: run 'manage.py migrate'."
+)
+UNUSABLE = gettext_noop("The database cannot be used at present.")
 REFUSED = "The database refused the request."
 
 # The longest prefix of the SQLSTATE decides (PostgreSQL, appendix A).
@@ -41,8 +45,8 @@ SQLSTATES = {
     "57P05": UNREACHABLE,  # idle_session_timeout ended the connection
     "58": EXHAUSTED,  # I/O errors
 }
-# While a connection is being made, libpq hands over the server's text alone, in the server's
-# language. What is not recognized is called unreachable.
+# While connecting, libpq passes on only the server's text, in the server's language. Text that is
+# not recognized counts as unreachable.
 NO_CONNECTION_TEXT = re.compile(
     r"too many (clients|connections)|connection slots|no more connections allowed"
 )
@@ -50,7 +54,7 @@ RESTARTING_TEXT = re.compile(
     r"the database system is|recovery mode|session is (not )?read-only|server is (not )?in hot"
 )
 SQLITE_CODES = {
-    5: TOO_SLOW,  # SQLITE_BUSY: somebody else has been writing all the time
+    5: TOO_SLOW,  # SQLITE_BUSY: another connection has been writing all the time
     6: TOO_SLOW,  # SQLITE_LOCKED
     10: EXHAUSTED,  # SQLITE_IOERR
     13: EXHAUSTED,  # SQLITE_FULL
@@ -61,9 +65,9 @@ LONGEST_PREFIX = 5
 
 
 def explain(problem: BaseException) -> OJSError | None:
-    """Return what an error of the database means to a client; None if it is another error.
+    """Return what a database error means to a client; None if it is another kind of error.
 
-    The message gives nothing away about the site. `DatabaseUnavailable` is worth another try;
+    The message reveals nothing about the site. `DatabaseUnavailable` is worth another try;
     `DatabaseRefused` would fail the same way again.
     """
     if not isinstance(problem, Error):
@@ -73,7 +77,7 @@ def explain(problem: BaseException) -> OJSError | None:
 
 
 def is_transient(problem: BaseException) -> bool:
-    """Whether this is an error of the database that may be gone at the next try."""
+    """Whether this is a database error that may be gone at the next try."""
     return isinstance(explain(problem), DatabaseUnavailable)
 
 
@@ -98,7 +102,7 @@ def _is_operational(problem: Any) -> bool:
 
 
 def _lost_its_answer(problem: Any, cause: Any) -> bool:
-    """Whether the connection went while an answer was awaited.
+    """Whether the connection was lost while waiting for a result.
 
     libpq's own errors have no SQLSTATE, and psycopg raises the most general class for them. A
     `DatabaseError` that Django raises by itself wraps nothing.
@@ -108,7 +112,7 @@ def _lost_its_answer(problem: Any, cause: Any) -> bool:
 
 def _connection_sentence(cause: Any) -> str:
     text = str(cause)
-    # Not imported: neither psycopg nor its pool need be installed.
+    # Not imported: neither psycopg nor its pool has to be installed.
     kinds = {kind.__name__ for kind in type(cause).__mro__}
     if kinds & {"PoolTimeout", "TooManyRequests"} or NO_CONNECTION_TEXT.search(text):
         return NO_CONNECTION

@@ -1,6 +1,6 @@
-"""Tell waiting fetchers that a queue has work: LISTEN/NOTIFY on PostgreSQL, else short polls.
+"""Wakes waiting fetches when a queue has work: LISTEN/NOTIFY on PostgreSQL, else short polls.
 
-A hint, never a promise: whoever waits looks again by itself every `WAIT_POLL_INTERVAL`.
+A hint, never a promise: every waiter also checks by itself every `WAIT_POLL_INTERVAL`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from typing import Any
 from ..conf import ojs_settings
 from .database import connection, is_postgresql, on_commit, run
 from .keepalive import missing
+from .watchdog import watch
 
 logger = logging.getLogger("jobs.wakeup")
 
 CHANNEL = "ojs_jobs"
-# Nobody listens while all workers are busy, and then nothing is sent: a NOTIFY takes a lock that
-# makes the commits of the whole cluster queue up.
+# While all workers are busy there are no listeners, and nothing is sent: a NOTIFY takes a lock that
+# serializes the commits of the whole cluster.
 NOTIFY = f"""
     SELECT count(pg_notify('{CHANNEL}', queue))
       FROM unnest(%s::text[]) AS queue
@@ -36,26 +37,26 @@ LISTEN = """
 """
 FORGET = "DELETE FROM ojs_jobs_listener WHERE name = %s"
 SHORT_POLL = 0.1
-"""Seconds between two looks where the database cannot notify."""
+"""Seconds between two polls where the database cannot notify."""
 LINGER = 60
 """Seconds a listener outlives its last waiter."""
 REFRESH = 5
-"""Seconds between two entries of a listener into the table of those that listen."""
+"""Seconds between two updates of a listener's row in the table of listeners."""
 TRIAL = 1
 """Seconds that a notification may take to arrive."""
 AGAIN = 1
-"""Seconds before another connection is tried after one that was lost."""
+"""Seconds before reconnecting after a connection was lost."""
 DEAF = 300
 """Seconds before LISTEN is tried again where it does not work."""
 
 
 def look_again_after() -> float:
-    """Seconds after which one that waits looks by itself: for ever where the database notifies."""
+    """Return the seconds between a waiter's polls: infinite if the database notifies."""
     return math.inf if is_postgresql() else SHORT_POLL
 
 
 class Subscription:
-    """One waiter. Subscribe, look for work, then wait: what comes in between is not missed."""
+    """One waiter. Subscribe, look for work, then wait: work arriving in between is not missed."""
 
     def __init__(self, queues: Collection[str]) -> None:
         self.queues = frozenset(queues)
@@ -68,10 +69,10 @@ class Subscription:
         self._bell.set()
 
     def wait(self, timeout: float) -> bool:
-        """Sleep until one of the queues may have work; whether anybody said so in time.
+        """Sleep until one of the queues may have work; return whether a wake-up came in time.
 
         Args:
-            timeout: seconds; the time to look again may come sooner.
+            timeout: seconds; the next poll may be due sooner.
         """
         longest = ojs_settings.WAIT_POLL_INTERVAL.total_seconds()
         if not is_postgresql():
@@ -83,7 +84,7 @@ class Subscription:
 
 
 class Watch:
-    """One that wants to hear of every queue."""
+    """A waiter for every queue."""
 
     def __init__(self, told: Callable[[Collection[str]], object]) -> None:
         self.ring = told
@@ -107,8 +108,8 @@ def subscription(queues: Collection[str]) -> Iterator[Subscription]:
 def watching(told: Callable[[Collection[str]], object]) -> Iterator[None]:
     """Have `told` called with the queues that may have work, in the thread that listens.
 
-    For those that have no thread to wait in; as with a subscription, what is missed is found by
-    looking now and then.
+    For callers without a thread to wait in. As with a subscription, poll now and then for wake-ups
+    that were missed.
     """
     with _subscribed(Watch(told)):
         yield
@@ -128,7 +129,7 @@ def _subscribed(waiter: Any) -> Iterator[Any]:
 
 
 def notify(queues: Collection[str]) -> None:
-    """Wake the fetchers of `queues`, here and in other processes, once the work is visible.
+    """Wake the fetches that wait for `queues`, in this and other processes, once work is visible.
 
     PostgreSQL delivers a notification when the transaction it is part of commits.
     """
@@ -151,7 +152,7 @@ def _ring(queues: Collection[str]) -> None:
 
 
 def _give_back_connection() -> None:
-    """A sleeper must not keep a pooled connection from those that work."""
+    """Return a pooled connection, so that a sleeping thread does not keep it from busy ones."""
     current = connection()
     if current.settings_dict["OPTIONS"].get("pool") and not current.in_atomic_block:
         current.close()
@@ -176,13 +177,13 @@ def _connection_parameters() -> dict[str, Any]:
     parameters = dict(connection().get_connection_params())
     for ours in ("cursor_factory", "context", "prepare_threshold"):
         parameters.pop(ours, None)
-    return {**missing(parameters), **parameters}
+    return {**missing(parameters, parameters.get("host", "")), **parameters}
 
 
 def _listen(parameters: dict[str, Any], ready: threading.Event) -> None:
-    """Relay notifications to the waiters of this process until none has come for a while.
+    """Relay notifications to this process's waiters until there has been none for a while.
 
-    Whatever the server or a pooler says, this goes on; waiters look by themselves meanwhile.
+    Errors of the server or a pooler do not end it; waiters poll by themselves meanwhile.
     """
     import psycopg
 
@@ -203,7 +204,7 @@ def _listen(parameters: dict[str, Any], ready: threading.Event) -> None:
 
 
 class _Ear:
-    """What the thread that listens knows."""
+    """The state of the listening thread."""
 
     def __init__(self, parameters: dict[str, Any], ready: threading.Event) -> None:
         self.name = f"{socket.gethostname()}:{os.getpid()}"
@@ -214,7 +215,7 @@ class _Ear:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody waits, or did a moment ago."""
+        """Whether there is a waiter, or was a moment ago."""
         if _subscriptions:
             self._wanted_at = time.monotonic()
         return time.monotonic() - self._wanted_at < LINGER
@@ -225,16 +226,18 @@ class _Ear:
             threading.Event().wait(1)
 
     def connected(self) -> Any:
-        """Connect. Nothing is prepared: a pooler may send each statement to another session."""
+        """Connect. Nothing is prepared: a pooler may route each statement to another session."""
         import psycopg
 
-        return psycopg.connect(**self._parameters, autocommit=True, prepare_threshold=None)
+        line = psycopg.connect(**self._parameters, autocommit=True, prepare_threshold=None)
+        watch(line)
+        return line
 
     def hears(self, line: Any) -> bool:
-        """Listen; whether what another connection sends really arrives.
+        """Listen; return whether a notification from another connection really arrives.
 
-        LISTEN concerns a session of the server. A pooler in transaction mode accepts it, and gives
-        the session to somebody else.
+        LISTEN applies to a server session. A pooler in transaction mode accepts it, then gives the
+        session to another client.
         """
         trial = f"{CHANNEL}_{secrets.token_hex(8)}"
         line.execute(f"LISTEN {CHANNEL}")
@@ -245,7 +248,7 @@ class _Ear:
             line.execute(f"UNLISTEN {trial}")
             self._has_complained = False
             return True
-        # In the session that happens to be ours now: most probably the one that was before.
+        # In the session the pooler assigns now, which is most probably the same as before.
         line.execute("UNLISTEN *")
         if not self._has_complained:
             self._has_complained = True
@@ -257,7 +260,7 @@ class _Ear:
         return False
 
     def _hears_of(self, trial: str, line: Any) -> bool:
-        # The connection is the generator's until that is closed.
+        # The generator keeps the connection busy until it is closed.
         with contextlib.closing(line.notifies(timeout=TRIAL)) as heard:
             for notification in heard:
                 if notification.channel == trial:

@@ -1,17 +1,15 @@
-"""Work that must not wait for the database for ever, and the thread that sees to it.
+"""Limits how long work may wait for the database, enforced by a thread.
 
-Keepalives find a machine that is gone (`keepalive`). They do not find a server that is frozen
-while its kernel goes on, or a lock that is never given back. A statement that has been under way
-for too long is cancelled; if that does not help, its connection is cut, and whoever waits for it
-gets an `OperationalError` as if the server had gone.
+Keepalives detect a machine that is gone (`keepalive`), and `silence` a server that is frozen while
+its kernel still runs. Neither detects a lock that is never released, or a disk that hangs. A
+statement that runs for too long is cancelled; if that does not help, its connection is cut, and
+the waiting thread gets an `OperationalError` as if the server had gone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import socket
 import sys
 import threading
 import time
@@ -19,7 +17,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from .database import connection
+from . import silence
+from .database import alias, connection
 
 logger = logging.getLogger("jobs.watchdog")
 
@@ -29,12 +28,10 @@ LIMIT = 60.0
 TICK = 1.0
 PATIENCE = 3.0
 """Seconds for a cancelled statement to end."""
-ACTIVE = 1
-"""`PQTRANS_ACTIVE` of libpq: a command is in progress."""
 
 
 class Work:
-    """Something under way in one thread."""
+    """A piece of work in one thread."""
 
     def __init__(self, what: str, limit: float, stuck: Callable[[], object] | None) -> None:
         self.what = what
@@ -44,13 +41,12 @@ class Work:
         self.began = time.monotonic()
         self.stuck = stuck
         self.waiting_since: float | None = None
-        """Since when each look has found a statement under way."""
+        """Since when every check has found a statement running."""
         self.cancelled_at: float | None = None
         self.is_cut = False
 
     def look(self, now: float) -> None:
-        line = self._line()
-        if line is None:
+        if not self._waits:
             self.waiting_since = None
         elif self.waiting_since is None:
             self.waiting_since = now
@@ -58,19 +54,20 @@ class Work:
             if now - self.waiting_since >= self.limit:
                 self._cancel(now)
         elif now - self.cancelled_at >= PATIENCE and not self.is_cut:
-            self._cut(line)
+            self._cut()
         if self.stuck is not None and now - self.began >= 2 * self.limit + PATIENCE:
             stack = "".join(traceback.format_stack(sys._current_frames()[self.thread]))
             logger.critical("%s: no end after %.0f s.\n%s", self.what, now - self.began, stack)
             self.stuck()
 
-    def _line(self) -> int | None:
-        """The socket on which a statement's answer is awaited."""
+    @property
+    def _waits(self) -> bool:
+        """Whether a statement is waiting for its result."""
         try:
-            libpq = self.database.connection.pgconn
-            return int(libpq.socket) if libpq.transaction_status == ACTIVE else None
-        except Exception:  # no connection, or one that ends just now
-            return None
+            status = self.database.connection.pgconn.transaction_status
+        except Exception:  # no connection, or one that is being closed
+            return False
+        return bool(status == silence.ACTIVE)
 
     def _cancel(self, now: float) -> None:
         self.cancelled_at = now
@@ -79,20 +76,19 @@ class Work:
             self.what,
             self.limit,
         )
-        # Beside this thread: a server that does not answer does not answer this either.
+        # In another thread: a server that does not respond does not respond to this either.
         threading.Thread(
             target=_cancel, args=[self.database.connection], name="ojs-cancel", daemon=True
         ).start()
 
-    def _cut(self, line: int) -> None:
+    def _cut(self) -> None:
         self.is_cut = True
         logger.error("%s: the database does not answer; its connection is cut.", self.what)
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(line)) as other_end:
-            other_end.shutdown(socket.SHUT_RDWR)
+        silence.shut(self.database.connection)
 
 
 def _cancel(connection: Any) -> None:
-    with contextlib.suppress(Exception):  # it is cut then
+    with contextlib.suppress(Exception):  # then it is cut
         connection.cancel_safe(timeout=PATIENCE)
 
 
@@ -103,11 +99,11 @@ _some = threading.Event()
 
 
 class bounded:  # noqa: N801 (reads as a function, and costs every request half as much)
-    """Let no statement in this block wait for much longer than `limit` seconds.
+    """Keep statements in this block from waiting much longer than `limit` seconds.
 
     Args:
-        what: for the log: whose statement it is.
-        stuck: called in another thread if the block has not ended after more than twice that.
+        what: whose statement it is, for the log.
+        stuck: called in another thread if the block has not ended after more than twice `limit`.
     """
 
     __slots__ = ("_work",)
@@ -119,13 +115,29 @@ class bounded:  # noqa: N801 (reads as a function, and costs every request half 
 
     def __enter__(self) -> None:
         _under_way[id(self)] = self._work
-        if _thread is None or not _thread.is_alive():
-            _start()
-        if not _some.is_set():
-            _some.set()
+        _see_to_it()
 
     def __exit__(self, *problem: object) -> None:
         del _under_way[id(self)]
+
+
+def watch(connection: Any) -> None:
+    """Give up a psycopg connection once its server has fallen silent (`silence`)."""
+    silence.register(connection)
+    _see_to_it()
+
+
+def watch_new(sender: Any, connection: Any, **others: Any) -> None:
+    """Watch each connection that Django makes to the jobs' database, including the site's own."""
+    if connection.vendor == "postgresql" and connection.alias == alias():
+        watch(connection.connection)
+
+
+def _see_to_it() -> None:
+    if _thread is None or not _thread.is_alive():
+        _start()
+    if not _some.is_set():
+        _some.set()
 
 
 def _start() -> None:
@@ -141,8 +153,9 @@ def _watch() -> None:
     while True:
         _some.wait()
         _some.clear()
-        while _under_way:
+        while _under_way or silence.is_watching():
             pause.wait(TICK)
             now = time.monotonic()
             for work in list(_under_way.values()):
                 work.look(now)
+            silence.look(now)

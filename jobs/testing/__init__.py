@@ -1,22 +1,21 @@
-"""For the tests of a site that enqueues jobs (OJS testing).
+"""Tools for the tests of a site that enqueues jobs (OJS testing).
 
 * `fake()`: jobs are kept in memory and not run; the site's databases are not touched.
-* `inline()`: the same, and each job runs at once where it is enqueued; its errors come out there.
+* `inline()`: the same, but each job runs as soon as it is enqueued; its errors are raised there.
 * neither: jobs go to the database, inside the test's transaction.
 
-`run_jobs()` runs what waits, in memory or in the database. The assertions look at the jobs of the
-innermost `fake()` or `inline()`, else at the database. Modes are never guessed (§4.3), and belong
-to the process: what a test's threads enqueue is seen.
+`run_jobs()` runs waiting jobs, in memory or in the database. The assertions check the jobs of the
+innermost `fake()` or `inline()`, else those in the database. Modes are never guessed (§4.3), and
+belong to the process: jobs enqueued by a test's threads are included.
 
     with testing.fake():
         sign_up("user@example.com")
         testing.assert_enqueued("email.send", args=["user@example.com"], queue="mail")
 
-In memory is a database of SQLite that each mode has for itself, and the engine of the server works
-on it: states, retries, expiry, unique jobs and rate limits are what they are in production. What
-differs from real life (§8): nothing happens until the test asks for it; `inline()` ignores delays
-and limits; workflows, schedules and the configuration of queues are in the site's database, which
-the modes do not ask.
+In memory means an SQLite database for each mode, on which the server's engine works: states,
+retries, expiry, unique jobs and rate limits behave as in production. Differences from production
+(§8): nothing happens until the test triggers it; `inline()` ignores delays and limits; workflows,
+schedules and the configuration of queues are in the site's database, which the modes do not query.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def fake() -> Iterator[Session]:
 
 @contextlib.contextmanager
 def inline() -> Iterator[Session]:
-    """Run each job enqueued inside at once; what its handler raises comes out (§5.2)."""
+    """Run each job enqueued inside at once; exceptions of its handler propagate (§5.2)."""
     with _active(Session(runs_inline=True)) as session:
         yield session
 
@@ -76,11 +75,11 @@ def _active(session: Session) -> Iterator[Session]:
 
 
 def _place() -> Callable[[], AbstractContextManager[None]]:
-    """The context in which the engine finds the jobs of the innermost mode, else the database's."""
+    """Return the context for the engine: the jobs of the innermost mode, else the database's."""
     return _sessions[-1].inside if _sessions else contextlib.nullcontext
 
 
-# What was enqueued and what became of it (§6)
+# Jobs enqueued, and their outcomes (§6)
 
 
 def all_enqueued(
@@ -90,7 +89,7 @@ def all_enqueued(
     queue: str | None = None,
     meta: Mapping[str, Any] | None = None,
 ) -> list[Any]:
-    """The jobs enqueued so far, oldest first; `meta` need only be a part of theirs."""
+    """Return the jobs enqueued so far, oldest first; `meta` may be a subset of theirs."""
     wanted = None if args is None else _listed(args)
     return [
         job
@@ -103,7 +102,7 @@ def all_enqueued(
 
 
 def _listed(value: Any) -> Any:
-    """As it is once it has been JSON: tuples are lists."""
+    """Return the value as after a round trip through JSON: tuples become lists."""
     if isinstance(value, list | tuple):
         return [_listed(item) for item in value]
     if isinstance(value, dict):
@@ -112,7 +111,7 @@ def _listed(value: Any) -> Any:
 
 
 def assert_enqueued(type: str, *, count: int | None = None, **criteria: Any) -> None:
-    """At least one such job was enqueued, or exactly `count` (§6.1)."""
+    """Assert that at least one such job was enqueued, or exactly `count` (§6.1)."""
     _check("enqueued", type, count, criteria, lambda job: True)
 
 
@@ -121,7 +120,7 @@ def refute_enqueued(type: str, **criteria: Any) -> None:
 
 
 def assert_performed(type: str, *, count: int | None = None, **criteria: Any) -> None:
-    """Such a job was run, whatever became of it (§6.2)."""
+    """Assert that such a job was run, whatever its outcome (§6.2)."""
     _check("performed", type, count, criteria, lambda job: job.attempt > 0)
 
 
@@ -134,12 +133,12 @@ def assert_completed(type: str, *, count: int | None = None, **criteria: Any) ->
 
 
 def assert_failed(type: str, *, count: int | None = None, **criteria: Any) -> None:
-    """Such a job failed: it is retryable or discarded."""
+    """Assert that such a job failed: it is retryable or discarded."""
     _check("failed", type, count, criteria, lambda job: job.attempt > 0 and job.state in FAILED)
 
 
 def assert_job_state(job_id: UUID | str, expected: str) -> None:
-    """The job with this id is in that state (§6.3)."""
+    """Assert that the job with this id is in that state (§6.3)."""
     for job in _all():
         if str(job.id) == str(job_id):
             assert job.state == expected, f"Job {job_id} is {job.state}, not {expected}."
@@ -148,7 +147,7 @@ def assert_job_state(job_id: UUID | str, expected: str) -> None:
 
 
 def get_job(job_id: UUID | str) -> Any:
-    """The job with this id, or None."""
+    """Return the job with this id, or None."""
     return next((job for job in _all() if str(job.id) == str(job_id)), None)
 
 
@@ -160,9 +159,9 @@ def assert_workflow_created(
     step_types: Sequence[str] | None = None,
     count: int | None = None,
 ) -> None:
-    """At least one such workflow was created, or exactly `count` (§6.4).
+    """Assert that at least one such workflow was created, or exactly `count` (§6.4).
 
-    Workflows are made by the server, in the database, whatever the mode.
+    The server creates workflows in the database, whatever the mode.
     """
     made = list(Workflow.objects.filter(parent__isnull=True).order_by("id"))
     found = [
@@ -184,7 +183,7 @@ def assert_workflow_created(
 
 
 def _step_types(workflow: Workflow) -> list[str]:
-    """The job types of its steps; a workflow inside stands there with its own type."""
+    """Return the job types of its steps; a nested workflow is listed by its own type."""
     if workflow.steps:
         return [step["type"] for step in workflow.steps]
     jobs = workflow.jobs.filter(workflow_index__isnull=False)
@@ -194,7 +193,7 @@ def _step_types(workflow: Workflow) -> list[str]:
 
 
 def clear_all() -> None:
-    """Forget all jobs, in the database too if no mode is active."""
+    """Delete all jobs, also in the database if no mode is active."""
     inside = _place()
     with inside():
         Job.objects.all().delete()
@@ -226,21 +225,21 @@ def _check(
     )
 
 
-# Running them (§7.1)
+# Running jobs (§7.1)
 
 
 def run_jobs(
     queue: str | None = None, *, max_jobs: int | None = None, with_scheduled: bool = False
 ) -> int:
-    """Run what is available, and what that enqueues in turn; return how many were run.
+    """Run available jobs, and those they enqueue in turn; return how many were run.
 
-    They are claimed, run and reported as by a worker that is able to do anything: queue by queue in
-    the order of their names, by priority and age in each. Errors of handlers become failed jobs.
+    They are claimed, run and reported as by a worker with all abilities: queue by queue in name
+    order, by priority and age in each. Errors of handlers become failed jobs.
 
     Args:
-        with_scheduled: also what is scheduled or waits for a retry, as if its time had come.
+        with_scheduled: also run jobs that are scheduled or wait for a retry, as if they were due.
     """
-    # For all of them: a handler may begin a mode of its own.
+    # Once for all jobs: a handler may enter another mode.
     inside = _place()
     count = 0
     while max_jobs is None or count < max_jobs:
@@ -259,10 +258,10 @@ drain = run_jobs
 
 
 def advance_time(by: timedelta | None = None, **parts: float) -> None:
-    """Let time pass for the jobs: `advance_time(hours=24)`. Delays and deadlines come nearer, and
-    recurring schedules enqueue what falls due (outside `fake()`).
+    """Let time pass for the jobs: `advance_time(hours=24)`. Delays and deadlines get shorter, and
+    cron jobs enqueue what falls due (outside `fake()`).
 
-    Nothing else notices: Django and the database keep their clocks.
+    Nothing else is affected: Django and the database keep their clocks.
     """
     by = by if by is not None else timedelta(**parts)
     if not isinstance(by, timedelta):
@@ -280,12 +279,12 @@ def advance_time(by: timedelta | None = None, **parts: float) -> None:
 def freeze_time(moment: datetime | str) -> None:
     """Stop the clock of `fake()` or `inline()` at a moment: `freeze_time("2026-02-13T10:00:00Z")`.
 
-    Delays, expiry and backoff are counted from it; `advance_time()` moves it on. It goes on when
-    the mode ends. Django keeps its own clock.
+    Delays, expiry and backoff are counted from it; `advance_time()` moves it forward. It runs again
+    when the mode ends. Django keeps its own clock.
 
     Raises:
-        RuntimeError: neither is active. The clock of jobs in the database is the database's; let
-            time pass for them with `advance_time()`.
+        RuntimeError: neither is active. Jobs in the database use the database's clock; let time
+            pass for them with `advance_time()`.
     """
     if not _sessions:
         raise RuntimeError("freeze_time() is for fake() and inline(): use advance_time() here.")
@@ -298,7 +297,7 @@ async def arun_jobs(queue: str | None = None, **how: Any) -> int:
 
 
 def _claim_next(queue: str | None, with_scheduled: bool) -> list[ClaimedJob]:
-    """Claim the job that is next."""
+    """Claim the next job."""
     jobs = Job.objects.filter(finished_at__isnull=True)
     if queue is not None:
         jobs = jobs.filter(queue=queue)

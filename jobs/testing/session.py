@@ -1,4 +1,4 @@
-"""The jobs of one `fake()` or `inline()`: the engine's, in a database in memory."""
+"""The jobs of one `fake()` or `inline()`, kept by the engine in a database in memory."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ SWEEPS: tuple[Callable[[], int], ...] = (
     engine.time_out,
     partial(engine.promote_due, timedelta(0)),
 )
-"""What time alone does. Reservations do not expire: a worker that lives extends them."""
+"""Sweeps that depend only on time. Reservations do not expire: a live worker extends them."""
 IN_ORDER = RawSQL("rowid", ())
-"""The order in which SQLite was given the rows: a producer may choose ids of its own."""
+"""The order in which SQLite received the rows: ids may be chosen by the producer."""
 
 
 class TestJob:
@@ -61,7 +61,7 @@ class TestJob:
 
     @property
     def _current(self) -> Job:
-        # One that was cleared stays what it was.
+        # A job that was cleared stays as it was.
         self._row = self._session.rows().get(self._row.pk, self._row)
         return self._row
 
@@ -115,7 +115,7 @@ class Session:
 
     @contextlib.contextmanager
     def begun(self) -> Iterator[Session]:
-        # Which queues there are is remembered by the process, and each session has its own.
+        # The process remembers which queues exist, and each session has its own queues.
         with self.inside():
             engine.forget_queues()
         try:
@@ -124,7 +124,7 @@ class Session:
             with self.inside():
                 engine.forget_queues()
 
-    # What producers do
+    # For producers
 
     def deliver(self, new: Sequence[NewJob]) -> Sequence[NewJob]:
         with self.inside():
@@ -172,7 +172,7 @@ class Session:
 
 
 def sweep() -> None:
-    """Let happen what the time is up for: jobs become available, or are too late."""
+    """Run the sweeps: jobs that are due become available, and late ones expire."""
     for each in SWEEPS:
         while each():
             pass
@@ -181,12 +181,12 @@ def sweep() -> None:
 def execute(
     job: ClaimedJob, inside: Callable[[], AbstractContextManager[None]]
 ) -> BaseException | None:
-    """Run a job as a worker would, report what became of it, and return the error.
+    """Run a job as a worker would, report its outcome, and return the error.
 
-    Who runs jobs is not known here: the workers app is asked.
+    This app does not know how jobs are run: it calls the workers app.
 
     Args:
-        inside: the context in which the job was claimed. Its handler runs outside.
+        inside: the context in which the job was claimed. Its handler runs outside it.
     """
     workers: Any = apps.get_app_config("ojs_workers")
     outcome, problem = workers.perform(

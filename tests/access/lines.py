@@ -71,6 +71,11 @@ class RotaLine:
             self.closed = end.rcvd.code if end.rcvd else 0
         return heard
 
+    def hear(self) -> dict[str, Any]:
+        """The next message, which must come."""
+        message: dict[str, Any] = json.loads(self.socket.recv(processes.PATIENCE))
+        return message
+
     def close(self) -> None:
         self._open.close()
 

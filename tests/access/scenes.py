@@ -11,6 +11,7 @@ from jobs import engine
 from jobs.models import (
     Checkpoint,
     CronJob,
+    Event,
     Job,
     JobError,
     JobSchema,
@@ -19,11 +20,13 @@ from jobs.models import (
     RateLimit,
     Workflow,
 )
+from jobs.record.events import job_event
 from jobs.spec.cron_requests import new_cron_job
 from jobs.spec.versions import version_number
+from jobs.spec.worker_ids import SEPARATOR, qualified
 from jobs.spec.workflow_plans import plan_of
-from tests.factories import JobErrorFactory, JobFactory, WorkerFactory
-from workers.models import Worker
+from tests.factories import JobErrorFactory, JobFactory, WorkerFactory, ago
+from workers.models import Directive, Worker
 
 from .kinds import LABEL, PROJECT, WORKER, Kind
 
@@ -57,10 +60,57 @@ def rows() -> dict[tuple[str, Any], Any]:
     }
 
 
-def is_untouched(before: dict[tuple[str, Any], Any]) -> bool:
-    """Whether all that was there is as it was. New things may have been added."""
+def is_untouched(before: dict[tuple[str, Any], Any], project: str = "") -> bool:
+    """Whether all that was there is as it was. New things may have been added.
+
+    Args:
+        project: what belongs to it may have changed.
+    """
     after = rows()
-    return all(after.get(key) == row for key, row in before.items())
+    return all(
+        after.get(key) == row
+        for key, row in before.items()
+        if not (project and row.get("project") == project)
+    )
+
+
+TWINS_HOST = "host-of-the-twin"
+"""Where another project's worker of the same id is."""
+SHARED_LABEL = "label-of-the-twin"
+
+
+def double(s: Scene) -> None:
+    """Let another project's worker have the scene's worker id first, and a history under it."""
+    name = qualified(s.worker, s.project)
+    Worker.objects.filter(pk=s.worker).update(worker_id=name)
+    Job.objects.filter(reserved_by=s.worker).update(reserved_by=name)
+    Job.objects.filter(finished_by=s.worker).update(finished_by=name)
+    JobError.objects.filter(job__queue=s.queue).update(worker_id=name)
+    for job in s.jobs.values():
+        event = job_event("job.started", job, time=timezone.now(), worker_id=name)
+        Event.objects.bulk_create([event])
+    twin = WorkerFactory(
+        worker_id=s.worker,
+        project="twin",
+        hostname=TWINS_HOST,
+        labels=[SHARED_LABEL],
+        capabilities=[SHARED_LABEL],
+        details={"hostname": TWINS_HOST},
+    )
+    JobFactory(project="twin", queue=s.queue, active=True, reserved_by=twin.pk, type="twin.job")
+    Directive.objects.create(
+        worker_id=twin.pk,
+        state="quiet",
+        asked_by=TWINS_HOST,
+        source="api",
+        asked_at=ago(10),
+        answer="reported",
+    )
+
+
+def tells_of_twin(shown: str) -> bool:
+    """Whether it can be seen that another project's worker has the same id."""
+    return any(text in shown for text in (SEPARATOR, TWINS_HOST, SHARED_LABEL, "twin"))
 
 
 def scene(kind: Kind, mark: str = "") -> Scene:

@@ -8,12 +8,23 @@ from typing import Any
 
 import pytest
 
-from jobs.access import Binding, Command, commands
+from jobs.access import Command, commands
+from jobs.spec.worker_ids import qualified
 from workers.bindings.agq.commands import known, rule
+from workers.models import Worker
 
-from .kinds import KINDS, Kind, Promise
+from .kinds import KINDS, LABEL, PROJECT, WORKER, Kind, Promise
 from .lines import AGQLine
-from .scenes import SECRET, Scene, is_untouched, rows, scene
+from .scenes import (
+    SECRET,
+    TWINS_HOST,
+    Scene,
+    double,
+    is_untouched,
+    rows,
+    scene,
+    tells_of_twin,
+)
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
@@ -125,7 +136,9 @@ def walk(kind: Kind, connect: Callable[[], AGQLine], mark: str) -> list[str]:
             assert line.hear() == "", "the connection is ended"
             kind.turn_back()
             line = begin()
-        if promise is not Promise.DONE and not is_untouched(before):
+        # The key of another project may have a worker of the same id.
+        own = kind.bound.get("project", "") if kind.on_others else ""
+        if promise is not Promise.DONE and not is_untouched(before, own):
             wrong.append(f"{word} changes what it must not")
         if answers and not kept_its(promise, declared, answers, s):
             wrong.append(f"{word}: {promise}: {answers}")
@@ -138,6 +151,39 @@ def test_every_word_keeps_what_the_table_promises(agq):
     assert not wrong, "\n".join(wrong)
 
 
+OF_A_PROJECT = {"project": PROJECT}
+
+
+@pytest.mark.parametrize(
+    "bound", [{}, {"worker_id": WORKER}, {"label": LABEL}], ids=lambda bound: "".join(bound)
+)
+def test_no_word_tells_a_project_that_another_has_a_worker_of_the_same_id(agq, bound):
+    kind = Kind("of a project", bound=OF_A_PROJECT | bound)
+    key = kind.key()
+    s = scene(kind)
+    double(s)
+    line = agq(key)
+    # Known by the key, as the one that registered it.
+    Worker.objects.filter(project=PROJECT).update(session=f"key {kind.record.pk}")
+    line("CLIENT", "SETNAME", s.worker)
+
+    telling = []
+    for word in in_order():
+        for words in SAID.get(word, lambda s, word=word: [[word]])(s):
+            answer = line(*words)
+            if tells_of_twin(json.dumps(answer)):
+                telling.append(f"{words}: {answer}")
+            declared = rule(word)
+            assert declared is not None, word
+            if not kept_its(Promise.DONE, declared, [answer], s):
+                telling.append(f"{words}: not done: {answer}")
+
+    assert not telling, "\n".join(telling)
+    twin = Worker.objects.get(pk=s.worker)
+    assert (twin.project, twin.state, twin.hostname) == ("twin", "running", TWINS_HOST)
+    assert Worker.objects.get(project=PROJECT).pk == qualified(s.worker, PROJECT)
+
+
 def test_every_word_is_declared_and_nothing_else_is():
     assert [word for word in known() if rule(word) is None] == []
-    assert {row.name for row in commands(Binding.AGQ)} == set(known())
+    assert {row.name for row in commands("AGQ")} == set(known())

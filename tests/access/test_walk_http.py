@@ -10,12 +10,14 @@ import pytest
 from django.urls import get_resolver
 
 from jobs.access import Binding, Command, commands, find
+from jobs.spec.worker_ids import qualified
 from tests.database import rolled_back
 from tests.ojs_client import OJSClient
 from workers.bindings.flare import ids
+from workers.bindings.shared.switched import Switched
 
-from .kinds import KINDS, LABEL, Kind, Promise
-from .scenes import SECRET, Scene, is_untouched, rows, scene
+from .kinds import KINDS, LABEL, PROJECT, WORKER, Kind, Promise
+from .scenes import SECRET, Scene, double, is_untouched, rows, scene, tells_of_twin
 
 pytestmark = pytest.mark.django_db
 
@@ -148,16 +150,21 @@ class Door(NamedTuple):
         return f"{self.method} {self.path}"
 
 
+def short(binding: str) -> str:
+    return binding.split()[0].upper()
+
+
 def doors() -> Iterator[Door]:
     for pattern in get_resolver("workers.urls").url_patterns:
-        path, view = f"/{pattern.pattern}", pattern.callback
+        path = f"/{pattern.pattern}"
+        view = (pattern.switched_on() if isinstance(pattern, Switched) else pattern).callback
         viewset = getattr(view, "cls", None)
         if viewset is not None:
             for method, action in view.actions.items():
                 if method != "head":
                     name = f"{viewset.resource}.{action}"
                     declared = find(viewset.binding, name)
-                    yield Door(method.upper(), path, f"{viewset.binding.name} {name}", declared)
+                    yield Door(method.upper(), path, f"{short(viewset.binding)} {name}", declared)
         elif view.__name__ != "not_found":
             name = FUNCTIONS.get(view.__name__, view.__name__)
             yield Door("GET", path, f"OJS {name}", find(Binding.OJS, name))
@@ -245,6 +252,54 @@ def test_every_endpoint_keeps_what_the_table_promises(kind, settings):
     assert not wrong, "\n".join(wrong)
 
 
+OF_A_PROJECT = [kind for kind in KINDS if kind.name == "of a project"]
+OF_ITS_WORKER = Kind("of a worker of a project", bound={"project": PROJECT, "worker_id": WORKER})
+OF_ITS_LABEL = Kind("of a label in a project", bound={"project": PROJECT, "label": LABEL})
+
+
+@pytest.mark.parametrize("kind", [*OF_A_PROJECT, OF_ITS_WORKER, OF_ITS_LABEL], ids=lambda k: k.name)
+def test_no_endpoint_tells_a_project_that_another_has_a_worker_of_the_same_id(kind, settings):
+    settings.OJS = OPTIONS
+    s = scene(kind)
+    double(s)
+    client = OJSClient(kind.key())
+
+    telling = []
+    for door in doors():
+        with rolled_back():
+            reply = ask(client, door, s)
+            shown = content(reply)
+        is_about_all = door.command.startswith("OJS documentation.")
+        told = tells_of_twin(shown) and not is_about_all
+        if told or not kept_its(kind.promised(door.declared), door, reply, shown):
+            telling.append(f"{door}: {reply.status_code} {shown[:300]}")
+
+    assert not telling, "\n".join(telling)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "admin/workers/{stored}",
+        "admin/jobs?worker_id={stored}",
+        "events?worker_id={stored}",
+        "events?worker_id=acme@/*",
+        "events?worker_id=acme*",
+        "events?worker_id=twin*",
+    ],
+)
+def test_a_project_cannot_ask_whether_its_worker_is_stored_under_another_name(path, settings):
+    settings.OJS = OPTIONS
+    (kind,) = OF_A_PROJECT
+    s = scene(kind)
+    double(s)
+
+    reply = OJSClient(kind.key()).see(path.format(stored=qualified(s.worker, s.project)))
+
+    found = reply.json()
+    assert reply.status_code == 404 or found.get("items", found.get("events")) == []
+
+
 def test_an_open_server_lets_everybody_do_everything(settings):
     settings.OJS = OPTIONS | {"ALLOW_ANONYMOUS": True}
     everybody = Kind("everybody")
@@ -261,8 +316,8 @@ def test_every_endpoint_is_declared_and_nothing_else_is(settings):
 
     assert [name for name, declared in served.items() if declared is None] == []
     declared = {
-        f"{row.binding.name} {row.name}"
-        for binding in (Binding.OJS, Binding.ADMIN, Binding.FLARE)
+        f"{short(row.binding)} {row.name}"
+        for binding in (Binding.OJS, Binding.ADMIN, "Flare")
         for row in commands(binding)
     }
     assert declared - served.keys() == set()

@@ -11,13 +11,17 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from jobs import engine
-from jobs.access import Binding, Command, commands
+from jobs.access import Command, commands
+from jobs.models import Job
+from jobs.spec.worker_ids import qualified
+from tests.factories import JobErrorFactory, JobFactory, ago
 from workers.bindings.rota.actions import PARTS, rule
 from workers.bindings.rota.messages import Message
+from workers.models import Worker
 
-from .kinds import KINDS, LABEL, Kind, Promise
+from .kinds import KINDS, LABEL, PROJECT, WORKER, Kind, Promise
 from .lines import RotaLine
-from .scenes import SECRET, Scene, is_untouched, rows, scene
+from .scenes import SECRET, TWINS_HOST, Scene, double, is_untouched, rows, scene, tells_of_twin
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
@@ -42,6 +46,7 @@ def said(part: str, s: Scene) -> dict[str, Any]:
     }[part]
 
 
+ALERT = {"message": "The disk is full.", "level": "error"}
 OUTSIDE = ("unauthenticated", "token_expired")
 
 
@@ -101,6 +106,38 @@ def test_every_part_keeps_what_the_table_promises(rota):
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.parametrize(
+    "bound", [{}, {"worker_id": WORKER}, {"label": LABEL}], ids=lambda bound: "".join(bound)
+)
+def test_no_part_tells_a_project_that_another_has_a_worker_of_the_same_id(rota, bound):
+    kind = Kind("of a project", bound={"project": PROJECT} | bound)
+    key = kind.key()
+    s = scene(kind)
+    double(s)
+    engine.register_specs({"email.send": "v1"})
+    line = rota(key)
+
+    job_id = str(s.jobs["active"].pk)
+    answers = line(
+        registration=registration(s), status={"jobs": [{"job_id": job_id}], "alerts": [ALERT]}
+    )
+    # It has failed before, as the same worker.
+    JobFactory(project=PROJECT, queue=s.queue, state="retryable", attempt=1, scheduled_at=ago(9))
+    retried = Job.objects.get(state="retryable")
+    JobErrorFactory(job=retried, worker_id=qualified(s.worker, PROJECT))
+    answers += line(wanted=2)
+    answers += [line.hear(), line.hear()]
+    answers += line(results=[{"job_id": job_id, "outcome": "succeeded"}], status={"state": "quiet"})
+
+    assert [answer["type"] for answer in answers].count("assignment") == 2
+    assert '"worker_id": "mine"' in json.dumps(answers), "in the error of the first attempt"
+    assert answers[-1]["results"][0]["ok"] is True
+    assert not tells_of_twin(json.dumps(answers)), answers
+    twin = Worker.objects.get(pk=s.worker)
+    assert (twin.project, twin.state, twin.hostname) == ("twin", "running", TWINS_HOST)
+    assert Worker.objects.get(project=PROJECT).state == "quiet"
+
+
 def test_every_part_of_a_message_is_declared_and_nothing_else_is():
     assert {field.name for field in dataclasses.fields(Message)} == PARTS.keys()
-    assert {row.name for row in commands(Binding.ROTA)} == {"handshake", *PARTS.values()}
+    assert {row.name for row in commands("Rota")} == {"handshake", *PARTS.values()}

@@ -20,6 +20,7 @@ import psycopg
 from tests import postgres
 
 from . import goals
+from .peers import goals as peers
 from .places import FLOOR, group_of
 from .plan import OTHERS, Plan, say, stop_when_asked
 from .results import Results
@@ -29,6 +30,7 @@ DATABASES = ("postgres", "sqlite")
 SUITE = "suite"
 PARTS = (SUITE, "peers", "worker", "pages")
 """Beside the suite, on PostgreSQL: other job servers, an idle worker, the admin's pages."""
+GOALS = (*peers.GOALS, *peers.OF_THE_SUITE, *goals.GOALS)
 BUSY = 15
 """Per cent of the processors in use by others beyond which not even ratios hold."""
 QUICK: dict[str, Any] = {"sizes": (10_000, 100_000), "rounds": 2, "samples": 100, "fleet": 2_000}
@@ -169,7 +171,7 @@ def report(kind: str, documents: list[dict[str, Any]]) -> str:
     floors = {group_of(number): FLOOR for number in range(1, 65)}
     text = f"\n{kind}\n{'=' * len(kind)}\n{results.table(floors)}"
     if kind == "postgres":
-        text += "\n" + goals.table(results)
+        text += "\n" + goals.table(results, GOALS)
     if (results.median(*OTHERS) or 0) > BUSY:
         text += "\n\nOTHERS WERE USING THIS MACHINE: neither the numbers nor their ratios hold."
     return text

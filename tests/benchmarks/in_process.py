@@ -47,7 +47,7 @@ def worker(count: int) -> Step:
     """Claim and complete, below the protocol: what bare psycopg does too."""
 
     def step() -> int:
-        jobs = engine.claim([tables.QUEUE], worker_id=WORKER, count=count, limited=False)
+        jobs = engine.claim([tables.QUEUE], worker_id=WORKER, count=count)
         engine.complete([Completion(job.id, WORKER) for job in jobs])
         return len(jobs)
 

@@ -9,22 +9,12 @@ FLOOR = "floor: a bare DRF view"
 FLEET = "heartbeat of many workers, 10 jobs"
 FETCH = "FETCH 10, by what is in the table"
 ACK = "ACK 10, by what is in flight"
-PEERS = "Beside others: no-op jobs a second, each at its best"
-SETTINGS = "Beside others: every setting"
 IDLE = "An idle worker"
 PAGES = "Pages of the admin, 1,000,000 jobs and 1,000 workers"
 
 
 def group_of(processes: int) -> str:
-    return f"HTTP, {processes} server {_processes(processes)}"
-
-
-def worked_off(peer: str, processes: int) -> str:
-    return f"{peer}: worked off, {processes} {_processes(processes)}"
-
-
-def enqueued(peer: str, at_a_time: int = 1) -> str:
-    return f"{peer}: enqueue {at_a_time}"
+    return f"HTTP, {processes} server {in_words(processes)}"
 
 
 def bare(count: int, connections: int) -> str:
@@ -32,5 +22,5 @@ def bare(count: int, connections: int) -> str:
     return f"pgbench: claim + ack {count}, {connections} connection{plural}"
 
 
-def _processes(number: int) -> str:
+def in_words(number: int) -> str:
     return f"process{'es' if number > 1 else ''}"

@@ -173,4 +173,4 @@ def test_saving_is_one_statement_and_fetching_gets_no_other(api, django_assert_n
     JobFactory()
     if connection.vendor == "postgresql":
         with django_assert_num_queries(1):
-            engine.claim(["default"], worker_id="w", limited=False)
+            engine.claim(["default"], worker_id="w")

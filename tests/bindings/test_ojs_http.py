@@ -9,11 +9,10 @@ import pytest
 from django.apps import apps
 from django.core.management import call_command
 
-from jobs.api import system
 from jobs.models import Job, Queue
 from tests.factories import JobFactory, WorkerFactory
 from tests.ojs_client import OJSClient, refusal
-from workers.chores import conformance
+from workers import conformance
 
 OJS = "application/openjobspec+json"
 FOR_SDKS = 'application/openjobspec+json; profile="application/json"'
@@ -379,7 +378,7 @@ def test_a_reset_leaves_neither_jobs_nor_workers_nor_what_became_of_them(api, se
 
 
 def test_every_table_is_emptied_or_kept_for_a_reason():
-    emptied = {*system.LEFT_BY_CASES, *conformance.LEFT_BY_CASES}
+    emptied = set(conformance.LEFT_BY_CASES)
 
     kept = {model.__name__ for model in ours() if model not in emptied}
     processes = {"Endpoint", "Listener", "Reaper", "Sweep", "EventCursor"}

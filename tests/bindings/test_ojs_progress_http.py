@@ -10,6 +10,7 @@ import pytest
 from jobs import engine
 from jobs.models import Event, Job, ProgressReport
 from jobs.spec.identifiers import uuid7
+from tests.database import connection
 from tests.factories import JobFactory, ago, ahead
 from tests.ojs_client import refusal
 
@@ -217,3 +218,29 @@ def test_beyond_the_waiters_there_may_be_a_stream_tells_how_it_stands(api, job, 
     report(api, job, progress=0.5)
 
     assert [name for name, _ in follow(api, job)] == ["progress"]
+
+
+BEFORE = "attempt, value, data, message, checkpoint, updated_at, told_at"
+"""The columns that servers of the release before name."""
+
+
+def test_servers_of_the_release_before_write_reports_that_are_read(api, job):
+    key = job.pk.hex if connection.vendor == "sqlite" else job.pk
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO ojs_jobs_progressreport (job_id, {BEFORE}) "
+            "VALUES (%s, 1, 0.4, NULL, 'two of five', NULL, %s, %s)",
+            [key, ago(1), ago(1)],
+        )
+
+    assert api.see(f"jobs/{job.pk}/progress").json()["progress"] == 0.4
+
+
+def test_servers_of_the_release_before_read_what_is_written_now(api, job):
+    report(api, job, progress=0.4)
+
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {BEFORE} FROM ojs_jobs_progressreport")
+        (row,) = cursor.fetchall()
+
+    assert (row[1], row[4]) == (0.4, None)

@@ -17,10 +17,11 @@ from django.core.management import call_command
 
 import jobs
 from jobs import engine
+from jobs.access.audit import Actor
 from jobs.errors import InvalidRequest
 from jobs.http import endpoints
 from jobs.http.authentication import make_key
-from jobs.models import Event, Job, JobLog, OperatorAction
+from jobs.models import Event, Job, JobLog, OperatorAction, Source
 from tests import processes
 from tests.conftest import url_of_test_database
 from tests.database import connection
@@ -28,8 +29,9 @@ from tests.factories import ago
 from tests.processes import eventually
 from workers.bindings.rota import messages
 from workers.chores import reaper
+from workers.fleet.orders import order
 from workers.lifecycle import WorkerState
-from workers.models import Worker
+from workers.models import Directive, Worker
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 PATIENCE = processes.PATIENCE
@@ -112,10 +114,11 @@ def connecting():
         stack.callback(thread.join, PATIENCE)
         stack.callback(loop.call_soon_threadsafe, loop.stop)
 
-        def connect(port, **headers):
+        def connect(port, more_headers=(), **headers):
             async def opened():
                 url = f"ws://127.0.0.1:{port}/work"
-                return await websockets.connect(url, additional_headers=headers, proxy=None)
+                sent = [*more_headers, *headers.items()]
+                return await websockets.connect(url, additional_headers=sent, proxy=None)
 
             opening = asyncio.run_coroutine_threadsafe(opened(), loop)
             worker = Rota(loop, opening.result(PATIENCE))
@@ -390,6 +393,37 @@ def test_a_quieted_worker_hears_it_and_is_given_nothing(connect):
     assert state_of(job) == "available"
 
 
+def quieted(worker):
+    Directive.objects.all().delete()
+    workers = Worker.objects.filter(pk="rota-1")
+    order(workers, WorkerState.QUIET, actor=Actor("ops", Source.SHELL))
+    worker.say()
+    assert worker.hear("heartbeat")["state"] == "quiet"
+    reaper.sweep()
+    return Directive.objects.get().answer
+
+
+def test_an_order_is_reported_once_a_worker_that_says_its_state_says_so(connect):
+    worker = connect()
+    worker.register(status={"state": "running"})
+
+    assert quieted(worker) == "waiting"
+    worker.say(status={"state": "quiet"})
+    worker.hear("heartbeat")
+    reaper.sweep()
+
+    assert Directive.objects.get().answer == "reported"
+
+
+def test_an_order_is_relayed_to_a_worker_that_never_says_its_state(connect):
+    before = connect()
+    before.register(status={"state": "running"})
+    worker = connect()
+    worker.register()
+
+    assert quieted(worker) == "relayed"
+
+
 def test_a_silent_workers_job_is_recovered_and_run_by_another(connect):
     job = jobs.enqueue("email.send", [1])
     silent = connect()
@@ -585,6 +619,18 @@ def test_a_key_that_is_used_or_refused_leaves_its_trace(start, connecting):
             ("bound", "permission_denied", "message"),
         )
     ]
+
+
+def test_behind_a_proxy_the_address_is_the_one_that_it_saw(start, connecting):
+    _, key = make_key("rota", scopes=["work"])
+
+    with start(PROXIES=1) as process:
+        # A proxy may add a header of its own after the client's.
+        forwarded = [("X-Forwarded-For", "10.1.1.1"), ("X-Forwarded-For", "203.0.113.9")]
+        with pytest.raises(websockets.InvalidStatus):
+            connecting(process.port, forwarded, Authorization=f"Bearer {key}x")
+
+    assert OperatorAction.objects.get(verb="refuse_request").address == "203.0.113.9"
 
 
 def test_the_documents_examples_follow_its_schema_and_are_understood():

@@ -18,7 +18,6 @@ from typing import Any
 from tests.benchmarks import servers
 from tests.processes import PATIENCE, ROOT, Running, eventually, forked, free_port, running
 
-PYTHON = sys.executable
 SITE = Path(__file__).resolve().parent / "site"
 QUICK = {
     "HEARTBEAT_INTERVAL": "1",
@@ -169,19 +168,13 @@ class Cast:
 
     # The stage
 
-    def manage_once(self, *arguments: str, **variables: str) -> str:
+    def manage_once(self, *arguments: str) -> str:
         """Run a command of the site to its end; return what it printed."""
-        done = subprocess.run(
-            [sys.executable, str(self.tree / "manage.py"), *arguments],
-            cwd=self.tree,
-            env=self.environment | variables,
-            capture_output=True,
-            text=True,
-            timeout=180,
-        )
-        if done.returncode:
-            raise RuntimeError(f"manage.py {arguments[0]} failed: {done.stderr[-3000:]}")
-        return done.stdout
+        log = self.logs / f"{arguments[0]}.log"
+        with forked(log, self.environment, *arguments, tree=self.tree) as started:
+            if started.process.wait(180):
+                raise RuntimeError(f"manage.py {arguments[0]} failed: {started.output[-3000:]}")
+            return started.output
 
     def prepare(self) -> None:
         """Make the tables, a key that may do everything, and the job spec for Rota."""
@@ -208,11 +201,7 @@ class Cast:
         def start(incarnation: int) -> Any:
             log = self.logs / f"{name}.{incarnation}.log"
             given = [word.format(id=f"{name}.{incarnation}") for word in arguments]
-            if self.tree == ROOT:
-                return forked(log, environment, *given)
-            return running(
-                [*self.here, PYTHON, str(self.tree / "manage.py"), *given], log, environment
-            )
+            return forked(log, environment, *given, tree=self.tree)
 
         return self.add(name, start)
 

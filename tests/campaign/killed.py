@@ -34,7 +34,8 @@ def pooled(plan: Plan) -> list[Outcome]:
     """Part c: the same behind PgBouncer in transaction mode, which is killed as well."""
     bouncer_folder = plan.folder / "pgbouncer"
     with postgres(plan.folder / "postgres", plan.template) as database:
-        bouncer = Bouncer(bouncer_folder, database)
+        # As installed, but for the suite: it would only wait.
+        bouncer = Bouncer(bouncer_folder, database, login_retry=1 if plan.short else 15)
         bouncer.start()
         try:
             return [_run(plan, "c", database, bouncer.url, bouncer)]
@@ -66,11 +67,16 @@ def _run(
             everybody_works(cast, ledgers, voices, began, outcome)
             voices += [f"enqueued-{kind}" for kind in KINDS]
             load.stream()
-            until = time.monotonic() + plan.seconds
+            until = time.monotonic() + plan.longest
             reporter = Reporter(plan, ledgers, cast)
             pauses = (0.2, 0.8) if plan.short else (0.5, 2.5)
             over = lambda: time.monotonic() > until or load.done or reporter.tick()  # noqa: E731
             reign(cast, chance, blows_of(cast, others), pauses, over, others)
+            if not load.done and not plan.short:
+                outcome.unfinished = (
+                    f"{load.streamed:,} of {plan.jobs:,} jobs in {plan.longest:,.0f} s, the "
+                    "longest that this part may take: give it more --seconds, or fewer --jobs"
+                )
             outcome.works_again = works_again(cast, ledgers, voices, time.monotonic(), outcome)
             load.end()
             settle(cast, database, outcome)

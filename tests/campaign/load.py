@@ -107,9 +107,14 @@ class Load:
         return self.ledgers.counts["enqueued"]
 
     @property
+    def streamed(self) -> int:
+        """How many of the stream are confirmed."""
+        return self.confirmed - self._stream[1] if self._stream else 0
+
+    @property
     def done(self) -> bool:
         """Whether the stream has run dry."""
-        return self._stream is not None and self.confirmed - self._stream[1] >= self.jobs
+        return self._stream is not None and self.streamed >= self.jobs
 
     @property
     def wanted(self) -> int:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,18 @@ from tests.processes import ROOT
 from .account import Account
 from .surroundings import Template
 
+STRETCH = 2.5
+"""How many times its seconds a part may take on a machine that is slow."""
+
 
 @dataclass
 class Plan:
     """What a part is asked for.
 
     Args:
-        jobs: how many are enqueued; a part may be content with fewer.
-        seconds: of disturbance, at most; what follows until all is settled is bounded, too.
+        jobs: how many are enqueued; only a and c go on until they are.
+        seconds: of disturbance; a and c take up to `longest` for their jobs. What follows until
+            all is settled is bounded, too.
         short: the form for the test suite.
         folder: of its own, gone afterwards.
     """
@@ -33,10 +38,20 @@ class Plan:
     short: bool
     folder: Path
     seed: str
-    template: Template
+    prepared: Future[Template]
     rev: str = ""
     keep: Path | None = None
     """Where logs and ledgers are copied to."""
+
+    @property
+    def template(self) -> Template:
+        """What is the same for all parts, once it is made."""
+        return self.prepared.result()
+
+    @property
+    def longest(self) -> float:
+        """Seconds of disturbance at most; a short one is content with fewer jobs."""
+        return self.seconds if self.short else self.seconds * STRETCH
 
 
 @dataclass
@@ -52,6 +67,8 @@ class Outcome:
     notes: dict[str, Any] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
     """Promises that were not kept, beyond those of the account."""
+    unfinished: str = ""
+    """What there was no time for."""
 
     @property
     def all_broken(self) -> list[str]:
@@ -107,6 +124,7 @@ def table(outcomes: list[Outcome]) -> str:
         lines += ["", f"{outcome.part} ({outcome.took:.0f} s): {kinds or 'no faults'}"]
         lines += [f"    {name}: {value}" for name, value in outcome.notes.items()]
         lines += [f"    BROKEN: {text}" for text in outcome.all_broken]
+        lines += [f"    UNFINISHED: {text}" for text in [outcome.unfinished] if text]
     return "\n".join(lines)
 
 

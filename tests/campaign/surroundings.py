@@ -83,11 +83,13 @@ class Postgres:
         network: the process id whose network namespace it runs in; 0 means our own.
     """
 
-    def __init__(self, folder: Path, *, host: str = "127.0.0.1", network: int = 0) -> None:
+    def __init__(
+        self, folder: Path, *, host: str = "127.0.0.1", port: int = 0, network: int = 0
+    ) -> None:
         self.folder = folder
         self.data = folder / "data"
         self.host = host
-        self.port = free_port()
+        self.port = port or free_port()
         self.programs = postgres_programs()
         self.network = network
         self.options: dict[str, str] = {"max_connections": "200"}
@@ -255,9 +257,15 @@ def postgres(folder: Path, template: Template | None = None) -> Iterator[Postgre
 
 
 class Bouncer:
-    """PgBouncer in transaction mode before `database`."""
+    """PgBouncer in transaction mode before `database`.
 
-    def __init__(self, folder: Path, database: Postgres, pool: int = 20) -> None:
+    Args:
+        login_retry: seconds that it waits after PostgreSQL has refused it.
+    """
+
+    def __init__(
+        self, folder: Path, database: Postgres, pool: int = 20, login_retry: int = 15
+    ) -> None:
         self.program = program("pgbouncer", "pgbouncer")
         self.folder = folder
         self.port = free_port()
@@ -278,6 +286,7 @@ auth_file = {folder}/users.txt
 pool_mode = transaction
 max_client_conn = 1000
 default_pool_size = {pool}
+server_login_retry = {login_retry}
 ignore_startup_parameters = extra_float_digits
 """
         )

@@ -11,9 +11,11 @@ from django.db.models.functions import Now
 
 import jobs
 from jobs import engine
+from jobs.access import refusals
 from jobs.access.audit import Actor
 from jobs.engine import maintenance
-from jobs.models import CronJob, CronRun, Job, Queue
+from jobs.errors import NotAuthenticated
+from jobs.models import CronJob, CronRun, Job, OperatorAction, Queue, RefusedFinish
 from jobs.spec.lifecycle import State
 from jobs.store import clock
 from tests import clocks, processes
@@ -134,6 +136,16 @@ def test_pauses_and_maintenance_end_when_they_shall(wrong):
 
 
 @pytest.mark.slow
+def test_what_is_kept_for_a_while_is_kept_from_the_databases_time_on(wrong):
+    job = JobFactory(active=True, reserved_by="holder")
+    with wrong():
+        protocol.ack([engine.Completion(job.pk, "stranger")])
+        refusals.note(NotAuthenticated("no"), protocol="ojs", address="192.0.2.1")
+
+    assert RefusedFinish.objects.filter(**about_now("refused_at")).exists()
+    assert OperatorAction.objects.filter(**about_now("done_at")).exists()
+
+
 def test_reapers_two_hours_apart_run_every_schedule_once_and_declare_nobody_dead(
     database_url, tmp_path
 ):

@@ -13,6 +13,7 @@ from jobs.http.base import dumps
 from jobs.models import Checkpoint, Event, Job, Queue
 from jobs.signals import jobs_claimed
 from jobs.spec.envelope import claimed_envelope, envelope
+from jobs.spec.identifiers import first_id
 from jobs.spec.lifecycle import State
 from jobs.spec.timestamps import format_timestamp
 from tests.database import atomic, connection
@@ -43,6 +44,13 @@ def test_the_oldest_job_comes_first(db):
     JobFactory(type="middle", enqueued_at=ago(30))
 
     assert names(claim(count=3)) == ["old", "middle", "young"]
+
+
+def test_age_is_by_the_databases_clock_whatever_the_ids_say(api):
+    """An id may come from a client whose clock is wrong."""
+    pushed = [api.pushed(id=str(first_id(moment))) for moment in (ahead(3600), ago(3600), ago(0))]
+
+    assert [str(job.id) for job in claim(count=3)] == pushed
 
 
 def test_a_higher_priority_comes_before_age(db):
@@ -417,13 +425,13 @@ def test_claiming_is_one_statement_with_the_look_at_the_limits(
     with django_assert_num_queries(1):
         claim(count=count)
     with django_assert_num_queries(1):
-        claim(count=count, limited=False)
+        claim(count=count)
 
 
 @pytest.mark.postgres
 def test_an_empty_fetch_costs_no_more(db, django_assert_num_queries):
     with django_assert_num_queries(1):
-        claim("a", "b", "c", limited=False)
+        claim("a", "b", "c")
 
 
 @pytest.mark.postgres

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import sys
+import types
+from dataclasses import fields, replace
 from datetime import timedelta
 
 import pytest
@@ -13,7 +15,8 @@ from django.db import connections
 from django.urls import clear_url_caches
 
 from jobs.checks import check_database, check_settings
-from jobs.conf import Settings, configured, ojs_settings
+from jobs.conf import Settings, configured, ojs_settings, protocols
+from jobs.protocols import DEFAULT_PACKAGES, Server, WorkerProtocol
 from tests.database import alias, connection
 
 
@@ -44,7 +47,8 @@ def test_nothing_is_open_or_unsafe_by_default():
 
 
 def test_every_option_explains_itself():
-    for option in fields(Settings):
+    groups = [protocol.options for protocol in protocols() if protocol.options]
+    for option in (option for group in (Settings, *groups) for option in fields(group)):
         assert option.metadata["help"].endswith("."), option.name
 
 
@@ -125,6 +129,49 @@ def test_a_value_of_the_wrong_type_is_an_error_and_no_traceback(settings, option
     assert option in message.msg
     with pytest.raises(ImproperlyConfigured):
         configured()
+
+
+PROTOCOL = WorkerProtocol(name="drum", title="Drum")
+SERVED = Server(factory="x.Server", schemes=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("declared", "why"),
+    [
+        (None, "it has no PROTOCOL"),
+        ("drum", "its PROTOCOL is no jobs.protocols.WorkerProtocol"),
+        (replace(PROTOCOL, name="Drum"), "the name 'Drum' must match"),
+        (replace(PROTOCOL, name="agq"), "the name 'agq' is taken by another package"),
+        (replace(PROTOCOL, server=SERVED), "its server needs the options HOST, PORT, URL"),
+        (replace(PROTOCOL, name="metrics", options=Settings), "OJS_METRICS would be taken for"),
+        (replace(PROTOCOL, name="max", options=Settings), "OJS_MAX_BODY_SIZE would be taken for"),
+    ],
+)
+def test_a_package_that_declares_no_usable_protocol_is_named(settings, monkeypatch, declared, why):
+    package = types.ModuleType("drum")
+    if declared is not None:
+        package.PROTOCOL = declared
+    monkeypatch.setitem(sys.modules, "drum", package)
+    settings.OJS = {"WORKER_PROTOCOLS": [*DEFAULT_PACKAGES, "drum"]}
+
+    (message,) = check_settings()
+
+    assert message.id == "ojs.E002"
+    assert why in message.msg
+
+
+@pytest.mark.parametrize("listed", [["no.such.package"], [7], "workers.bindings.ojs"])
+def test_a_list_of_protocols_that_cannot_be_loaded_is_an_error_and_urls_go_on_working(
+    settings, listed
+):
+    settings.OJS = {"WORKER_PROTOCOLS": listed}
+    clear_url_caches()
+
+    (message,) = check_settings()
+
+    assert message.id == "ojs.E002"
+    assert "WORKER_PROTOCOLS" in message.msg
+    assert [protocol.name for protocol in protocols()] == ["ojs", "flare", "agq", "rota"]
 
 
 def test_options_that_are_no_dictionary_are_an_error_and_no_traceback(settings):

@@ -5,19 +5,16 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from jobs.errors import PermissionDenied
 from jobs.http.authentication import make_key
 from jobs.models import CronJob, Event, Job, Workflow
 from jobs.spec.lifecycle import State
-from tests.factories import JobFactory, WorkerFactory, ago
+from tests.factories import JobFactory, ago
 from tests.flare_client import FlareClient
 from tests.flare_client import refusal as flare_refusal
 from tests.ojs_client import OJSClient, refusal
-from workers import protocol
 from workers.bindings.flare import ids
 from workers.chores import reaper
 from workers.models import Worker
-from workers.protocol import Description, SessionClaim
 
 pytestmark = pytest.mark.django_db
 
@@ -302,67 +299,6 @@ def test_a_worker_belongs_to_the_project_of_its_key(site):
     ojs("acme").send("workers/heartbeat", {"worker_id": "ojs-worker"})
 
     assert set(Worker.objects.values_list("project", flat=True)) == {"acme"}
-
-
-@pytest.mark.parametrize("owner", ["other", ""])
-def test_a_project_cannot_speak_for_the_workers_of_others(site, owner):
-    WorkerFactory(worker_id="w", project=owner)
-    acme = ojs("acme")
-    described = {"hostname": "h", "pid": 1, "queues": ["default"], "concurrency": 1}
-
-    for reply in (
-        acme.send("workers/register", {"worker_id": "w"} | described),
-        acme.send("workers/heartbeat", {"worker_id": "w"}),
-        acme.send("workers/fetch", {"worker_id": "w", "queues": ["default"]}),
-        acme.send("workers/deregister", {"worker_id": "w"}),
-    ):
-        assert code(reply) == (403, "permission_denied")
-    assert flare_refusal(flare("acme", "w").register()) == (403, "permission_denied")
-    assert Worker.objects.live().get().project == owner
-
-
-@pytest.mark.parametrize("gone", ["dead", "left"])
-@pytest.mark.parametrize("owner", ["other", ""])
-def test_the_id_of_a_worker_that_is_gone_stays_with_its_project(site, gone, owner):
-    """It may come back, and is let in then: its id has not been taken meanwhile."""
-    WorkerFactory(worker_id="w", project=owner, **{gone: True})
-    described = {"hostname": "h", "pid": 1, "queues": ["default"], "concurrency": 1}
-    acme, theirs = ojs("acme"), ojs(owner)
-
-    for refused in (
-        acme.send("workers/register", {"worker_id": "w"} | described),
-        acme.send("workers/heartbeat", {"worker_id": "w"}),
-        flare("acme", "w").register(),
-    ):
-        error = refused.json()["error"]
-        assert (refused.status_code, error["code"]) == (403, "permission_denied")
-        assert "not of this project" in error["message"]
-    assert (
-        "Choose another id" in refusal(acme.send("workers/heartbeat", {"worker_id": "w"}))["hint"]
-    )
-    assert Worker.objects.get().project == owner
-    assert theirs.send("workers/heartbeat", {"worker_id": "w"}).status_code == 200
-    assert theirs.send("workers/register", {"worker_id": "w"} | described).status_code == 200
-
-
-def test_the_id_of_a_worker_whose_record_is_gone_may_be_used_by_another_project(site):
-    WorkerFactory(worker_id="w", project="other", dead=True)
-    Worker.objects.all().delete()
-
-    assert flare("acme", "w").register().status_code == 200
-    assert Worker.objects.get().project == "acme"
-
-
-def test_a_worker_id_that_two_projects_take_at_once_is_that_of_the_first(site):
-    """Asked again under the lock: there was no such worker when the key was looked at."""
-    WorkerFactory(worker_id="w", project="other")
-    about = Description(project="acme", labels=["new"])
-
-    with pytest.raises(PermissionDenied):
-        protocol.register("w", about)
-    with pytest.raises(PermissionDenied):
-        protocol.register("w", about, claim=SessionClaim(("",), True))
-    assert (Worker.objects.get().project, Worker.objects.get().labels) == ("other", [])
 
 
 # Flare

@@ -18,7 +18,7 @@ from django.utils.connection import ConnectionDoesNotExist
 import jobs
 from jobs import engine, signals, testing
 from jobs.errors import DuplicateJob, InvalidTransition, JobNotFound
-from jobs.models import Job
+from jobs.models import Job, Queue
 from jobs.spec.lifecycle import State
 from jobs.spec.workflow_plans import plan_of
 from jobs.store import memory
@@ -456,6 +456,16 @@ def test_jobs_that_are_late_are_discarded_as_time_passes(place, mails):
     assert testing.run_jobs() == 0
 
 
+def test_a_job_is_available_as_soon_as_it_is_due(fake_jobs):
+    testing.freeze_time("2026-02-13T10:00:00Z")
+    made = jobs.enqueue("tests.mail", ["x"], scheduled_at=timedelta(hours=1))
+
+    testing.advance_time(minutes=59, seconds=59)
+    testing.assert_job_state(made.id, "scheduled")
+    testing.advance_time(seconds=1)
+    testing.assert_job_state(made.id, "available")
+
+
 def test_a_rate_limit_opens_as_time_passes(fake_jobs, mails):
     testing.freeze_time("2026-02-13T10:00:00Z")
     limit = {"key": "smtp", "rate": {"limit": 1, "period": "PT1M"}}
@@ -492,6 +502,24 @@ def test_a_job_replaced_within_its_batch_is_not_run_inline(inline_jobs, mails):
     assert mails == [("second", 1)]
 
 
+def test_a_job_that_was_ignored_runs_nothing_inline(inline_jobs, mails):
+    testing.fail_next("tests.mail", ConnectionError("no route"))
+    unique = {"keys": ["type"], "on_conflict": "ignore"}
+    again = {"type": "tests.mail", "args": ["again"], "unique": unique}
+    with pytest.raises(ConnectionError):
+        jobs.enqueue_many([{"type": "tests.mail", "args": ["first"]}, again])
+    jobs.enqueue(**again)
+
+    assert mails == []
+
+
+def test_jobs_of_a_mode_are_listed_as_they_were_enqueued(fake_jobs):
+    for number in (3, 1, 2):
+        jobs.enqueue("tests.mail", [number], id=f"0190000{number}-0000-7000-8000-000000000000")
+
+    assert [job.args for job in testing.all_enqueued()] == [[3], [1], [2]]
+
+
 def test_a_job_of_a_mode_is_seen_as_it_is_now(fake_jobs, mails):
     testing.fail_next("tests.mail", ConnectionError("no route"))
     made = jobs.enqueue("tests.mail", ["x"], priority=3, meta={"a": 1}, scheduled_at=timedelta(1))
@@ -519,6 +547,29 @@ def test_jobs_can_be_looked_at_when_their_mode_has_ended():
 
 
 # Where they are: in memory, and nothing else is
+
+
+def test_a_queue_is_made_in_each_place_that_has_a_job_of_it(db, django_capture_on_commit_callbacks):
+    def names():
+        return set(Queue.objects.values_list("pk", flat=True))
+
+    def enqueue(queue):
+        with django_capture_on_commit_callbacks(execute=True):
+            jobs.enqueue("tests.mail", queue=queue)
+
+    enqueue("first")
+    with testing.fake() as outer:
+        enqueue("first")
+        with testing.fake() as inner:
+            enqueue("first")
+            enqueue("second")
+        enqueue("second")
+    enqueue("second")
+
+    assert names() == {"first", "second"}
+    for session in (outer, inner):
+        with session.inside():
+            assert names() == {"first", "second"}
 
 
 def test_a_mode_inside_another_has_jobs_of_its_own(fake_jobs):

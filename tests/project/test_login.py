@@ -89,7 +89,7 @@ def test_guessing_a_password_locks_out_the_one_who_guesses_and_nobody_else(site,
     ],
 )
 def test_the_address_is_the_one_that_our_own_proxy_saw(settings, proxies, forwarded, address):
-    settings.PROXIES = proxies
+    settings.OJS = settings.OJS | {"PROXIES": proxies}
     meta = {"REMOTE_ADDR": "192.0.2.1", "HTTP_X_FORWARDED_FOR": forwarded}
 
     assert client_address(SimpleNamespace(META=meta)) == address

@@ -89,6 +89,14 @@ def test_jobs_that_succeed_do_so_at_the_first_attempt(running, job_type):
     assert (job["state"], job["attempt"]) == ("completed", 1)
 
 
+def test_a_slow_job_says_how_far_it_is(running):
+    job = running.job_of_type("demo.slow")
+    running.settled(job["id"])
+
+    said = running.api.get("events?types=progress.updated&job_types=demo.slow")["events"]
+    assert "second 1 of" in said[0]["data"]["data"]["message"]
+
+
 def test_the_scheduled_job_does_not_run_early(running):
     job = running.settled(running.job_of_type("demo.scheduled")["id"])
 
@@ -166,7 +174,7 @@ def is_healthy(quickstart: Quickstart) -> bool:
 def test_sigterm_stops_everything_and_leaves_nothing(quickstart):
     with quickstart.up(**QUICK) as run:
         # The server and its worker process, the reaper, the cluster, the worker.
-        words = ("granian", "runreaper", "qcluster", "demo_worker")
+        words = ("granian", "runreaper", "qcluster", "runjobworker")
         assert all(pids_of(quickstart, word) for word in words)
         eventually(lambda: quickstart.rows("SELECT state FROM ojs_workers_worker"))
 
@@ -234,7 +242,7 @@ def read_to_the_end(terminal: int) -> bytes:
 
 def test_no_demo_is_server_reaper_and_cluster_alone(quickstart):
     with quickstart.up("--no-demo"):
-        assert pids_of(quickstart, "demo_worker") == []
+        assert pids_of(quickstart, "runjobworker") == []
         assert quickstart.api.get("events")["events"] == []
 
 
@@ -260,7 +268,7 @@ def test_on_an_address_that_others_reach_a_key_is_needed(quickstart):
         completed = f"{quickstart.api.url}/ojs/v1/events?types=job.completed"
 
         assert open_page(queues)[0] == 401
-        # The worker and the trickle of jobs have the key that is shown.
+        # The worker has the key that is shown.
         eventually(lambda: json.loads(open_page(completed, key)[1])["events"])
         # DEBUG would show the names of all addresses.
         assert "URLconf" not in open_page(f"{quickstart.api.url}/nowhere")[1]

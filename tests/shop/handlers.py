@@ -13,7 +13,6 @@ from typing import Any
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
 
-from tests.benchmarks.peers import peer_jobs
 from workers.runtime import Discard, Retry, Snooze, handler
 
 PAUSE = 0.02
@@ -193,12 +192,6 @@ def effect(context: Any, seconds: float) -> None:
     with connection.cursor() as cursor:
         cursor.execute("INSERT INTO shop_effect VALUES (%s, %s)", [context.id, context.attempt])
     time.sleep(seconds)
-
-
-@handler("shop.tick")
-def tick(context: Any) -> None:
-    """What the benchmarks run beside other job servers: the same for all of them."""
-    peer_jobs.tick()
 
 
 @handler("shop.advance")

@@ -9,6 +9,7 @@ from django.contrib.admin.utils import quote
 from django.urls import reverse
 
 from jobs import engine
+from jobs.conf import protocol_of
 from jobs.models import OperatorAction, RefusedFinish
 from tests.factories import JobFactory, WorkerFactory, ago, ahead
 from tests.operators import buttons, choose, confirm, list_of, messages, operator, staff
@@ -345,13 +346,15 @@ def test_the_page_says_what_an_agq_worker_can_do_and_cannot_hear(admin_client):
         ({"protocol": "flare", "job_types": ["a.b"]}, "a.b", "quiet is enforced at fetch"),
         ({"protocol": "rota", "specs": {"a.b": "v7"}}, "a.b (v7)", "at its next heartbeat"),
         ({"protocol": "agq", "capabilities": ["jq"]}, "jq", "quiet is enforced at fetch"),
+        ({"protocol": "removed"}, "any", "quiet is enforced at fetch"),
     ],
-    ids=["ojs", "flare", "rota", "agq"],
+    ids=["ojs", "flare", "rota", "agq", "removed"],
 )
 def test_the_page_says_what_a_worker_speaks_can_do_and_hears(admin_client, described, can, hears):
     worker = WorkerFactory(**described)
 
     page = admin_client.get(reverse("admin:ojs_workers_worker_change", args=[quote(worker.pk)]))
 
-    for words in (described["protocol"], can, hears):
+    title = protocol_of(described["protocol"]).title
+    for words in (f">{title}<", can, hears):
         assert words in page.content.decode()

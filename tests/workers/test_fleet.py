@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.urls import reverse
+from django.utils import timezone
 
 from jobs.models import OperatorAction
 from tests.factories import JobFactory, WorkerFactory, ago
@@ -89,6 +90,34 @@ def test_what_became_of_an_order_to_terminate(api, leaves, outcome):
     reaper.sweep()
 
     assert Directive.objects.get().answer == outcome
+
+
+@pytest.mark.parametrize(
+    ("speaks", "state", "outcome", "said"),
+    [
+        ({"protocol": "ojs"}, "running", "waiting", "0 of 1 report “quiet”"),
+        ({"protocol": "ojs"}, "quiet", "reported", "1 of 1 report “quiet”"),
+        ({"protocol": "rota", "reports_state": True}, "running", "waiting", "0 of 1 report"),
+        ({"protocol": "rota", "reports_state": True}, "quiet", "reported", "1 of 1 report"),
+        ({"protocol": "rota"}, "running", "relayed", ", relayed to 1 that report no state"),
+        ({"protocol": "flare"}, "running", "enforced", ", enforced at fetch for 1"),
+        ({"protocol": "agq"}, "running", "enforced", ", enforced at fetch for 1"),
+        ({"protocol": "removed"}, "running", "enforced", ", enforced at fetch for 1"),
+    ],
+)
+def test_an_order_counts_as_reported_only_if_the_worker_reported_it(speaks, state, outcome, said):
+    worker = WorkerFactory(**speaks)
+    ops = operator()
+    confirm(ops, WORKER, "quiet", worker)
+    reaper.sweep()
+    assert Directive.objects.get().answer == "waiting", "not heard yet"
+
+    type(worker).objects.update(last_heartbeat_at=timezone.now(), state=state)
+    page = words(ops, OperatorAction.objects.get())
+    reaper.sweep()
+
+    assert Directive.objects.get().answer == outcome
+    assert said in page
 
 
 def test_a_later_order_ends_the_wait_for_an_earlier_one():

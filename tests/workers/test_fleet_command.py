@@ -11,7 +11,7 @@ import pytest
 from django.core.management import CommandError, call_command, execute_from_command_line
 
 from jobs.models import OperatorAction
-from tests.factories import JobFactory, WorkerFactory, ago
+from tests.factories import JobFactory, WorkerFactory, ago, ahead
 from tests.workers.fleets import directives
 from workers.models import FleetOperation, Worker
 
@@ -73,6 +73,8 @@ def test_everything_is_asked_for_expressly():
         "converged": True,
         "asked": 2,
         "reported": 0,
+        "relayed": 0,
+        "enforced": 0,
         "waiting": [],
         "gone": [],
     }
@@ -93,6 +95,15 @@ def test_waiting_ends_when_the_time_is_up():
 
     assert problem.returncode == 3
     assert "deaf" in str(problem)
+
+
+def test_workers_that_cannot_report_are_not_waited_for_once_they_are_heard():
+    for protocol in ("agq", "rota"):
+        WorkerFactory(protocol=protocol, last_heartbeat_at=ahead(60))
+
+    words = fleet("quiet", "--all", "--wait")
+
+    assert "2 asked, 0 report it, relayed to 1 that report no state, enforced at fetch" in words
 
 
 def test_status_lists_what_a_script_needs():

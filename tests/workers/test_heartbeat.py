@@ -11,7 +11,7 @@ from django.utils import timezone
 from jobs.models import Event
 from jobs.spec.lifecycle import State
 from tests.factories import JobFactory, WorkerFactory, ago, ahead
-from workers import protocol
+from workers import conformance, protocol
 from workers.chores import reaper
 from workers.lifecycle import WorkerState
 from workers.models import Worker
@@ -342,7 +342,10 @@ def test_a_dead_worker_that_speaks_is_live_again_and_was_away_for_all_to_see():
 
 
 @pytest.mark.parametrize("directive", ["quiet", "terminate"])
-def test_a_job_of_the_public_suite_directs_its_worker_in_conformance_mode_only(settings, directive):
+def test_a_job_of_the_public_suite_directs_its_worker_in_conformance_mode_only(
+    settings, monkeypatch, directive
+):
+    monkeypatch.setattr(protocol, "before_reply", conformance.obey_test_directive)
     job = JobFactory(active=True, meta={"test_directive": directive})
     ids = [str(job.pk)]
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 from django.urls import reverse
-from django.utils import translation
+from django.utils import timezone, translation
 
 from jobs.access.audit import Actor
 from jobs.errors import Conflict, InvalidRequest
@@ -198,6 +198,31 @@ def test_a_worker_that_takes_too_long_is_terminated_when_its_time_is_up(api):
     fleet.sweep()
 
     assert directives()["w000"] == "terminate"
+
+
+@pytest.mark.parametrize(
+    ("speaks", "is_sure"),
+    [
+        ({"protocol": "ojs"}, False),
+        ({"protocol": "rota", "reports_state": True}, False),
+        ({"protocol": "rota"}, True),
+        ({"protocol": "agq"}, True),
+    ],
+)
+def test_an_idle_worker_is_waited_for_until_it_reports_quiet_if_it_can(speaks, is_sure):
+    worker = WorkerFactory(**speaks)
+    operation = drain.start([worker.pk], actor=OPS, terminates=False)
+    reaper.sweep()
+    reaper.sweep()
+    assert phases(operation) == {worker.pk: "draining"}, "not heard since"
+
+    Worker.objects.update(last_heartbeat_at=timezone.now())
+    reaper.sweep()
+    assert phases(operation) == {worker.pk: "held" if is_sure else "draining"}
+
+    Worker.objects.update(state="quiet")
+    reaper.sweep()
+    assert phases(operation) == {worker.pk: "held"}
 
 
 def test_drained_workers_may_be_held_quiet(api):

@@ -16,6 +16,7 @@ import jobs
 from jobs import engine
 from jobs.models import Job, RefusedFinish
 from tests.database import atomic, connection
+from tests.factories import ago
 from tests.processes import eventually, free_port
 from tests.workers.site import Shop, becomes, ends_with, state_of, tell, worker_becomes
 from workers.lifecycle import WorkerState
@@ -310,7 +311,7 @@ def test_a_lost_reservation_is_told_to_the_handler_and_the_worker_goes_on(shop):
     with shop.worker() as started:
         shop.wait_for("patient.began")
         Job.objects.update(queue="elsewhere")
-        engine.reclaim(Job.objects.all(), engine.WORKER_DEATH)
+        engine.reclaim(set(Job.objects.values_list("reserved_by", flat=True)))
 
         assert shop.wait_for("patient.ended") == "lost"
         started.wait_for("was refused")
@@ -326,8 +327,8 @@ def test_a_handler_can_ask_whether_the_job_is_still_its_own(shop):
     with shop.worker(HEARTBEAT_INTERVAL=60, HEARTBEAT_TIMEOUT=600):
         shop.wait_for("mine.began", "lost.began")
         lost = Job.objects.filter(args=["lost"])
-        lost.update(queue="elsewhere")
-        engine.reclaim(lost, engine.WORKER_DEATH)
+        lost.update(queue="elsewhere", reserved_until=ago(1))
+        engine.expire()
 
         assert shop.wait_for("lost.still_ours") == "False"
         shop.go("mine")

@@ -439,6 +439,7 @@ def test_a_handler_that_cannot_be_is_refused_at_once(register, problem):
         (["--url", "http://jobs.example.com:99999"], "Port out of range"),
         (["--url", "http://[::1"], "IPv6"),
         (["--processes", "2", "--worker-id", "w"], "one process's own"),
+        (["--worker-id", "acme@/w"], "must not contain '@/'"),
         (["--alive-file", "/nowhere/alive"], "No such file or directory"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Which workers and which jobs a caller may speak for."""
+"""The workers that a caller may speak for, and the jobs it may touch."""

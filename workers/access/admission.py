@@ -1,42 +1,55 @@
-"""For whom a caller speaks, and which workers and jobs of others it may see.
+"""Decides which worker a caller speaks for, and which workers and jobs it may see.
 
-What `OfWorker` and `OfProject` promise in the table of `jobs.access`, carried out. Keys that are
-bound to nothing, nearly all, cost no query here.
+Enforces `OfWorker` and `OfProject` from the table of `jobs.access`. Keys without a binding, nearly
+all of them, cost no query here.
+
+A client sends a worker's id; it may be stored under another name (`names`). This module translates
+between the two: the protocol and the engine know stored names only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from jobs.access import projects
 from jobs.engine import Outcome
 from jobs.errors import JobNotFound, PermissionDenied, ReservationLost
 from jobs.models import Job
+from jobs.spec.fields import refuse
 from jobs.spec.identifiers import parse_uuid
 from jobs.spec.lifecycle import State
+from jobs.spec.worker_ids import SEPARATOR, is_reserved, spellings
 from jobs.store.expressions import JSONArrayHas
 
-from ..liveness.claims import ForeignWorker
 from ..models import Worker
+from .claims import ForeignWorker
+from .names import stored_names
 
 if TYPE_CHECKING:
     from jobs.http.authentication import Caller
 
+Result = TypeVar("Result")
+
 
 class OtherWorker(PermissionDenied):
-    """The key is bound to another worker than it was used for."""
+    """The key is bound to a worker other than the one it was used for."""
 
 
 def speak_for(caller: Caller, said: str | None) -> str | None:
-    """Return the worker for which a caller speaks: whom it names, else the one its key is bound to.
+    """Return the worker that a caller speaks for: the one it names, else that of its key.
 
-    None if neither names one.
+    None if there is neither. The id is the client's, not the stored name.
 
     Raises:
+        InvalidRequest: it cannot be a worker's id.
         OtherWorker: the key speaks for another worker.
     """
+    if said and is_reserved(said):
+        raise refuse(
+            "worker_id", f"A worker's id must not contain '{SEPARATOR}'.", validation="pattern"
+        )
     if not caller.worker_id:
         return said or None
     if said and said != caller.worker_id:
@@ -47,33 +60,61 @@ def speak_for(caller: Caller, said: str | None) -> str | None:
 
 
 def admit(
-    caller: Caller, worker_ids: Collection[str | None], *, said: Collection[str] | None = None
-) -> None:
-    """Hold a key made for workers of one label, or of one project, to them.
+    caller: Caller, worker_id: str | None, *, said: Collection[str] | None = None
+) -> str | None:
+    """Restrict a label-bound key to workers with its label; return the worker's stored name.
 
     Args:
-        worker_ids: those it speaks for; None is one without a name.
-        said: the labels that a worker gives itself when it arrives. They must hold the key's, and
-            so must those of one that is known.
+        worker_id: the worker that the caller speaks for; None for a worker without a name.
+        said: the labels that a worker declares when it arrives. They must include the key's label,
+            and so must the labels of a known worker.
 
     Raises:
-        PermissionDenied: one of them does not carry the label, or is another project's.
+        PermissionDenied: the worker does not carry the label.
     """
+    return admit_all(caller, [worker_id], said=said)[worker_id]
+
+
+def admit_all(
+    caller: Caller, worker_ids: Collection[str | None], *, said: Collection[str] | None = None
+) -> dict[str | None, str | None]:
+    """`admit()` for several workers: worker id → stored name."""
     if not (caller.label or caller.project):
-        return
-    named = {worker_id or "" for worker_id in worker_ids}
-    if caller.project:
-        # Dead ones too: they may come back, and their id is theirs for as long as they are known.
-        others = Worker.objects.filter(pk__in=named).exclude(project=caller.project)
-        taken = others.values_list("pk", flat=True).first()
-        if taken is not None:
-            raise ForeignWorker(taken)
+        return {worker_id: worker_id for worker_id in worker_ids}
+    names = stored_names({worker_id for worker_id in worker_ids if worker_id}, caller.project)
     if caller.label:
         if said is not None:
             _check_label(caller, said)
-        known = dict(Worker.objects.filter(pk__in=named).values_list("pk", "labels"))
-        for worker_id in named:
-            _check_label(caller, known.get(worker_id, said) or ())
+        known = dict(Worker.objects.filter(pk__in=names.values()).values_list("pk", "labels"))
+        for worker_id in worker_ids:
+            _check_label(caller, known.get(names.get(worker_id or "", ""), said) or ())
+    return {worker_id: names.get(worker_id or "", worker_id) for worker_id in worker_ids}
+
+
+def as_worker(
+    caller: Caller,
+    worker_id: str,
+    act: Callable[[str], Result],
+    *,
+    said: Collection[str] | None = None,
+    name: str | None = None,
+) -> Result:
+    """Run an action that may create a worker; `act` gets the worker's stored name.
+
+    Args:
+        act: raises `ForeignWorker` if another worker has taken the name meanwhile; it is then
+            called again with the name that only this project uses.
+        said: as in `admit`.
+        name: the result of `admit`, if it has been called already.
+
+    Raises:
+        PermissionDenied: the worker does not carry the key's label.
+    """
+    name = name or admit(caller, worker_id, said=said) or worker_id
+    try:
+        return act(name)
+    except ForeignWorker:
+        return act(admit(caller, worker_id, said=said) or worker_id)
 
 
 def _check_label(caller: Caller, labels: Collection[str]) -> None:
@@ -84,10 +125,10 @@ def _check_label(caller: Caller, labels: Collection[str]) -> None:
 
 
 def holder_of(caller: Caller, job_id: UUID) -> str | None:
-    """Return who must hold a job for this caller to touch what belongs to its attempt.
+    """Return the worker that must hold a job for this caller to touch its current attempt.
 
-    None: it does not matter, for the key is bound to no worker. Act on the job only as long as that
-    worker holds it: it may lose it in this very moment.
+    None if any may, because the key is not bound. Act on the job only while that worker holds it:
+    it may lose the job at any moment.
 
     Raises:
         JobNotFound: there is no such job.
@@ -95,13 +136,16 @@ def holder_of(caller: Caller, job_id: UUID) -> str | None:
     """
     if not caller.is_bound:
         return None
+    # Before the job is read: this may change the name that the job's holder has.
+    bound = stored_names([caller.worker_id], caller.project)[caller.worker_id]
     found = Job.objects.filter(pk=job_id).values_list("state", "attempt", "reserved_by").first()
     if found is None:
         raise JobNotFound(job_id)
     state, attempt, holder = found
-    is_own = state == State.ACTIVE and holder and caller.worker_id in ("", holder)
+    is_own = state == State.ACTIVE and holder and bound in ("", holder)
     if is_own and caller.label:
-        is_own = Worker.objects.filter(JSONArrayHas("labels", caller.label), pk=holder).exists()
+        labelled = Worker.objects.filter(JSONArrayHas("labels", caller.label), pk=holder)
+        is_own = projects.own(labelled, caller.project).exists()
     if not is_own:
         raise ReservationLost(
             f"Job '{job_id}' is not held by a worker that this API key speaks for.",
@@ -118,7 +162,7 @@ def own_workers(workers: Any, caller: Caller | None) -> Any:
         return workers
     workers = projects.own(workers, caller.project)
     if caller.worker_id:
-        workers = workers.filter(pk=caller.worker_id)
+        workers = workers.filter(pk__in=spellings(caller.worker_id, caller.project))
     if caller.label:
         workers = workers.filter(JSONArrayHas("labels", caller.label))
     return workers
@@ -130,15 +174,16 @@ def own_reservations(jobs: Any, caller: Caller | None) -> Any:
         return jobs
     jobs = projects.own(jobs, caller.project)
     if caller.worker_id:
-        jobs = jobs.filter(reserved_by=caller.worker_id)
+        jobs = jobs.filter(reserved_by__in=spellings(caller.worker_id, caller.project))
     if caller.label:
         labelled = Worker.objects.filter(JSONArrayHas("labels", caller.label))
+        labelled = projects.own(labelled, caller.project)
         jobs = jobs.filter(reserved_by__in=labelled.values("pk"))
     return jobs
 
 
 def own_jobs(active_job_ids: Collection[str], project: str) -> list[str]:
-    """Those that are `project`'s. The others are none of its business, lost or not."""
+    """The ids of the project's jobs. The others are hidden from it, lost or not."""
     ids = {text: parse_uuid(text) for text in active_job_ids}
     foreign = projects.foreign((job_id for job_id in ids.values() if job_id), project)
     return [text for text, job_id in ids.items() if job_id not in foreign]
@@ -147,7 +192,7 @@ def own_jobs(active_job_ids: Collection[str], project: str) -> list[str]:
 def settle_own(
     settle: Callable[[Sequence[Any]], list[Outcome]], items: Sequence[Any], project: str
 ) -> list[Outcome]:
-    """Settle what is `project`'s; another project's jobs do not exist for it."""
+    """Settle the jobs of `project`; another project's jobs do not exist for it."""
     foreign = foreign_jobs(items, project)
     outcomes = settle([item for item in items if item.job_id not in foreign])
     return with_foreign(items, outcomes, foreign)
@@ -161,7 +206,7 @@ def foreign_jobs(items: Sequence[Any], project: str) -> set[UUID]:
 def with_foreign(
     items: Sequence[Any], outcomes: Sequence[Outcome], foreign: Collection[UUID]
 ) -> list[Outcome]:
-    """Put the outcomes of foreign jobs between the others: they do not exist for the project."""
+    """Insert `JobNotFound` outcomes for foreign jobs, in order: the project cannot see them."""
     if not foreign:
         return list(outcomes)
     settled = iter(outcomes)

@@ -1,6 +1,6 @@
 """The fleet in the Django admin."""
 
-from . import notices, why  # noqa: F401 (register what our pages warn of and explain)
+from . import notices, why  # noqa: F401 (register the pages' warnings and explanations)
 from .dashboard import DashboardAdmin
 from .operation import FleetOperationAdmin
 from .spec import JobSpecAdmin

@@ -1,4 +1,4 @@
-"""On a worker's page: what it can do, what it can be told, and what gives cause for concern."""
+"""Fields of a worker's page: what it can do, what it can be told, and causes for concern."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobs.admin import display
+from jobs.conf import protocol_of
 from jobs.models import JobSpec
 from jobs.spec.versions import Versions
 
+from ..lifecycle import WorkerState
 from ..models import Worker
 from . import matrix
-
-DEAF = frozenset({"agq", "flare"})
-"""Protocols in which a worker cannot be told anything."""
 
 
 class AbilityFields:
@@ -28,14 +27,14 @@ class AbilityFields:
 
     @admin.display(description=_("job types"))
     def type_list(self, worker: Worker) -> str | SafeString:
-        """What it runs: types it named, or those whose checksum it told."""
+        """The types it runs: those it declared, or those for which it sent a checksum."""
         if worker.specs is not None:
             return display.chips(f"{kind} ({spec})" for kind, spec in sorted(worker.specs.items()))
         return gettext("any") if worker.job_types is None else display.chips(worker.job_types)
 
     @admin.display(description=_("versions of jobs"))
     def version_list(self, worker: Worker) -> str | SafeString:
-        """Of the types of which it does not run every version (OJS job versioning §8.1)."""
+        """Version ranges, for types not run in all versions (OJS job versioning §8.1)."""
         taken = sorted((worker.job_versions or {}).items())
         return display.chips(f"{kind} {Versions(*bounds)}" for kind, bounds in taken)
 
@@ -53,9 +52,13 @@ class AbilityFields:
         )
         return format_html_join("", "<div>{} {}</div>", rows)
 
+    @admin.display(description=_("protocol"))
+    def speaks(self, worker: Worker) -> str:
+        return protocol_of(worker.protocol).title
+
     @admin.display(description=_("hears of quiet"))
     def hears(self, worker: Worker) -> str:
-        if worker.protocol in DEAF:
+        if not protocol_of(worker.protocol).can_hear(WorkerState.QUIET):
             return gettext("no: its protocol has no word for it; quiet is enforced at fetch")
         return gettext("at its next heartbeat")
 

@@ -1,4 +1,4 @@
-"""Quiet, Terminate and Resume: what the operator is asked, and what becomes of the answer."""
+"""The actions Quiet, Terminate and Resume: their confirmation pages and effects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHOWN_JOBS = 500
 
 
 def jobs_in_hand(workers: Sequence[Any]) -> dict[str, Any]:
-    """Pair each worker with the jobs in its hands: for a confirmation page."""
+    """Pair each worker with the jobs it holds, for a confirmation page."""
     named: dict[str, list[Any]] = {worker.pk: [] for worker in workers}
     jobs = dashboard.held(named).only("type", "queue", "attempt", "started_at", "reserved_by")
     for job in jobs[:SHOWN_JOBS]:
@@ -39,15 +39,15 @@ def jobs_in_hand(workers: Sequence[Any]) -> dict[str, Any]:
 
 
 def consequences(workers: Sequence[Any]) -> dict[str, Any]:
-    """The jobs in hand, and the queues that nobody would serve: for a confirmation page."""
+    """The jobs held, and the queues that no worker would serve, for a confirmation page."""
     unserved = fleet.unserved_without([worker.pk for worker in workers])
     return jobs_in_hand(workers) | {"unserved": unserved}
 
 
 def direct(model_admin: Any, request: HttpRequest, workers: Any, directive: WorkerState) -> Any:
-    """Ask, and then ask the workers: they hear it in their next heartbeat's reply (§4.4).
+    """Ask for confirmation, then direct the workers through their next heartbeat's reply (§4.4).
 
-    `running` takes `quiet` back from those that an operator quieted (docs/architecture.md).
+    `running` withdraws `quiet` from those that an operator quieted (docs/architecture.md).
     """
     answer = ask(model_admin, request, workers, QUESTIONS[directive])
     if not isinstance(answer, Answer):
@@ -92,7 +92,7 @@ def _tell(
     origin = back(request)
     if not count or given.action_id is None:
         return origin
-    # Where it can be watched how they come to it.
+    # The page that shows the workers' progress.
     url = reverse(
         "admin:ojs_workers_worker_order",
         args=[given.action_id],
@@ -102,7 +102,7 @@ def _tell(
 
 
 def unflag(model_admin: Any, request: HttpRequest, workers: Any) -> HttpResponse:
-    """Ask, and note that somebody has looked at these workers."""
+    """Ask for confirmation, then record that these workers have been checked."""
     answer = ask(model_admin, request, workers, UNFLAG)
     if not isinstance(answer, Answer):
         return answer

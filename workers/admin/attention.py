@@ -1,6 +1,6 @@
-"""What an operator must know first: each source answers with what is wrong, or with nothing.
+"""The problems an operator must know first: each source yields what is wrong, or nothing.
 
-An app that has something to watch adds a function with `watch`.
+An app with something to watch adds a function with `watch`.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from ..fetching.abilities import takes_version
 from ..fleet.condition import Condition
 
 MOST = 1000
-"""Counted no further."""
+"""Upper limit of counts."""
 LOOKED_AT = 100
-"""Jobs of one queue."""
+"""Most jobs checked in one queue."""
 LOOKED_INTO = 2
-"""Queues, of those that wait longest: each costs the dashboard a query."""
+"""Most queues checked, longest wait first: each costs the dashboard a query."""
 NAMED = 5
 """Cron jobs and API keys that are named one by one."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """One thing that wants attention."""
+    """One thing that needs attention."""
 
     text: str
     url: str = ""
@@ -47,12 +47,12 @@ class Item:
 
 
 Source = Callable[[Any], Iterable[Item]]
-"""Asked with the figures of `workers.admin.figures`."""
+"""Called with the figures of `workers.admin.figures`."""
 _sources: list[Source] = []
 
 
 def watch(source: Source) -> Source:
-    """Ask `source` whenever the dashboard is drawn."""
+    """Call `source` whenever the dashboard is drawn."""
     _sources.append(source)
     return source
 
@@ -129,7 +129,7 @@ def unserved_queues(figures: Any) -> Iterator[Item]:
 
 @watch
 def unwanted_versions(figures: Any) -> Iterator[Item]:
-    """Versions that nobody takes, among the jobs that would be next in a queue that waits long.
+    """Versions that no worker takes, among the next jobs of a queue with a long wait.
 
     Only where every worker of a queue has declared ranges: any other takes all versions.
     """
@@ -151,7 +151,7 @@ def unwanted_versions(figures: Any) -> Iterator[Item]:
 
 
 def _next_versions(queue: str) -> list[tuple[str, int]]:
-    """Types and versions of the jobs that a fetch would look at first."""
+    """Types and versions of the jobs that a fetch would check first."""
     jobs = Job.objects.filter(queue=queue, state=State.AVAILABLE, rate_key="")
     jobs = jobs.order_by("-priority", "enqueued_at", "id")
     found = jobs.values_list("type", "version_number")[:LOOKED_AT]
@@ -173,7 +173,7 @@ def growing_dead_letter(figures: Any) -> Iterator[Item]:
 
 @watch
 def idle_schedules(figures: Any) -> Iterator[Item]:
-    """Schedules that did not run: late, without a next run, or their latest run came to nothing."""
+    """Schedules that did not run: late, no next run, or a latest run that enqueued nothing."""
     crons: list[Any] = list(CronJob.objects.that_did_not_run().order_by("pk")[: MOST + 1])
     yield from (_idle(cron, figures.site_name) for cron in crons[:NAMED])
     others = len(crons[:MOST]) - NAMED

@@ -1,4 +1,4 @@
-"""After an order: who has come to it, and who has not been heard."""
+"""Shows the progress of an order: workers that obeyed, and workers not heard."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..fleet.orders import Convergence, convergence
 from ..models import Answer
 
 EVERY = 2
-"""Seconds between two looks, while something may still change."""
+"""Seconds between two refreshes, while something may still change."""
 
 
 def page(model_admin: Any, request: HttpRequest, action_id: int) -> HttpResponse:
@@ -37,7 +37,7 @@ def page(model_admin: Any, request: HttpRequest, action_id: int) -> HttpResponse
             (directive, worker, Answer(answer).label, answer, when)
             for directive, worker, answer, when in found.rows
         ],
-        "done": found.count(Answer.REPORTED),
+        "done": found.followed,
         "refresh": 0 if found.is_over else EVERY,
         "back": _back(request),
     }
@@ -67,6 +67,12 @@ def sentence(found: Convergence) -> str:
             len(unheard),
         ) % {"count": len(unheard), "span": silence}
         said = f"{said}, {rest}"
+    relayed = found.count(Answer.RELAYED)
+    if relayed:
+        said += gettext(", relayed to %(count)d that report no state") % {"count": relayed}
+    enforced = found.count(Answer.ENFORCED)
+    if enforced:
+        said += gettext(", enforced at fetch for %(count)d") % {"count": enforced}
     gone = found.count(Answer.GONE)
     if gone:
         said += gettext(", %(count)d gone before") % {"count": gone}

@@ -1,4 +1,4 @@
-"""The dashboard: what is wrong, how it is now, how it was."""
+"""The dashboard: problems, current figures and history."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .figures import Figures
 from .notices import reaper_seen
 
 REFRESH = (0, 2, 5, 15, 60)
-"""Seconds between two looks; 0 means never."""
+"""Seconds between two refreshes; 0 means never."""
 SHOWN_QUEUES = 50
 LABELS = {
     "1h": gettext_lazy("1 hour"),
@@ -50,7 +50,7 @@ class DashboardAdmin(admin.ModelAdmin):
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("ojs_jobs.view_dashboard")
 
-    # Whoever may see nothing else of the fleet finds it on the index all the same.
+    # Users without any other permission on the fleet still find it on the index.
     has_module_permission = has_view_permission
 
     def get_urls(self) -> Any:
@@ -91,7 +91,7 @@ class DashboardAdmin(admin.ModelAdmin):
 
 
 def cards(figures: Figures, points: Points) -> list[tuple[str, str, str]]:
-    """What, how much, and what that is of."""
+    """Label, value and note of each card."""
     completed, failed = points.total("completed"), points.total("failed")
     attempts = completed + failed
     span = str(LABELS[points.range.key])

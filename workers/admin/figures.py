@@ -1,4 +1,4 @@
-"""The dashboard's figures as they are now: a handful of queries, however big the tables."""
+"""The dashboard's current figures: a handful of queries, however big the tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RECENT = timedelta(hours=24)
 
 @dataclass(frozen=True)
 class QueueRow:
-    """One queue, and who serves it."""
+    """One queue, and the workers that serve it."""
 
     queue: Queue
     depth: dashboard.Depth
@@ -60,7 +60,7 @@ class Figures:
 
     @cached_property
     def _fleet(self) -> list[Any]:
-        """Workers that live, and those that died lately."""
+        """Live workers, and those that died recently."""
         died = clock.now() - RECENT
         workers = Worker.objects.filter(
             Q(pk__in=Worker.objects.live().values("pk")) | Q(died_at__gte=died)
@@ -118,7 +118,7 @@ class Figures:
 
     @property
     def depth(self) -> str:
-        """Jobs that wait to be fetched, in all queues."""
+        """Jobs that wait to be fetched, over all queues."""
         total = sum(row.depth.of(State.AVAILABLE) for row in self.queues)
         capped = any(State.AVAILABLE in row.depth.capped for row in self.queues)
         return f"≈ {dashboard.grouped(total)}" if capped else dashboard.grouped(total)

@@ -11,6 +11,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from jobs.admin.filters import with_chosen
+from jobs.conf import protocol_of
 from jobs.store.expressions import JSONArrayHas
 
 from ..fleet.condition import Condition
@@ -53,7 +54,7 @@ class DirectiveFilter(SimpleListFilter):
 
 
 class DescriptionFilter(SimpleListFilter):
-    """One thing that workers say of themselves."""
+    """Filters by one column of workers' descriptions."""
 
     column: ClassVar[str]
     parameter_name: Any
@@ -76,7 +77,7 @@ class DescriptionFilter(SimpleListFilter):
 
 
 def described(column: str, title: Any, parameter: str) -> type[DescriptionFilter]:
-    """Make the filter of one column: a text, or a list of which one text is chosen."""
+    """Create the filter of a column that holds a text, or a list of texts to choose one from."""
     members = {"title": title, "parameter_name": parameter, "column": column}
     return type(f"{column.title()}Filter", (DescriptionFilter,), members)
 
@@ -85,12 +86,22 @@ LabelFilter = described("labels", _("label"), "label")
 QueueFilter = described("queues", _("queue"), "queue")
 HostFilter = described("hostname", _("host"), "host")
 VersionFilter = described("version", _("version"), "version")
-ProtocolFilter = described("protocol", _("protocol"), "protocol")
 ProjectFilter = described("project", _("project"), "project")
 
 
+class ProtocolFilter(DescriptionFilter):
+    """Filters by the protocol's name, and shows its title."""
+
+    title = _("protocol")
+    parameter_name = column = "protocol"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        found = super().lookups(request, model_admin)
+        return [(name, protocol_of(name).title) for name, _shown in found]
+
+
 class DesiredFilter(SimpleListFilter):
-    """What the next heartbeat is answered with (§4.4)."""
+    """Filters by the state in the next heartbeat's reply (§4.4)."""
 
     title = _("desired state")
     parameter_name = "desired"
@@ -118,7 +129,7 @@ class DesiredFilter(SimpleListFilter):
 
 
 class StaleFilter(SimpleListFilter):
-    """Live workers that were not heard for two of the intervals they were told."""
+    """Live workers that were not heard for two of the heartbeat intervals they were given."""
 
     title = _("heartbeat")
     parameter_name = "stale"
@@ -134,7 +145,7 @@ class StaleFilter(SimpleListFilter):
 
 
 class GroupFilter(SimpleListFilter):
-    """No filter: a table of groups above the list."""
+    """Not a filter: shows a table of groups above the list."""
 
     title = _("group")
     parameter_name = "group"
@@ -147,7 +158,7 @@ class GroupFilter(SimpleListFilter):
 
 
 def descriptions(request: Any) -> list[dict[str, Any]]:
-    """What all workers say of themselves: read once for a page, whatever the number of filters."""
+    """The descriptions of all workers, read once for a page, whatever the number of filters."""
     if not hasattr(request, "ojs_descriptions"):
         request.ojs_descriptions = list(
             Worker.objects.values("labels", "queues", "hostname", "version", "protocol", "project")

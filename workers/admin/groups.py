@@ -19,7 +19,7 @@ COLUMNS = ("hostname", "labels", "state", "directive", "concurrency", "jobs_done
 class Group:
     name: str
     query: str
-    """The list of just these workers."""
+    """Query string of the list of just these workers."""
     workers: int = 0
     running: int = 0
     capacity: int = 0
@@ -29,9 +29,9 @@ class Group:
 
 
 def whole_list(changes: Any, request: HttpRequest, model_admin: Any) -> dict[str, Any]:
-    """What the page says above the list: groups, and buttons for everything that matches."""
+    """The part of the page above the list: groups, and buttons for all matching workers."""
     may, buttons = model_admin.get_actions(request), model_admin.buttons
-    # An order without any selection is not one click away.
+    # An order to the whole fleet must not be one click away.
     narrowing = set(changes.get_filters_params()) - {GroupFilter.parameter_name}
     return {
         "groups": grouped(changes, request.GET.get(GroupFilter.parameter_name, "")),

@@ -1,4 +1,4 @@
-"""The matrix of job types and workers: whose specification is the registered one (Rota)."""
+"""The matrix of job types and workers: which implement the registered specification (Rota)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from jobs.models import JobSpec
 from ..models import Worker
 
 MOST_WORKERS = 1_000
-"""Looked at; a larger fleet is better read by its versions."""
+"""Most workers shown; a larger fleet is better read by its versions."""
 MOST_COLUMNS = 40
 """Beyond it, workers with the same specs share a column."""
 MOST_TYPES = 200
 SHOWN = 12
-"""Characters of a checksum."""
+"""Characters shown of a checksum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A worker, or several that implement the same."""
+    """A worker, or several that implement the same specifications."""
 
     workers: list[str]
     specs: dict[str, str]
@@ -39,13 +39,13 @@ class Column:
 class Row:
     type: str
     checksum: str | None
-    """The registered one."""
+    """The registered checksum."""
     cells: list[SafeString | str]
     mismatches: int
 
 
 def reported() -> list[tuple[str, dict[str, str]]]:
-    """Live workers and the specs they said they implement."""
+    """Live workers and the specs they reported."""
     rows = Worker.objects.live().filter(specs__isnull=False).order_by("pk")
     return [(name, specs or {}) for name, specs in rows.values_list("pk", "specs")[:MOST_WORKERS]]
 

@@ -1,4 +1,4 @@
-"""Warnings about whoever keeps house, on every page of ours."""
+"""Warnings about a missing reaper, on every admin page of these apps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ APPS = ("ojs_workers", "ojs_jobs")
 
 
 def reaper_seen(request: Any) -> datetime | None:
-    """When any reaper was last seen: asked once for a page."""
+    """When any reaper was last seen; queried once for a page."""
     if not hasattr(request, "ojs_reaper_seen"):
         request.ojs_reaper_seen = reaper.last_seen()
     seen: datetime | None = request.ojs_reaper_seen
@@ -27,7 +27,7 @@ def reaper_seen(request: Any) -> datetime | None:
 
 @notice
 def reaper_notice(request: HttpRequest) -> str | None:
-    """Say since when nobody recovers the jobs of dead workers."""
+    """Warn that no reaper recovers the jobs of dead workers, and since when."""
     if not any(request.user.has_module_perms(app) for app in APPS):
         return None
     seen = reaper_seen(request)

@@ -1,4 +1,4 @@
-"""Rolling drains: begun from the worker list, watched and steered on a page of their own."""
+"""Rolling drains: started from the worker list, monitored and controlled on their own page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHOWN = 1000
 
 
 def waits_for(operation: FleetOperation) -> str:
-    """What keeps it from going on, in the reader's language."""
+    """Why the operation waits, in the reader's language."""
     for told in (FLOOR, REPLACEMENTS):
         pattern = re.sub(r"%\\\((\w+)\\\)[ds]", r"(?P<\1>.*)", re.escape(told))
         if found := re.fullmatch(pattern, operation.waits_for):
@@ -110,7 +110,7 @@ DRAIN = Question(
 
 
 def begin(model_admin: Any, request: HttpRequest, workers: Any) -> Any:
-    """Ask, and then start an operation and show it."""
+    """Ask for confirmation, then start an operation and show it."""
     answer = ask(model_admin, request, workers, DRAIN)
     if not isinstance(answer, Answer):
         return answer
@@ -155,7 +155,7 @@ class FleetOperationAdmin(ReadOnlyModelAdmin):
         "go_on": _("Continue"),
         "abort": _("Abort"),
     }
-    # The page has a template of its own.
+    # The page has its own template.
     fieldsets = ((None, {"fields": ()}),)
 
     has_drain_permission = may("ojs_workers.drain_fleet")

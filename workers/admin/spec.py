@@ -1,4 +1,4 @@
-"""Job specs in the admin: what counts as the status quo, and which workers match it."""
+"""Job specs in the admin: the registered versions, and the workers that match them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class JobSpecAdmin(OJSModelAdmin):
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         with atomic():
             engine.register_specs({obj.type: obj.checksum})
-            # The form's own history entry tells the rest.
+            # The form's own history entry has the rest.
             record_action(
                 of_request(request),
                 "register_spec",

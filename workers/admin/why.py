@@ -1,4 +1,4 @@
-"""What of the fleet keeps a job from running."""
+"""Explains why the fleet does not run a job."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ..models import Worker
 
 @reason
 def nobody_serves_it(job: Any) -> Iterator[str]:
-    """No live worker, none that runs, or none with a hand free."""
+    """No live worker, no running one, or none with a free place."""
     if job.state == State.PENDING:
         return
     serving = Worker.objects.live().filter(JSONArrayHas("queues", job.queue))
-    # A worker without a project serves them all, one of a project no others.
+    # A worker without a project serves all projects; one with a project serves only that.
     serving = serving.filter(project__in=("", job.project))
     found = list(serving.annotate(in_hand=in_hand()).annotate(condition=condition()))
     about: dict[str, Any] = {"queue": job.queue}
@@ -62,7 +62,7 @@ def nobody_serves_it(job: Any) -> Iterator[str]:
 
 
 def _can_do(worker: Any, job: Any) -> bool:
-    """Whether the worker takes jobs of this type, and is able to what this one needs."""
+    """Whether the worker takes jobs of this type and has the abilities that this one needs."""
     if worker.job_types is not None and job.type not in worker.job_types:
         return False
     if worker.specs is not None and job.type not in engine.matching_types(worker.specs):

@@ -1,4 +1,4 @@
-"""Workers: who is there, what each was asked, what it holds, what it lost."""
+"""Workers in the admin: their state, directives, and the jobs they hold or lost."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from django.utils.translation import gettext_lazy as _
 from jobs.admin import display
 from jobs.admin.base import ReadOnlyModelAdmin, may
 from jobs.admin.words import word
+from jobs.conf import protocol_of
 from jobs.models import RefusedFinish
 from jobs.record import dashboard
 from jobs.store import clock
@@ -52,7 +53,7 @@ SHOWN = 50
 
 @admin.register(Worker)
 class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
-    """The fleet, whoever was heard last first."""
+    """The fleet, most recently heard first."""
 
     change_form_template = "admin/ojs/worker.html"
     change_list_template = "admin/ojs/workers.html"
@@ -107,7 +108,7 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
         ),
         (
             _("Process"),
-            {"fields": (("hostname", "pid"), ("protocol", "version"), ("started", "incarnation"))},
+            {"fields": (("hostname", "pid"), ("speaks", "version"), ("started", "incarnation"))},
         ),
         (
             _("What it can do"),
@@ -185,7 +186,9 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
     @admin.display(description=_("worker"), ordering="worker_id")
     def who(self, worker: Worker) -> SafeString:
         place = [str(part) for part in (worker.hostname, worker.pid) if part not in ("", None)]
-        client = [part for part in (worker.protocol, worker.version[:40]) if part]
+        project = " ".join((gettext("project"), worker.project)) if worker.project else ""
+        title = protocol_of(worker.protocol).title
+        client = [part for part in (project, title, worker.version[:40]) if part]
         return format_html(
             '{}<br><span class="ojs-quiet"><span class="ojs-nowrap">{}</span><br>{}</span>',
             worker.worker_id,
@@ -207,14 +210,14 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
 
     @admin.display(description=_("asked"))
     def asked(self, worker: Worker) -> str | SafeString:
-        """The directive, and when; who and why is in the history."""
+        """The directive and its time; the history has the operator and the reason."""
         if not worker.directive:
             return gettext("nothing")
         return format_html("{}, {}", word(worker.directive), display.moment(worker.directed_at))
 
     @admin.display(description=_("desired state"))
     def desired(self, worker: Worker) -> str | SafeString:
-        """What the worker shall be; marked until it says that it is."""
+        """The desired state, marked until the worker reports it."""
         if worker.state == WorkerState.TERMINATED:
             return display.NOTHING
         if worker.desired_state == worker.state:
@@ -235,7 +238,7 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
 
     @admin.display(description=_("busy"), ordering="in_hand")
     def busy(self, worker: Any) -> SafeString:
-        """Jobs in hand, of how many it runs at once."""
+        """Jobs it holds, and how many it runs at once."""
         if worker.concurrency is None:
             return format_html("{} / ?", worker.in_hand)
         return format_html(
@@ -249,7 +252,7 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
 
     @admin.display(description=_("heartbeat"), ordering="last_heartbeat_at")
     def heartbeat(self, worker: Any) -> str | SafeString:
-        """The last one; below it since when the process runs."""
+        """The last heartbeat, and below it the start time of the process."""
         if worker.started_at is None or worker.state == WorkerState.TERMINATED:
             return display.when(worker.last_heartbeat_at)
         up = gettext("up %(span)s") % {"span": display.span(clock.now() - worker.started_at)}
@@ -262,7 +265,7 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
 
     @admin.display(description=_("done / failed"), ordering="jobs_done")
     def outcomes(self, worker: Worker) -> SafeString:
-        """Counted from the record of events, some seconds late."""
+        """Jobs done and failed, counted from the record of events with a delay of seconds."""
         return format_html(
             '<span class="ojs-nowrap">{} / {}</span>', worker.jobs_done, worker.jobs_failed
         )
@@ -343,7 +346,7 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
         ]
 
     def order_view(self, request: HttpRequest, action_id: int) -> HttpResponse:
-        """How far the workers of an order have come: "12 of 14 report quiet"."""
+        """The progress of an order: "12 of 14 report quiet"."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         return convergence.page(self, request, action_id)

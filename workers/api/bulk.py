@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from jobs.access.projects import own
 from jobs.api.admin.base import AdminViewSet, confirmed, reason_of
 from jobs.api.admin.search import choice
 from jobs.http.base import Response
 from jobs.record.dashboard import held
 from jobs.spec.fields import Document, missing, refuse
+from jobs.spec.worker_ids import shown, spellings
 from jobs.store.expressions import JSONArrayHas
 
 from ..fleet import orders as fleet
@@ -52,12 +54,13 @@ class AdminWorkerBulkViewSet(AdminViewSet):
             confirmed(body, "every worker that matches is ordered.")
         workers = self.own(known()).exclude(state=WorkerState.TERMINATED)
         if wanted is not None:
-            workers = matching(workers, wanted)
+            workers = matching(workers, wanted, self.caller.project)
         elif not everybody:
             raise missing("filter")
         ids = list(workers.order_by("pk").values_list("pk", flat=True)[: MOST + 1])
         chosen = Worker.objects.live().filter(pk__in=ids[:MOST])
-        report = _report(self.action, chosen, directive) | {"has_more": len(ids) > MOST}
+        report = _report(self.action, chosen, directive, self.caller.project)
+        report["has_more"] = len(ids) > MOST
         if is_dry:
             return Response(report | {"dry_run": True})
         selection = {"all": True} if wanted is None else {"filter": wanted}
@@ -65,23 +68,31 @@ class AdminWorkerBulkViewSet(AdminViewSet):
         return Response(report | {"signalled": len(order.heard)})
 
 
-def _report(action: str, chosen: Any, directive: WorkerState) -> dict[str, Any]:
-    """Whom the order is for, as long as nothing has been asked."""
+def _report(action: str, chosen: Any, directive: WorkerState, project: str) -> dict[str, Any]:
+    """Whom the order is for, as long as nothing has been asked.
+
+    Args:
+        project: that of the key which asks, and whose workers they are; empty means anybody's.
+    """
     ids = list(chosen.order_by("pk").values_list("pk", flat=True))
     will_hear = chosen.quieted() if directive == WorkerState.RUNNING else chosen.behind(directive)
-    unserved = [] if directive == WorkerState.RUNNING else fleet.unserved_without(ids)
+    resumes = directive == WorkerState.RUNNING
+    unserved = [] if resumes else fleet.unserved_without(ids, project)
     return {
         "action": action,
         "matched": len(ids),
         "signalled": will_hear.count(),
-        "active_jobs": held(ids).count(),
-        "workers": ids[:TOLD],
+        "active_jobs": own(held(ids), project).count(),
+        "workers": sorted(shown(name, project) for name in ids)[:TOLD] if project else ids[:TOLD],
         "unserved_queues": unserved,
     }
 
 
-def matching(workers: Any, wanted: Document) -> Any:
+def matching(workers: Any, wanted: Document, project: str) -> Any:
     """Narrow `workers` by a filter; of several values each label must match, of others one.
+
+    Args:
+        project: that of the key which asks, and whose workers they are; empty means anybody's.
 
     Raises:
         InvalidRequest: a member breaks its rule, or there is none: nobody means all workers.
@@ -99,6 +110,9 @@ def matching(workers: Any, wanted: Document) -> Any:
             for text in texts:
                 choice({"filter.state": text}, "filter.state", STATES, "")
             workers = workers.filter(shown_state__in=texts)
+        elif name == "worker_id":
+            names = [name for text in texts for name in spellings(text, project)]
+            workers = workers.filter(pk__in=names)
         else:
             workers = workers.filter(**{f"{name}__in": texts})
     return workers

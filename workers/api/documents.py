@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from django.db.models import Case, CharField, Count, F, Q, Value, When
+from django.db.models.functions import Substr
 
 from jobs.api.admin.documents import moment
 from jobs.spec.fields import Document
 from jobs.spec.versions import Versions
+from jobs.spec.worker_ids import qualified, shown
 
 from ..fleet.condition import condition, in_hand
 from ..fleet.orders import answer_of
@@ -40,6 +42,18 @@ def shown_state() -> Any:
     )
 
 
+def shown_id(project: str) -> Any:
+    """What a key of `project` calls a worker, to order by."""
+    prefix = qualified("", project) if project else ""
+    if not prefix:
+        return F("pk")
+    return Case(
+        When(pk__startswith=prefix, then=Substr("pk", len(prefix) + 1)),
+        default=F("pk"),
+        output_field=CharField(),
+    )
+
+
 def summary(workers: Any) -> dict[str, int]:
     """How many workers there are in each state (§9.1)."""
     rows = workers.order_by().values_list("shown_state").annotate(workers=Count("pk"))
@@ -47,10 +61,15 @@ def summary(workers: Any) -> dict[str, int]:
     return {"total": sum(counts.values())} | counts
 
 
-def worker_document(worker: Any) -> dict[str, Any]:
-    """A worker of a list; annotated by `known` and `with_load`."""
+def worker_document(worker: Any, project: str) -> dict[str, Any]:
+    """A worker of a list; annotated by `known` and `with_load`.
+
+    Args:
+        project: that of the key which reads it.
+    """
     return {
-        "id": worker.pk,
+        "id": shown(worker.pk, project),
+        "project": worker.project or None,
         "hostname": worker.hostname,
         "pid": worker.pid,
         "state": worker.shown_state,

@@ -23,6 +23,7 @@ from ..models import Directive, Worker
 from .documents import (
     directive_document,
     known,
+    shown_id,
     shown_state,
     summary,
     with_load,
@@ -37,12 +38,13 @@ class AdminWorkerViewSet(AdminViewSet):
     """`/ojs/v1/admin/workers`"""
 
     resource = "workers"
+    worker: Worker
+    """The one that the URL names."""
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
-        worker_id = kwargs.get("worker_id")
-        if worker_id is not None:
-            fleet.find(worker_id, project=self.caller.project)
+        if "worker_id" in kwargs:
+            self.worker = fleet.find(kwargs["worker_id"], project=self.caller.project)
 
     def list(self, request: Any) -> Response:
         """Every worker that has not left, and how many there are of each state (§9.1)."""
@@ -52,10 +54,12 @@ class AdminWorkerViewSet(AdminViewSet):
         wanted = WorkerSearch.state.read(parameters)
         if wanted:
             workers = workers.filter(shown_state=wanted)
-        found, pagination = page(parameters, with_load(workers).order_by("pk"))
+        project = self.caller.project
+        workers = with_load(workers).order_by(shown_id(project), "pk")
+        found, pagination = page(parameters, workers)
         return Response(
             {
-                "items": [worker_document(worker) for worker in found],
+                "items": [worker_document(worker, project) for worker in found],
                 "summary": counted,
                 "pagination": pagination,
             }
@@ -63,45 +67,46 @@ class AdminWorkerViewSet(AdminViewSet):
 
     def retrieve(self, request: Any, worker_id: str) -> Response:
         """A worker, the jobs in its hands and what was asked of it (§9.2)."""
-        return Response(_detail(worker_id))
+        return Response(self._detail())
 
     def quiet(self, request: Any, worker_id: str) -> Response:
         """Ask it to take no more jobs (§9.3)."""
-        return self._order(worker_id, WorkerState.QUIET, self.read())
+        return self._order(WorkerState.QUIET, self.read())
 
     def terminate(self, request: Any, worker_id: str) -> Response:
         """Ask it to finish what it has, and to stop."""
-        return self._order(worker_id, WorkerState.TERMINATE, self.read())
+        return self._order(WorkerState.TERMINATE, self.read())
 
     def resume(self, request: Any, worker_id: str) -> Response:
         """Take that back."""
-        return self._order(worker_id, WorkerState.RUNNING, self.read())
+        return self._order(WorkerState.RUNNING, self.read())
 
     def direct(self, request: Any, worker_id: str) -> Response:
         """Ask it for `quiet`, `terminate` or `running`, whichever the body names."""
         body = self.read(required=True)
-        return self._order(worker_id, Direct.directive.read(body), body)
+        return self._order(Direct.directive.read(body), body)
 
-    def _order(self, worker_id: str, directive: WorkerState, body: Document) -> Response:
+    def _order(self, directive: WorkerState, body: Document) -> Response:
         """
         Raises:
             NotFound: nobody knows the worker.
             Conflict: it is gone, or nothing leads back to running.
         """
         order = fleet.order(
-            Worker.objects.live().filter(pk=worker_id),
+            self.own(Worker.objects.live()).filter(pk=self.worker.pk),
             directive,
             actor=self.actor,
             reason=reason_of(body),
         )
-        worker = fleet.find(worker_id)
+        self.worker = fleet.find(self.kwargs["worker_id"], project=self.caller.project)
         if not order.heard:
-            _explain(worker, directive)
-        return Response(_detail(worker_id) | {"signalled": bool(order.heard)})
+            _explain(self.worker, self.kwargs["worker_id"], directive)
+        return Response(self._detail() | {"signalled": bool(order.heard)})
 
     def destroy(self, request: Any, worker_id: str) -> Response:
         """Forget a stale worker, and take its jobs back (§9.4)."""
-        removal = remove(worker_id, actor=self.actor, reason=reason_of(self.read()))
+        reason = reason_of(self.read())
+        removal = remove(worker_id, actor=self.actor, reason=reason, project=self.caller.project)
         return Response(
             {
                 "id": worker_id,
@@ -110,6 +115,19 @@ class AdminWorkerViewSet(AdminViewSet):
                 "jobs_rescheduled": removal.jobs_taken_back,
             }
         )
+
+    def _detail(self) -> dict[str, Any]:
+        workers = Worker.objects.filter(pk=self.worker.pk).annotate(shown_state=shown_state())
+        worker, project = with_load(workers).get(), self.caller.project
+        held = self.own(dashboard.held([worker.pk])).only(*COLUMNS)[:SHOWN]
+        orders: Any = Directive.objects.filter(worker_id=worker.pk)
+        if project:
+            # Before this record, the name may have been another project's.
+            orders = orders.filter(asked_at__gte=worker.created_at)
+        return worker_document(worker, project) | {
+            "jobs": [line(job, project=project) for job in held],
+            "directives": [directive_document(order, worker) for order in orders[:SHOWN]],
+        }
 
 
 def _matching(workers: Any, parameters: Any) -> Any:
@@ -122,31 +140,23 @@ def _matching(workers: Any, parameters: Any) -> Any:
     return workers
 
 
-def _detail(worker_id: str) -> dict[str, Any]:
-    workers = Worker.objects.filter(pk=worker_id).annotate(shown_state=shown_state())
-    worker = with_load(workers).get()
-    held = dashboard.held([worker_id]).only(*COLUMNS)[:SHOWN]
-    orders = Directive.objects.filter(worker_id=worker_id)[:SHOWN]
-    return worker_document(worker) | {
-        "jobs": [line(job) for job in held],
-        "directives": [directive_document(order, worker) for order in orders],
-    }
-
-
-def _explain(worker: Worker, directive: WorkerState) -> None:
+def _explain(worker: Worker, worker_id: str, directive: WorkerState) -> None:
     """
+    Args:
+        worker_id: what the key which asks calls it.
+
     Raises:
         Conflict: what was asked for cannot be. Being so already is no error.
     """
     if worker.state == WorkerState.TERMINATED:
-        problem = f"Worker '{worker.pk}' is gone."
+        problem = f"Worker '{worker_id}' is gone."
     elif directive != WorkerState.RUNNING or worker.desired_state == WorkerState.RUNNING:
         return
     elif worker.desired_state == WorkerState.TERMINATE:
-        problem = f"Worker '{worker.pk}' is terminating, and nothing leads back from that."
+        problem = f"Worker '{worker_id}' is terminating, and nothing leads back from that."
     else:
-        problem = f"Worker '{worker.pk}' went quiet by itself; only it can end that."
-    raise Conflict(problem, worker_id=worker.pk, state=worker.state)
+        problem = f"Worker '{worker_id}' went quiet by itself; only it can end that."
+    raise Conflict(problem, worker_id=worker_id, state=worker.state)
 
 
 class StatisticsViewSet(AdminViewSet):

@@ -1,1 +1,1 @@
-"""What must happen without a request: the reaper's sweeps and slow housekeeping."""
+"""Work that no request triggers: the reaper's sweeps and slow housekeeping."""

@@ -1,6 +1,6 @@
-"""Django tasks whose last attempt ended with its worker: the process that discards them says so.
+"""Sends `task_finished` for Django tasks that are discarded because their worker ended.
 
-Otherwise `task_finished` comes from the worker that ran the task (`workers.runtime.tasks`).
+Otherwise the worker that ran the task sends it (`workers.runtime.tasks`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jobs.signals import jobs_reclaimed
 
 @receiver(jobs_reclaimed, dispatch_uid="ojs_finished_tasks")
 def tell_of_tasks(*, discarded: Collection[UUID], **kwargs: Any) -> None:
-    """Send `task_finished` for those of the jobs that are tasks of this site."""
+    """Send `task_finished` for the jobs that are tasks of this site."""
     if not discarded:
         return
     try:

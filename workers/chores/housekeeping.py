@@ -1,6 +1,6 @@
-"""The slow chores as django-q2 schedules: no celery beat, and no cluster needed either.
+"""The slow chores as django-q2 schedules; neither celery beat nor a cluster is required.
 
-`manage.py qcluster` runs them; where no cluster runs, `manage.py runreaper` does.
+`manage.py qcluster` runs them; without a cluster, `manage.py runreaper` does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ PREFIX = "Open Job Spec: "
 
 
 def install_schedules(**kwargs: Any) -> None:
-    """Make the schedules exist, after `migrate`; an operator's changes to them are kept."""
+    """Create missing schedules after `migrate`; an operator's changes to them are kept."""
     from django.db import connections, router
     from django_q.models import Schedule
 
@@ -40,6 +40,6 @@ def install_schedules(**kwargs: Any) -> None:
 def do(name: str) -> int:
     """Do one slow chore if it is due; return how many rows it touched."""
     chore = next(chore for chore in reaper.SLOW if chore.name == name)
-    # The scheduler is never quite on time. Were a whole period asked for, every run that comes a
-    # moment early would be left out, and a reaper would step in.
+    # The scheduler is never quite on time. If a whole period were required, every run that comes a
+    # moment early would be skipped, and a reaper would step in.
     return reaper.run(chore) if reaper.take_turn(chore, patience=0.5) else 0

@@ -1,4 +1,4 @@
-"""Every log line about workers, as signal receivers."""
+"""Signal receivers that log what happens to workers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The Prometheus families of OJS observability §8, read from the database at each scrape.
 
-Nothing is kept in this process: any number of servers answer the same. Needs the extra
-`metrics`; a site that has a registry of its own may register `Collector()` there instead of
-scraping our endpoint.
+The process keeps no figures: every server returns the same ones. Requires the extra `metrics`. A
+site with its own registry may register `Collector()` there instead of scraping this endpoint.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from ..models import Worker
 from . import reaper, tallies
 
 MOST_QUEUES = 1_000
-"""Queues that gauges are given for: labels must be bounded (§8.4)."""
+"""Most queues with gauges: labels must be bounded (§8.4)."""
 STATES = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.ACTIVE)
-"""Of unfinished jobs. The finished ones are told by the counters."""
+"""States of unfinished jobs. Counters cover the finished ones."""
 PLAIN = "text/plain"
 
 COUNTERS = {
@@ -49,7 +48,7 @@ def is_installed() -> bool:
 def exposition(accept: str) -> tuple[bytes, str]:
     """Return all metrics, and their media type: OpenMetrics if `accept` names it, else plain text.
 
-    What happened since the last sweep is counted first, so that a scrape is up to date.
+    Events since the last sweep are counted first, so that a scrape is up to date.
     """
     from prometheus_client.exposition import generate_latest
     from prometheus_client.openmetrics import exposition as openmetrics
@@ -63,13 +62,13 @@ def exposition(accept: str) -> tuple[bytes, str]:
 
 
 class Collector:
-    """What a Prometheus registry asks for metrics."""
+    """Provides the metrics to a Prometheus registry."""
 
     def describe(self) -> list[Any]:
         return []
 
     def collect(self) -> Iterator[Any]:
-        if ojs_settings.RECORD_EVENTS:  # better no counter than one that stands still
+        if ojs_settings.RECORD_EVENTS:  # better no counter than one that never moves
             yield from _counters()
         yield from _gauges()
 

@@ -1,7 +1,7 @@
-"""What must happen although nobody asked. The list below is the documentation.
+"""The reaper's sweeps. The list of chores below is the documentation.
 
 Sweeps converge: each takes a small batch under SKIP LOCKED and repairs whatever it finds. Any
-number of reapers may run; none is elected; a crash between two sweeps is finished by the next.
+number of reapers may run, without an election; after a crash, the next sweep finishes the work.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from ..fleet import orders as fleet
 from ..fleet import rolling
 from ..fleet import samples as fleet_sample
 from ..lifecycle import WorkerState
+from ..liveness import holdings
 from ..models import Reaper, Sweep, Worker
 from ..signals import worker_left, workers_died
 from . import tallies
@@ -52,19 +53,19 @@ def declare_dead_workers() -> int:
         ids = list(silent.values_list("pk", flat=True)[:BATCH_SIZE])
         if not ids:
             return 0
-        # Asked again in the UPDATE: without SKIP LOCKED, a heartbeat may have come in between.
+        # Checked again in the UPDATE: without SKIP LOCKED, a heartbeat may have come in between.
         dead = Worker.objects.silent().filter(pk__in=ids)
         drained = Q(state__in=(WorkerState.QUIET, WorkerState.TERMINATE)) & ~Exists(
             Job.objects.held_by(OuterRef("pk"))  # type: ignore[arg-type]
         )
-        # An order stands for a worker that may come back, and ends with one that has obeyed it:
-        # who comes after one that heard `terminate` and fell silent is another process.
+        # A directive stays for a worker that may come back, and ends with one that has obeyed it:
+        # after a worker heard `terminate` and fell silent, its id means another process.
         unheard = Q(directive=WorkerState.TERMINATE, directed_at__gt=F("last_heartbeat_at"))
         stands = ~drained & (Q(directive=WorkerState.QUIET) | unheard)
         dead.update(
             state=WorkerState.TERMINATED,
             directive=Case(When(stands, then=F("directive")), default=Value("")),
-            # One that took no more work and had none left has gone, not died.
+            # A worker that took no more jobs and had none left has left, not died.
             left_at=Case(When(drained, then=Now()), default=None),
             died_at=Case(When(drained, then=F("died_at")), default=Now()),
             active_job_ids=[],
@@ -84,15 +85,15 @@ def declare_dead_workers() -> int:
 
 
 def reclaim_orphans() -> int:
-    """Take back one batch of jobs whose worker is terminated (§10.2).
+    """Reclaim one batch of jobs whose worker is terminated (§10.2).
 
-    §10.2 asks for the jobs of the last heartbeat; a job fetched after it is held all the same.
-    The reservation covers both, and never a job that has moved on (§5.6).
+    §10.2 names the jobs of the last heartbeat, but the worker also holds jobs fetched after it. The
+    reservation covers both, and never a job that has moved on (§5.6).
     """
     held = Job.objects.active().filter(reserved_for__isnull=False)
     skip = connection().features.has_select_for_update_skip_locked
     with atomic():
-        # The worker is locked first, as a heartbeat locks it: one that returns just now either
+        # The worker is locked first, as a heartbeat does: one that returns right now either
         # keeps its jobs or hears that it has lost them (§10.3).
         gone = (
             Worker.objects.filter(state=WorkerState.TERMINATED, pk__in=held.values("reserved_by"))
@@ -103,20 +104,20 @@ def reclaim_orphans() -> int:
         if not dead:
             return 0
         silent = {worker.pk: worker.silence_at(worker.now) for worker in dead}
-        return engine.reclaim(silent, silent)
+        return holdings.reclaim(dead, silent)
 
 
 def expire_reservations() -> int:
-    """Take back one batch of reservations whose time has passed (§5.5).
+    """Expire one batch of reservations whose visibility timeout has passed (§5.5).
 
-    The live workers that held them may be hanging: they are flagged for somebody to look at
-    (AGQ §5.2). Before, not after: a crash in between flags them again and loses nothing.
+    The live workers that held them may be hanging: they are flagged for an operator to check
+    (AGQ §5.2). Flagging comes first: a crash in between flags them again and loses nothing.
     """
     overdue = Job.objects.overdue()
     hanging = Worker.objects.live().filter(pk__in=overdue.values("reserved_by"))
     with atomic():
-        # Locked in the order of ids, as every batch does, and asked again then: a heartbeat may
-        # have extended the job while its worker's row was waited for.
+        # Locked in the order of ids, as in every batch, then checked again: a heartbeat may have
+        # extended the job during the wait for its worker's row.
         ids = list(hanging.order_by("pk").select_for_update().values_list("pk", flat=True))
         if ids:
             hanging.filter(pk__in=ids).update(flagged_at=Now())
@@ -127,7 +128,7 @@ def prune_workers() -> int:
     """Delete one batch of workers that left or died long enough ago."""
     long_ago = Now() - ojs_settings.WORKER_RETENTION
     gone = Worker.objects.filter(state=WorkerState.TERMINATED, last_heartbeat_at__lte=long_ago)
-    # One that still holds jobs is needed to recover them.
+    # The record of a worker that still holds jobs is needed to recover them.
     holding = Job.objects.active().filter(reserved_for__isnull=False).values("reserved_by")
     ids = list(gone.exclude(pk__in=holding).values_list("pk", flat=True)[:BATCH_SIZE])
     Reaper.objects.filter(seen_at__lte=Now() - timedelta(hours=1)).delete()
@@ -143,7 +144,7 @@ class Chore:
     did: str
     """For the log: "3 reservations expired"."""
     every: timedelta | None = None
-    """None: in each round. Otherwise at most so often, by whichever process comes first."""
+    """Its period: the first process to come runs it, at most this often. None means every round."""
 
 
 SWEEPS = (
@@ -157,7 +158,7 @@ SWEEPS = (
     Chore("schedules", engine.enqueue_due_schedules, "schedules became due"),
     Chore("due-jobs", engine.promote_due, "jobs became due"),
     Chore("expired-jobs", engine.discard_expired, "jobs expired before they ran"),
-    # Half their period: the reaper waits two of them, to leave the first to django-q2's cluster.
+    # Half the intended period: the reaper waits two, leaving the first to django-q2's cluster.
     Chore("statistics", rollup.roll_up, "minutes rolled up", timedelta(seconds=30)),
     Chore("queue-samples", rollup.sample, "queues sampled", timedelta(seconds=30)),
     Chore("fleet-samples", fleet_sample.sample, "workers sampled", timedelta(seconds=30)),
@@ -174,21 +175,21 @@ SWEEPS = (
 )
 SLOW = tuple(chore for chore in SWEEPS if chore.every)
 STUCK, STUCK_SLOW = 60.0, 300.0
-"""Seconds that one statement of a chore may take, of a slow one more; twice that ends a reaper."""
+"""Seconds that a statement may take in a chore, and in a slow one; twice that ends a reaper."""
 BATCHES = 50
 """Most batches of one chore in a row, so that the others get their turn."""
 
 
 _complaints: dict[str, set[str]] = {}
-"""Chore → how it has failed since it last worked."""
+"""Chore → its distinct failures since it last succeeded."""
 NUMBER = re.compile(r"[0-9a-f-]*\d[0-9a-f-]*")
 
 
 def complain(chore: Chore, problem: Exception) -> None:
-    """Log why a chore failed, unless it has failed in the same way since it last worked.
+    """Log why a chore failed, unless it has failed in the same way since it last succeeded.
 
-    A chore that fails does so in each round, several times a second; two failures that differ in
-    their numbers alone are one.
+    A failing chore fails in every round, several times a second; failures that differ only in
+    numbers count as the same.
     """
     text = f"{type(problem).__name__}: {NUMBER.sub('#', str(problem))}"
     known = _complaints.setdefault(chore.name, set())
@@ -204,14 +205,13 @@ def sweep(
     give_up: Callable[[], object] | None = None,
     failed: Callable[[Chore, Exception], object] = complain,
 ) -> dict[str, int]:
-    """Do every chore once, batch after batch until nothing is left; return what was done.
+    """Run every chore once, batch after batch until nothing is left; return what was done.
 
-    A chore that fails does not keep the others from their turn; only a lost connection ends the
-    round.
+    A failing chore does not keep the others from their turn; only a lost connection ends the round.
 
     Args:
-        only: names of the chores to do; empty means all.
-        stop: asked between batches; True ends the round.
+        only: names of the chores to run; empty means all.
+        stop: called between batches; True ends the round.
         give_up: called in another thread if a chore hangs for good.
         failed: called with each chore that failed, and why.
     """
@@ -225,7 +225,7 @@ def sweep(
             count = run(chore, stop=stop, give_up=give_up)
         except Exception as problem:
             if _database_is_away(problem):
-                raise  # the caller waits until it is back
+                raise  # the caller waits until the database is back
             failed(chore, problem)
             continue
         if _complaints.pop(chore.name, None):
@@ -236,13 +236,13 @@ def sweep(
 
 
 def _is_our_turn(chore: Chore, give_up: Callable[[], object] | None) -> bool:
-    """`take_turn()`, which asks the database as well and must not wait for it for ever."""
+    """`take_turn()` with a time limit, because it queries the database too."""
     with bounded(f"The turn of the chore {chore.name}", STUCK, give_up):
         return take_turn(chore)
 
 
 def _database_is_away(problem: Exception) -> bool:
-    """Whether the next chore would fail as well: a deadlock or a bug concerns this one alone."""
+    """Whether the next chore would fail as well; a deadlock or a bug affects only this one."""
     lost = isinstance(problem, OperationalError | InterfaceError)
     return lost and (connection().connection is None or not connection().is_usable())
 
@@ -253,7 +253,7 @@ def run(
     stop: Callable[[], bool] = lambda: False,
     give_up: Callable[[], object] | None = None,
 ) -> int:
-    """Do one chore until it finds nothing more; return how many it touched.
+    """Run one chore until it finds nothing more; return how many rows it touched.
 
     Args:
         give_up: called in another thread if a batch hangs although its connection was cut.
@@ -269,11 +269,11 @@ def run(
 
 
 def take_turn(chore: Chore, patience: float = 2) -> bool:
-    """Whether it is time for a slow chore, and ours to do it: a guarded update decides.
+    """Whether a slow chore is due and this process is to run it: a guarded update decides.
 
     Args:
-        patience: periods to wait. django-q2's cluster takes the first, a reaper the second, so
-            that the reaper only steps in where no cluster runs.
+        patience: periods to wait. django-q2's cluster waits less than one, a reaper two, so that
+            the reaper only steps in where no cluster runs.
     """
     assert chore.every is not None
     due = Sweep.objects.filter(pk=chore.name, ran_at__lte=Now() - chore.every * patience)
@@ -284,7 +284,7 @@ def take_turn(chore: Chore, patience: float = 2) -> bool:
 
 
 def report(done: dict[str, int]) -> Iterable[str]:
-    """Say what a round did, in words."""
+    """Describe what a round did, in words."""
     words = {chore.name: chore.did for chore in SWEEPS}
     return (f"{count} {words[name]}" for name, count in done.items())
 
@@ -294,7 +294,7 @@ def own_name() -> str:
 
 
 def sign_of_life(name: str) -> None:
-    """Tell health and admin that a reaper runs."""
+    """Record that a reaper runs, for the health check and the admin."""
     Reaper.objects.update_or_create(pk=name, defaults={"seen_at": Now()})
 
 

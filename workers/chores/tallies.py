@@ -1,8 +1,7 @@
-"""What is counted from the record of events by and by: each worker's outcomes, and the metrics.
+"""Counts each worker's outcomes and the metrics from the record of events, with some delay.
 
-No ack pays for it: each event is read once, in order, whoever reads it; it is added to its
-worker's row and to the counters of its queue and type. Where `RECORD_EVENTS` is off there is
-nothing to count.
+Acks do not pay for it: some process reads each event once, in order, and adds it to its worker's
+row and to the counters of its queue and type. With `RECORD_EVENTS` off there is nothing to count.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from ..models import EventCursor, Worker
 
 NAME = "events"
 FORMER = "outcomes"
-"""The place of servers that counted in the order of transactions."""
+"""The cursor of servers that counted in the order of transactions."""
 TAKEN_OVER = 2**62
-"""A transaction after all others: those servers find nothing more to count."""
+"""A transaction id beyond all others: those servers find nothing more to count."""
 BATCH = 10_000
 BATCHES = 50
 COLUMN_OF = {"job.completed": "jobs_done", "job.failed": "jobs_failed"}
@@ -32,7 +31,7 @@ COLUMNS = tuple(COLUMN_OF.values())
 
 
 def count(batches: int = BATCHES) -> int:
-    """Count what has happened since; nothing that the reaper would have to report."""
+    """Count new events; the result gives the reaper nothing to report."""
     for _ in range(batches):
         if not _count_batch():
             break
@@ -42,14 +41,14 @@ def count(batches: int = BATCHES) -> int:
 def _count_batch() -> bool:
     """Count one batch of events; return whether there may be more."""
     EventCursor.objects.get_or_create(pk=NAME)
-    # Asked for before the transaction, which may keep the snapshot that it begins with.
+    # Queried before the transaction, which may keep the snapshot that it begins with.
     horizon = events.horizon()
     skip = connection().features.has_select_for_update_skip_locked
     columns = ["id", "type", "worker_id"]
     if ojs_settings.METRICS:
         columns += counters.READ
     with atomic():
-        # Its row is both place and lock: an event is counted once, by one process.
+        # The row is both cursor and lock: an event is counted once, by one process.
         tally = EventCursor.objects.filter(pk=NAME).select_for_update(skip_locked=skip).first()
         if tally is None:
             return False
@@ -78,7 +77,7 @@ def _read(fresh: QuerySet[Event], columns: Sequence[str]) -> Any:
 
 
 def _former() -> events.Cursor | None:
-    """Return how far servers of the release before have counted, unless that is taken over."""
+    """Return how far servers of the previous release have counted, unless already taken over."""
     row = EventCursor.objects.filter(pk=FORMER, txid__lt=TAKEN_OVER).select_for_update().first()
     return events.Cursor(row.txid, row.event_id) if row and row.event_id else None
 
@@ -89,7 +88,7 @@ def _count_outcomes(rows: Sequence[Any]) -> None:
         for event in rows
         if event.worker_id and event.type in COLUMN_OF
     )
-    # Locked in the order of ids, as every batch does; the database's own, not Python's.
+    # Locked in the order of ids, as in every batch: the database's order, not Python's.
     counted = Worker.objects.filter(pk__in={worker_id for worker_id, _ in outcomes}).order_by("pk")
     workers = list(counted.select_for_update().only("pk", *COLUMNS))
     for worker in workers:

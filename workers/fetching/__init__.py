@@ -1,1 +1,1 @@
-"""What a worker may be given, and waiting for it."""
+"""Deciding which jobs a worker may have, and waiting for them."""

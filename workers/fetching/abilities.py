@@ -1,25 +1,32 @@
-"""What a job may ask of a worker: the words in its `meta.capabilities`, and its version."""
+"""Matches what a job needs (its `meta.capabilities` and version) with what a worker can do."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from jobs.spec.versions import Versions
+from jobs.spec.worker_ids import SEPARATOR
 
 ITSELF = "worker:"
-"""`worker:<id>` in what a job needs keeps it for one worker."""
+"""`worker:<id>` among a job's capabilities reserves it for one worker; the id is the one that its
+project uses. No other project's worker gets the job."""
 
 
 def able(worker_id: str, labels: Sequence[str], capabilities: Sequence[str]) -> list[str]:
-    """Return all a worker can do: its capabilities, its labels, and to be itself."""
+    """Return a worker's abilities: its capabilities, its labels, and its own `worker:<id>`.
+
+    Args:
+        worker_id: the stored name.
+    """
     if not worker_id:
         return []
     said = [*labels, *capabilities]
-    return [*(word for word in said if not word.startswith(ITSELF)), f"{ITSELF}{worker_id}"]
+    itself = f"{ITSELF}{worker_id.rpartition(SEPARATOR)[2]}"
+    return [*(word for word in said if not word.startswith(ITSELF)), itself]
 
 
 def takes_version(
     declared: Mapping[str, Sequence[int | None]] | None, type: str, number: int | None
 ) -> bool:
-    """Whether a worker takes jobs of this type and version: any, if it declared nothing of it."""
+    """Whether a worker takes this version of a job type: any, if it declared none for the type."""
     return number in Versions(*(declared or {}).get(type, ()))

@@ -1,8 +1,8 @@
-"""Whether a worker may have more jobs, how many, and which: what decides about a fetch.
+"""The fetch gate: whether a worker may have more jobs, how many, and which.
 
-Nothing for one that is quiet or terminating, or was asked to be (§6.6), that was declared dead and
-has not been heard since, or that already runs all it can (§8.2). An unknown one is served like one
-that declared nothing.
+A worker gets none if it is quiet or terminating, or was asked to be (§6.6), if it was declared dead
+and not heard since, or if it already runs as many as it can (§8.2). An unknown worker is treated
+like one that declared nothing.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 from functools import partial
 
 from jobs.engine import Admission, Gate
-from jobs.models import Job
 from jobs.store.sql import read
 
+from ..liveness.holdings import held_by
 from ..models import Worker
 from .abilities import able
 
 
 def evaluate(worker_id: str, *, registered: bool = False) -> Admission:
-    """Evaluate the gate for a worker; `GATE` and `REGISTERED` do it inside of a statement."""
+    """Evaluate the gate for a worker; `GATE` and `REGISTERED` do so inside a statement."""
     worker = Worker.objects.filter(pk=worker_id).first() if worker_id else None
     if registered and (worker is None or worker.registered_at is None):
         return Admission(0, (), {})
@@ -30,8 +30,7 @@ def evaluate(worker_id: str, *, registered: bool = False) -> Admission:
         return Admission(0, words, versions)
     if worker.concurrency is None:
         return Admission(None, words, versions)
-    in_hand = Job.objects.filter(reserved_by=worker_id, reserved_for__isnull=False).count()
-    return Admission(worker.concurrency - in_hand, words, versions)
+    return Admission(worker.concurrency - held_by([worker]).count(), words, versions)
 
 
 SQL = read("workers.store.postgres", "gate")
@@ -40,4 +39,4 @@ REGISTERED = Gate(
     SQL.replace("worker.worker_id IS NULL THEN NULL", "worker.registered_at IS NULL THEN 0"),
     partial(evaluate, registered=True),
 )
-"""Where a worker must register before it is given anything (AGQ §6)."""
+"""The gate for workers that must register before they get jobs (AGQ §6)."""

@@ -1,7 +1,7 @@
 """Waiting for work on thousands of connections: no thread each, no stampede when work arrives.
 
-Waiters that would be given the same jobs form a group. When one of its queues has work, the
-first of the group looks; if it finds a job, the next one looks too, and so on.
+Waiters that would get the same jobs form a group. When one of its queues has work, the first
+waiter looks; if it finds a job, the next one looks too, and so on.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from jobs.engine import ClaimedJob
 from jobs.store import wakeup
 
 IN_VAIN = 3
-"""Looks without a find after which the others of a group are left alone until the next ring."""
+"""Looks in vain after which the rest of the group is skipped until the next ring."""
 QUIETED = 0.1
-"""What the vain look of a worker counts that an operator quieted: it says little of the others."""
+"""Weight of a look in vain by a worker that may not fetch: it indicates little about the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a look for work found, and for an empty one why that may be."""
+    """The result of a look for work and, if empty, the likely reason."""
 
     jobs: list[ClaimedJob]
     may_fetch: bool = True
@@ -51,7 +51,7 @@ class Group:
         self.queues = queues
         self.members = 0
         self.waiters: deque[Waiter] = deque()
-        """The members that nobody looks for at this moment."""
+        """The members for which no look is under way."""
         self._looking: asyncio.Task[None] | None = None
         self._rung = False
 
@@ -64,7 +64,7 @@ class Group:
         while self._rung:
             self._rung = False
             in_vain = 0.0
-            # Those that look in vain go to the end, and are seen once at most in one round.
+            # Waiters that look in vain go to the end; each looks at most once in a round.
             for _ in range(len(self.waiters)):
                 if in_vain >= IN_VAIN or not self.waiters:
                     break
@@ -75,17 +75,17 @@ class Group:
                     self.waiters.append(waiter)
 
     async def look_for(self, waiter: Waiter) -> Look | None:
-        """Look for one of the group, and hand over what it finds."""
+        """Look for work for one waiter, and hand over what is found."""
         if waiter.found.done():
             return None
         try:
             found = await waiter.look()
-        except Exception as problem:  # it is this waiter's to tell its client
+        except Exception as problem:  # for this waiter's client
             if not waiter.found.done():
                 waiter.found.set_exception(problem)
             return None
         if found.jobs and waiter.found.done():
-            # Its time was over, or its client went, while this look was under way.
+            # Its time ran out, or its client left, while this look was under way.
             await waiter.release(found)
             return None
         if found.jobs:
@@ -94,32 +94,32 @@ class Group:
 
 
 class Hub:
-    """All that wait in this process."""
+    """All the waiters of this process."""
 
     def __init__(self) -> None:
         self._groups: dict[Any, Group] = {}
         self._bell = contextlib.ExitStack()
         self.listens = False
-        """Whether it hears of work; else `listen()` first."""
+        """Whether it receives notifications of work; if not, call `listen()` first."""
         self._expects = False
-        """Somebody has begun to look, who will wait if that is in vain."""
+        """A caller has begun to look and will wait if it finds nothing."""
         self._loop = asyncio.get_running_loop()
         self._heard: Counter[str] = Counter()
-        """Rings for each queue: work that came while somebody looked is not missed."""
+        """Rings for each queue, so that work that arrives during a look is not missed."""
 
     def listen(self) -> None:
-        """Hear of work from now on; called in a thread, for it may have to connect."""
+        """Receive notifications from now on; call it in a thread, as it may have to connect."""
         if not self.listens:
             self.listens = True
             self._bell.enter_context(wakeup.watching(self._rung))
 
     def _rung(self, queues: Collection[str]) -> None:
-        """Called in the thread that listens."""
+        """Relay a notification; called in the listening thread."""
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self.ring, frozenset(queues))
 
     def ring(self, queues: frozenset[str] | None = None) -> None:
-        """There may be work in `queues`; None means any."""
+        """Announce that there may be work in `queues`; None means any."""
         self._heard.update(queues or ())
         for group in list(self._groups.values()):
             if queues is None or not queues.isdisjoint(group.queues):
@@ -131,7 +131,7 @@ class Hub:
         return sum(self._heard[queue] for queue in queues)
 
     async def ring_for(self, worker_id: str) -> None:
-        """There is work for one worker."""
+        """Announce work for one worker."""
         for group in list(self._groups.values()):
             for waiter in [one for one in group.waiters if one.worker_id == worker_id]:
                 await group.look_for(waiter)
@@ -144,12 +144,12 @@ class Hub:
         since: int,
         seconds: float,
     ) -> Look | None:
-        """Return what the waiter finds, or None when the time is over.
+        """Return what the waiter finds, or None when the time is up.
 
         Args:
-            alike: what else decides which jobs it would be given.
-            since: what was heard before the waiter looked by itself. Rung since, it is its group
-                that looks again: were each to, a busy queue would keep thousands looking.
+            alike: what else decides which jobs it would get.
+            since: the value of `heard()` before the waiter itself looked. If it rang since,
+                its group looks again: if each did, a busy queue would keep thousands looking.
         """
         key = (tuple(queues), alike)
         group = self._groups.setdefault(key, Group(queues))
@@ -158,7 +158,7 @@ class Hub:
         if self.heard(queues) != since:
             group.ring()
         try:
-            # Leaves the future alone when the time is over: what it holds by then still counts.
+            # Does not cancel the future when the time is up: what it holds by then still counts.
             await asyncio.wait([waiter.found], timeout=seconds)
             return waiter.found.result() if waiter.found.done() else None
         except asyncio.CancelledError:
@@ -174,7 +174,7 @@ class Hub:
                 del self._groups[key]
 
     async def look_now_and_then(self, pause: float) -> None:
-        """A notification may be missed, or never come; and whoever waits no more need not hear."""
+        """Ring regularly, as notifications may be lost; without waiters, stop listening."""
         pause = min(pause, ojs_settings.WAIT_POLL_INTERVAL.total_seconds())
         while True:
             await asyncio.sleep(pause)

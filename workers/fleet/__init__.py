@@ -1,1 +1,1 @@
-"""Orders to workers, drains, and what is known about the fleet."""
+"""Orders to workers, drains, and queries about the fleet."""

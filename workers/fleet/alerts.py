@@ -1,6 +1,6 @@
-"""What a worker calls for attention to about itself, and not about one of its jobs (Rota, Status).
+"""Alerts that a worker raises about itself, not about one of its jobs (Rota, Status).
 
-It is kept in the record of events, as `worker.alert`.
+They are kept in the record of events, as `worker.alert`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jobs.record.events import record, worker_event
 
 KIND = "worker.alert"
 MOST = 100
-"""Alerts of one worker in `PERIOD`; one that raises the same alarm in a loop does not fill the
+"""Most alerts of one worker in `PERIOD`, so that one that raises them in a loop does not fill the
 database."""
 PERIOD = timedelta(hours=1)
 
@@ -31,7 +31,7 @@ class Alert:
 
 
 def keep(worker_id: str, alerts: Sequence[Alert]) -> int:
-    """Keep what a worker says about itself; return how many alerts were kept."""
+    """Keep the alerts of a worker; return how many were kept."""
     if not alerts:
         return 0
     lately = Event.objects.filter(subject=worker_id, type=KIND, time__gt=Now() - PERIOD)

@@ -1,9 +1,9 @@
-"""How many workers a queue wants: a number for KEDA, a HorizontalPodAutoscaler, or a person.
+"""How many workers a queue needs: a number for KEDA, a HorizontalPodAutoscaler, or a person.
 
-By Little's law a queue keeps as many places busy as jobs arrive in the time one job takes. What
-waits already needs places on top, enough to be worked off within `AUTOSCALE_WITHIN`, but never
-more than one for each job. And nobody is asked for fewer places than there are jobs running: who
-scales down in the middle of a long job only makes it start again.
+By Little's law a queue keeps as many places busy as jobs arrive in the time one job takes. Jobs
+that already wait need extra places, enough to finish within `AUTOSCALE_WITHIN`, but never more
+than one per job. The result never has fewer places than there are running jobs: scaling down in
+the middle of a long job only makes it start again.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from ..lifecycle import WorkerState
 from ..models import Worker
 
 UNKNOWN_RUN_TIME = timedelta(seconds=1)
-"""Taken for a queue of which no job ran in the last minutes."""
+"""Assumed for a queue without a finished job in the last minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a queue wants, and why."""
+    """The demand of a queue, and the figures behind it."""
 
     queue: str
     waiting: int
     """Available jobs."""
     active: int
     arrivals: float
-    """Jobs a second, over the last minutes."""
+    """Jobs per second, over the last minutes."""
     run_time: timedelta | None
-    """Mean of the jobs that ended in the last minutes; None if none did."""
+    """Mean for the jobs that ended in the last minutes; None if none did."""
     places: float
     """Jobs that should run at once."""
     concurrency: float
@@ -53,10 +53,10 @@ class Demand:
 def demands(
     queues: Iterable[str], depths: Mapping[str, dashboard.Depth] | None = None
 ) -> list[Demand]:
-    """Return what each of `queues` wants, in that order; a queue nobody used wants nothing.
+    """Return the demand of each of `queues`, in that order; an unused queue has none.
 
     Args:
-        depths: how deep they are, where that has been asked already.
+        depths: the depths of the queues, if already known.
     """
     names = list(dict.fromkeys(queues))
     depths = dashboard.depths(names) if depths is None else depths
@@ -93,7 +93,7 @@ def _places(waiting: int, active: int, flow: counters.Flow) -> float:
 
 
 def wanted_workers(demands: Sequence[Demand]) -> int:
-    """How many workers a deployment wants that serves all these queues."""
+    """How many workers a deployment needs to serve all these queues."""
     places = sum(demand.places for demand in demands)
     busiest = [demand.concurrency for demand in demands]
     return math.ceil(places / (sum(busiest) / len(busiest))) if busiest else 0

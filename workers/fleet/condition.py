@@ -1,7 +1,7 @@
-"""What an operator calls a worker: its state read together with its silence and its load.
+"""A worker's condition as operators see it: its state combined with its silence and its load.
 
-The protocol knows four states. Whether a terminated worker crashed or had finished its work is
-what somebody at the console needs to know.
+The protocol knows four states. An operator also needs to know whether a terminated worker crashed
+or had finished its work.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 from django.db import models
 from django.db.models import Case, Count, F, IntegerField, OuterRef, Q, Subquery, Value, When
 from django.db.models.functions import Coalesce
+from django.db.models.lookups import Exact
 from django.utils.translation import gettext_lazy as _
 
 from jobs.models import Job
@@ -27,17 +28,19 @@ class Condition(models.TextChoices):
     SILENT = "silent", _("silent")
     """Past its heartbeat timeout, with work that may be lost."""
     DRAINED = "drained", _("drained")
-    """Gone, or going, with nothing in its hands: nothing was lost."""
+    """Gone, or leaving, and holding no jobs: nothing was lost."""
     LEFT = "left", _("left")
     """Deregistered although it still held jobs."""
     DEAD = "dead", _("dead")
-    """Declared dead: its jobs were taken back."""
+    """Declared dead: its jobs were reclaimed."""
 
 
 def in_hand() -> Any:
-    """How many jobs a worker holds."""
+    """How many jobs a worker holds; see `liveness.holdings`."""
+    theirs = Q(project="") | Q(project=OuterRef("project")) | Q(Exact(OuterRef("project"), ""))
     held = (
         Job.objects.held_by(OuterRef("pk"))  # type: ignore[arg-type]
+        .filter(theirs)
         .order_by()
         .values("reserved_by")
         .annotate(jobs=Count("pk"))

@@ -1,4 +1,4 @@
-"""Rolling drains: begun, paused, continued and aborted here; `rolling.drive` takes the steps."""
+"""Starts, pauses, continues and aborts rolling drains; `rolling.drive` takes the steps."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def amount(text: str, whole: int, field: str, *, up: bool) -> int:
 def floors(text: str, queues: Collection[str], running: dict[str, int]) -> dict[str, int]:
     """Read `4`, `50%` or `mail=2 default=50%`: queue → jobs at once that must stay possible.
 
-    A percentage is one of what runs now.
+    A percentage is relative to what runs now.
 
     Raises:
         InvalidRequest: it is none of these.
@@ -51,7 +51,7 @@ def floors(text: str, queues: Collection[str], running: dict[str, int]) -> dict[
     found: dict[str, int] = {}
     for word in text.replace(",", " ").split():
         queue, equals, value = word.rpartition("=")
-        # It is read even where no queue is served, and its size asked of none.
+        # Validated even if there is no queue to apply it to.
         amount(value, 0, "floor", up=True)
         for name in [queue] if equals else sorted(queues):
             found[name] = amount(value, running.get(name, 0), "floor", up=True)
@@ -70,10 +70,10 @@ def start(
     reason: str = "",
     selection: dict[str, Any] | None = None,
 ) -> FleetOperation:
-    """Begin to drain these workers; the reaper does the rest (`drive`).
+    """Start to drain these workers; the reaper does the rest (`drive`).
 
     Raises:
-        InvalidRequest: a number cannot be read, or none of the workers is there any more.
+        InvalidRequest: a number cannot be read, or none of the workers is left.
         Conflict: another operation has one of them.
     """
     with atomic():
@@ -110,7 +110,7 @@ def start(
 
 
 def _claim(operation: FleetOperation, workers: Sequence[Worker]) -> None:
-    """Make the steps; a unique constraint decides who has a worker.
+    """Create the steps; a unique constraint decides which operation has a worker.
 
     Raises:
         Conflict: another operation has one of them.
@@ -136,16 +136,16 @@ def _taken(worker_ids: Collection[str]) -> Conflict:
     return Conflict(f"Another operation has {', '.join(names[:5])}.", workers=names[:100])
 
 
-# What operators do to an operation
+# Operators' actions on an operation
 
 
 def pause(pk: int, *, actor: Actor, reason: str = "") -> bool:
-    """Quiet and terminate no more until it goes on; return whether it was running."""
+    """Quiet and terminate no further workers until continued; return whether it was running."""
     return _switch(pk, OperationState.RUNNING, OperationState.PAUSED, actor, reason)
 
 
 def go_on(pk: int, *, actor: Actor, reason: str = "") -> bool:
-    """Go on with a paused operation; return whether it was paused."""
+    """Continue a paused operation; return whether it was paused."""
     return _switch(pk, OperationState.PAUSED, OperationState.RUNNING, actor, reason)
 
 
@@ -169,7 +169,7 @@ def _record(pk: int, what: str, actor: Actor, reason: str) -> int:
 def abort(pk: int, *, actor: Actor, reason: str = "") -> bool:
     """End it, and resume the workers that it quieted; return whether it was unfinished.
 
-    What was told to terminate does so: nothing leads back (§2.3).
+    Workers that were told to terminate still do: there is no way back (§2.3).
     """
     with atomic():
         unfinished = FleetOperation.objects.filter(pk=pk, state__in=UNFINISHED)

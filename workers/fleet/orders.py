@@ -1,7 +1,7 @@
-"""Orders to a fleet: whom they concern, what they leave running, and what became of them.
+"""Orders to a fleet: which workers they select, what they leave running, and what became of them.
 
-Whoever gives an order (admin, shell, a rolling drain) comes through `order()`: it directs the
-workers, writes the history of each and the audit, or none of it.
+Every order (admin, shell, rolling drain) goes through `order()`, which directs the workers and
+writes the history of each and the audit, all in one transaction.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from django.utils.translation import gettext
 
 from jobs.access.audit import Actor, record_action
 from jobs.access.projects import own
-from jobs.conf import ojs_settings
+from jobs.conf import ojs_settings, protocol_of
 from jobs.errors import NotFound
+from jobs.protocols import Reports
+from jobs.spec.worker_ids import spellings
 from jobs.store import clock
 from jobs.store.database import atomic
 from jobs.store.expressions import JSONArrayHas
 
 from ..lifecycle import WorkerState
-from ..models import Answer, Directive, Worker
+from ..models import FOLLOWED, Answer, Directive, Worker
 from ..models.querysets import WorkerQuerySet
 
 BATCH = 2000
@@ -33,22 +35,24 @@ VERBS = {
     WorkerState.TERMINATE: "terminate_worker",
     WorkerState.RUNNING: "resume_worker",
 }
-"""What is asked of a worker → the permission it takes."""
+"""Directive → the permission it takes."""
 
 
 @dataclass(frozen=True)
 class Selector:
-    """Which live workers are meant: those that carry all the labels and match the rest."""
+    """Selects live workers: those that carry all the labels and match the rest."""
 
     labels: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
     worker_ids: tuple[str, ...] = ()
+    """Stored names or, if projects are given, the ids that one of these uses."""
+    projects: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
-        """Whether it says nothing: all workers."""
+        """Whether it has no criteria, and so selects all workers."""
         return not self.document()
 
     def document(self) -> dict[str, list[str]]:
@@ -60,10 +64,17 @@ class Selector:
             found = found.filter(JSONArrayHas("labels", label))
         if self.queues:
             found = found.filter(any_of("queues", self.queues))
+        names = [
+            name
+            for worker_id in self.worker_ids
+            for project in self.projects or ("",)
+            for name in spellings(worker_id, project)
+        ]
         for column, texts in (
             ("hostname", self.hosts),
             ("version", self.versions),
-            ("worker_id", self.worker_ids),
+            ("worker_id", names),
+            ("project", self.projects),
         ):
             if texts:
                 found = found.filter(**{f"{column}__in": texts})
@@ -71,7 +82,7 @@ class Selector:
 
 
 def any_of(column: str, texts: Iterable[str]) -> Q:
-    """Workers whose list holds at least one of these."""
+    """Workers whose list contains at least one of these."""
     found = Q()
     for text in texts:
         found |= Q(JSONArrayHas(column, text))
@@ -79,11 +90,14 @@ def any_of(column: str, texts: Iterable[str]) -> Q:
 
 
 def find(worker_id: str, *, project: str = "") -> Worker:
-    """
+    """Return the worker that a key of `project` knows by this id.
+
     Raises:
-        NotFound: nobody knows this worker, or it is not of this project.
+        NotFound: there is no such worker, or it is not in this project.
     """
-    worker: Worker | None = own(Worker.objects.filter(pk=worker_id), project).first()
+    named = Worker.objects.filter(pk__in=spellings(worker_id, project))
+    found = {worker.pk: worker for worker in own(named, project)}
+    worker: Worker | None = found.get(worker_id) or next(iter(found.values()), None)
     if worker is None:
         raise NotFound(
             f"Worker '{worker_id}' not found.",
@@ -99,7 +113,7 @@ class Order:
     """An order as given."""
 
     heard: list[str]
-    """Ids of the workers that will hear something new."""
+    """Ids of the workers to which the directive is new."""
     action_id: int | None = None
     """The operator's action in the audit."""
 
@@ -116,13 +130,14 @@ def order(
     """Ask matched workers to move to `directive` (`running` withdraws a quiet); see `direct()`.
 
     Args:
-        selection: how they were chosen, for the audit.
-        part_of: the action in the audit that this order carries out, if there is one already.
+        selection: how they were selected, for the audit.
+        part_of: the action in the audit that this order is part of, if there is one already.
     """
     with atomic():
         wanted = Worker.objects.filter(pk__in=workers.order_by().values("pk")).order_by("pk")
         ids = list(wanted.select_for_update().values_list("pk", flat=True))
-        # Asked again now that they stand still: a subquery is not, after the wait for a lock.
+        # Filter again now that the rows are locked: a subquery is not re-evaluated after the
+        # wait for a lock.
         chosen = list(workers.filter(pk__in=ids).order_by("pk"))
         named = Worker.objects.filter(pk__in=[worker.pk for worker in chosen])
         hearing = named.quieted() if directive == WorkerState.RUNNING else named.behind(directive)
@@ -177,7 +192,7 @@ def _remember(
 
 
 def answer_of(directive: Directive, worker: Worker | None) -> tuple[str, datetime | None]:
-    """What has become of an order, seen from what its worker says now."""
+    """The answer to an order, judged by what its worker reports now."""
     if directive.answer != Answer.WAITING:
         return directive.answer, directive.answered_at
     if worker is None:
@@ -186,21 +201,32 @@ def answer_of(directive: Directive, worker: Worker | None) -> tuple[str, datetim
         stopped = directive.state == WorkerState.TERMINATE and worker.left_at is not None
         answer = Answer.REPORTED if stopped else Answer.GONE
         return answer, worker.left_at or worker.died_at or worker.last_heartbeat_at
-    if worker.last_heartbeat_at >= directive.asked_at and _obeys(worker, directive.state):
-        return Answer.REPORTED, worker.last_heartbeat_at
-    return Answer.WAITING, None
+    if worker.last_heartbeat_at < directive.asked_at:
+        return Answer.WAITING, None
+    if not reports_its_state(worker):
+        is_relayed = protocol_of(worker.protocol).can_hear(directive.state)
+        answer = Answer.RELAYED if is_relayed else Answer.ENFORCED
+    elif _is_in(worker, directive.state):
+        answer = Answer.REPORTED
+    else:
+        return Answer.WAITING, None
+    return answer, worker.last_heartbeat_at
 
 
-def _obeys(worker: Worker, state: str) -> bool:
-    if worker.protocol != "ojs":
-        return True  # it has no words for its state; what it is not given it cannot run
+def reports_its_state(worker: Worker) -> bool:
+    """Whether the worker reports its state, so that its answer can be awaited."""
+    reports = protocol_of(worker.protocol).reports
+    return reports == Reports.ALWAYS or (reports == Reports.OPTIONALLY and worker.reports_state)
+
+
+def _is_in(worker: Worker, state: str) -> bool:
     if state == WorkerState.RUNNING:
         return worker.state == WorkerState.RUNNING
     return WorkerState(worker.state).rank >= WorkerState(state).rank
 
 
 def note_answers() -> int:
-    """Write down which orders were reported: the reaper does it, so that no heartbeat has to."""
+    """Record the answers to orders: the reaper does it, so that no heartbeat has to."""
     waiting = list(Directive.objects.filter(answer=Answer.WAITING).order_by("-id")[:BATCH])
     workers = Worker.objects.in_bulk({directive.worker_id for directive in waiting})
     count = 0
@@ -213,7 +239,7 @@ def note_answers() -> int:
 
 
 def prune_directives() -> int:
-    """Delete one batch of answered orders past the keep of events."""
+    """Delete one batch of answered orders older than the retention of events."""
     old = Directive.objects.filter(asked_at__lte=Now() - ojs_settings.EVENT_RETENTION)
     ids = list(old.exclude(answer=Answer.WAITING).order_by("pk").values_list("pk", flat=True)[:500])
     return Directive.objects.filter(pk__in=ids).delete()[0]
@@ -221,7 +247,7 @@ def prune_directives() -> int:
 
 @dataclass(frozen=True)
 class Convergence:
-    """How far an order has come."""
+    """The progress of an order."""
 
     rows: list[tuple[Directive, Worker | None, str, datetime | None]]
     """Order, worker, answer, when."""
@@ -230,12 +256,17 @@ class Convergence:
         return sum(row[2] == answer for row in self.rows)
 
     @property
+    def followed(self) -> int:
+        """How many workers are known to have obeyed."""
+        return sum(row[2] in FOLLOWED for row in self.rows)
+
+    @property
     def is_over(self) -> bool:
         return not self.count(Answer.WAITING)
 
     @property
     def unheard(self) -> list[Worker]:
-        """Workers that were not heard since they were asked, the most silent first."""
+        """Workers not heard since the order, the longest silent first."""
         found = [
             worker
             for directive, worker, answer, _ in self.rows
@@ -245,7 +276,7 @@ class Convergence:
 
 
 def convergence(action_id: int) -> Convergence:
-    """How far the orders of an operator's action have come."""
+    """The progress of the orders of an operator's action."""
     directives = list(Directive.objects.filter(action_id=action_id).order_by("worker_id", "id"))
     workers = Worker.objects.in_bulk({directive.worker_id for directive in directives})
     rows = []
@@ -259,11 +290,11 @@ def convergence(action_id: int) -> Convergence:
 
 
 def serving(without: Collection[str] = ()) -> list[Worker]:
-    """Workers that are heard, run and shall go on running."""
+    """Workers that are heard, are running and are to stay so."""
     running: Any = Worker.objects.heard().filter(
         state=WorkerState.RUNNING, directive__in=("", WorkerState.RUNNING)
     )
-    rows = running.only("pk", "queues", "concurrency", "labels", "registered_at")
+    rows = running.only("pk", "queues", "concurrency", "labels", "registered_at", "project")
     return [worker for worker in rows if worker.pk not in without]
 
 
@@ -272,7 +303,7 @@ def places(worker: Worker) -> int:
 
 
 def capacity(workers: Iterable[Worker]) -> dict[str, int]:
-    """Queue → how many jobs these workers run of it at once, at most."""
+    """Queue → the most jobs of it that these workers run at once."""
     found: dict[str, int] = {}
     for worker in workers:
         for queue in set(worker.queues):
@@ -281,7 +312,7 @@ def capacity(workers: Iterable[Worker]) -> dict[str, int]:
 
 
 def unflag(worker_ids: Collection[Any]) -> list[str]:
-    """Take back that these workers are to be looked at; return those that were flagged."""
+    """Clear the flags of these workers; return those that were flagged."""
     flagged = Worker.objects.filter(pk__in=worker_ids, flagged_at__isnull=False)
     with atomic():
         found = list(flagged.select_for_update().order_by("pk").values_list("pk", flat=True))
@@ -289,9 +320,13 @@ def unflag(worker_ids: Collection[Any]) -> list[str]:
     return found
 
 
-def unserved_without(worker_ids: Collection[str]) -> list[str]:
-    """Queues that would be left without a running worker if these took no more jobs."""
-    now = serving()
+def unserved_without(worker_ids: Collection[str], project: str = "") -> list[str]:
+    """Queues that would be left without a running worker if these took no more jobs.
+
+    Args:
+        project: the project whose jobs are to run; workers of other projects do not count.
+    """
+    now = [worker for worker in serving() if not project or worker.project in ("", project)]
     gone = set(worker_ids)
     served = {queue for worker in now for queue in worker.queues}
     left = {queue for worker in now if worker.pk not in gone for queue in worker.queues}

@@ -1,8 +1,8 @@
-"""The next step of each rolling drain: quiet, wait until idle, terminate, go on to the next.
+"""Takes the next step of each rolling drain: quiet, wait until idle, terminate, move on.
 
-An operation is rows: whatever process takes the next step reads them, so that it survives any
-restart. Steps of all operations take turns at one lock: two could otherwise take the last worker
-of a queue from each other.
+An operation lives in its rows: any process can take the next step, so it survives any restart. One
+lock serializes the steps of all operations: otherwise two could each take one of a queue's last
+two workers.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from ..models import (
     Worker,
 )
 from .condition import in_hand
-from .orders import capacity, order, places, serving
+from .orders import capacity, order, places, reports_its_state, serving
 
 LOCK = "fleet-operations"
-# Kept as it is written here: whoever reads it has a language, the reaper has none.
+# Stored untranslated: the reader has a language, the reaper has none.
 FLOOR = gettext_noop("queue “%(queue)s”: %(running)d jobs at once, and never under %(floor)d")
 REPLACEMENTS = gettext_noop("%(fresh)d of %(taken)d replacements “%(label)s” run")
 
 
 def drive() -> int:
-    """Take every unfinished operation one step further; return how many workers were moved."""
+    """Advance every unfinished operation by one step; return how many workers were moved."""
     unfinished = FleetOperation.objects.filter(state__in=UNFINISHED)
     ids = list(unfinished.order_by("pk").values_list("pk", flat=True))
     if not ids:
@@ -50,7 +50,7 @@ def drive() -> int:
         with atomic():
             turn = Sweep.objects.filter(pk=LOCK).select_for_update(skip_locked=skip).first()
             if turn is None:
-                return moved  # another reaper is at it
+                return moved  # another reaper holds the lock
             operation = unfinished.filter(pk=pk).select_for_update().first()
             if operation is not None:
                 moved += _Round(operation).run()
@@ -58,7 +58,7 @@ def drive() -> int:
 
 
 class _Round:
-    """One look at an operation, and what follows from it."""
+    """One step of an operation."""
 
     def __init__(self, operation: FleetOperation) -> None:
         self.operation = operation
@@ -92,7 +92,7 @@ class _Round:
         ):
             self._move(step, Phase.GONE)
         elif step.phase == Phase.DRAINING and worker.may_fetch:
-            # Whoever resumed it knows why: not quieted again, and above all not terminated.
+            # It was resumed on purpose: do not quiet it again, and above all do not terminate it.
             self._move(step, Phase.LEFT_ALONE)
 
     def _move(self, step: OperationStep, phase: Phase, **changes: Any) -> None:
@@ -116,7 +116,7 @@ class _Round:
             for step in drained:
                 self._move(step, Phase.HELD)
             return
-        # Asked again under the lock: an operator may be resuming it at this moment.
+        # Checked again under the lock: an operator may be resuming it at this moment.
         quiet = Worker.objects.filter(
             Q(directive=WorkerState.QUIET) | Q(state=WorkerState.QUIET, directive=""),
             pk__in=[step.worker_id for step in drained],
@@ -132,11 +132,13 @@ class _Round:
         limit = self.operation.idle_limit
         if limit is not None and step.quieted_at and self.now - step.quieted_at >= limit:
             return True
-        # A fetch may have been under way when it was quieted; what it says afterwards is sure.
-        said = worker.state != WorkerState.RUNNING or (
-            worker.protocol != "ojs" and worker.last_heartbeat_at > (step.quieted_at or self.now)
+        # A fetch may have been under way when it was quieted. Rely on the state that the worker
+        # reports, or else on its having been heard since.
+        is_sure = worker.state != WorkerState.RUNNING or (
+            not reports_its_state(worker)
+            and worker.last_heartbeat_at > (step.quieted_at or self.now)
         )
-        return said and not worker.in_hand
+        return is_sure and not worker.in_hand
 
     def _quiet_more(self) -> None:
         room = self.operation.max_unavailable - len(self._of(*IN_WORK))
@@ -158,7 +160,7 @@ class _Round:
         self._quiet(chosen)
 
     def _spares(self, worker: Worker, left: dict[str, int]) -> bool:
-        """Whether no queue falls under its floor without this worker; then it is taken from it."""
+        """Whether no queue falls below its floor without this worker; if so, deduct the worker."""
         for queue in set(worker.queues):
             floor = self.operation.floors.get(queue, 0)
             if left[queue] - places(worker) < floor:
@@ -174,7 +176,8 @@ class _Round:
         if not label:
             return True
         taken = self.operation.steps.filter(phase=Phase.GONE, quieted_at__isnull=False).count()
-        # A label that those to be drained do not carry names the others, whenever they came.
+        # If no worker to be drained carries the label, it identifies the replacements, whenever
+        # they came.
         carried = any(label in worker.labels for worker in self.workers.values())
         since = self.operation.started_at
         fresh = sum(

@@ -1,4 +1,4 @@
-"""Counts the fleet by state, once a minute: what the dashboard draws."""
+"""Counts the fleet by state, once a minute, for the dashboard's graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STATES = ["running", "quiet", "terminate", "silent"]
 
 
 def sample() -> int:
-    """Count the live workers by state; always returns 0: nothing is left to do."""
+    """Count the live workers by state; always return 0: nothing is left to do."""
     states = {
         str(state): Count("pk", filter=Q(state=state) & ~SILENT)
         for state in (WorkerState.RUNNING, WorkerState.QUIET, WorkerState.TERMINATE)

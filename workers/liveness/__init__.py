@@ -1,1 +1,1 @@
-"""Heartbeats, and which process a worker id stands for."""
+"""Heartbeats, incarnations, and the jobs that workers hold."""

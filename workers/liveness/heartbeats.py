@@ -1,4 +1,4 @@
-"""Heartbeats written down, and the signals they send (OJS worker protocol §4, §5.4)."""
+"""Writes heartbeats and sends their signals (OJS worker protocol §4, §5.4)."""
 
 from __future__ import annotations
 

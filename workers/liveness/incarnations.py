@@ -1,23 +1,23 @@
-"""Whether a worker that registers is the process we know (OJS worker protocol §3.1, §10.4)."""
+"""Tells whether a registering worker is the known process (OJS worker protocol §3.1, §10.4)."""
 
 from __future__ import annotations
 
 from ..lifecycle import WorkerState
 from ..models import Worker
-from .heartbeats import Description
+from ..store.contract import Description
 
 
 def same_process(known: Worker, description: Description, *, must_say: bool) -> bool:
-    """Whether this is the process we know, registering once more (§10.4).
+    """Whether this is the known process, registering once more (§10.4).
 
-    Told by what identifies a process; what one side does not say proves nothing.
+    Compares host name, pid and start time; a value that one side lacks proves nothing.
 
     Args:
-        must_say: but when it started must be said, if it is to be the same.
+        must_say: but without a start time on both sides, the process counts as new.
     """
     if known.left_at is not None:
         return False
-    # One that ends does not begin to register, either: its heartbeats were all there was of it.
+    # A worker known by heartbeats alone may register late, but not while it terminates.
     is_late = known.registered_at is None and known.state != WorkerState.TERMINATE
     if must_say and not is_late and None in (description.started_at, known.started_at):
         return False

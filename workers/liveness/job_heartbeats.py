@@ -1,7 +1,7 @@
 """Workers whose heartbeats are about a job: alive as long as the reservations they hold.
 
-Such a protocol has no heartbeat of the worker itself. Any call is a sign of life, and a worker
-that says nothing while it runs a long job is not dead before that job's time is over.
+Such a protocol has no heartbeat for the worker itself. Any call is a sign of life, and a worker
+that is silent while it runs a long job is not dead before that job's time is up.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..protocol import Reply
 from .heartbeats import Description
 
 MARGIN = timedelta(seconds=2)
-"""So that a reservation that ends is seen as that, and not as its worker's death."""
+"""Added so that an expired reservation is treated as such, and not as its worker's death."""
 
 
 def seen(worker_id: str, description: Description) -> Reply:
@@ -35,11 +35,16 @@ def seen(worker_id: str, description: Description) -> Reply:
     if ends is not None:
         allowed = max(allowed, ends - clock.now() + MARGIN)
     said = replace(description, heartbeat_timeout=allowed)
-    return protocol.beat(worker_id, state=WorkerState.RUNNING, description=said)
+    return protocol.beat(
+        worker_id,
+        state=WorkerState.RUNNING,
+        description=said,
+        project=description.project or "",
+    )
 
 
 def types_of(worker_id: str) -> list[str] | None:
-    """What a worker can run; None if nobody knows."""
+    """The types that a worker can run; None if unknown."""
     return Worker.objects.filter(pk=worker_id).values_list("job_types", flat=True).first()
 
 

@@ -1,4 +1,4 @@
-"""A server that listens beside the HTTP port says where, so that the manifest can tell."""
+"""Announces the address of a server beside the HTTP port, for the manifest."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ AWAY = (DatabaseError, InterfaceError)
 async def announced(
     in_thread: Callable[..., Awaitable[Any]], name: str, url: str
 ) -> AsyncIterator[None]:
-    """Announce `url` again and again while the context lasts.
+    """Announce `url` regularly while the context lasts.
 
     Args:
-        in_thread: runs a function where there is a database connection.
+        in_thread: runs a function in a thread with a database connection.
     """
     announcing = asyncio.create_task(_announce(in_thread, name, url))
     try:

@@ -1,4 +1,4 @@
-"""The option `--alive-file` of every command that runs for long."""
+"""The option `--alive-file` of all long-running commands."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What is stored about workers, about what operators asked of them, and about housekeeping."""
+"""Models of workers, of operators' directives and operations, and of housekeeping."""
 
 from .dashboard import Dashboard
-from .directive import Answer, Directive
+from .directive import FOLLOWED, Answer, Directive
 from .fleet_sample import FleetSample
 from .housekeeping import EventCursor, Reaper, Sweep
 from .operation import (
@@ -17,6 +17,7 @@ from .worker import Worker, default_heartbeat_timeout
 
 __all__ = [
     "FINAL",
+    "FOLLOWED",
     "IN_WORK",
     "UNFINISHED",
     "Answer",

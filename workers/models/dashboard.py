@@ -1,4 +1,4 @@
-"""The dashboard's place among the models: an entry on the admin's index."""
+"""A proxy model that gives the dashboard its entry on the admin's index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators asked of a worker, and what became of it."""
+"""Directives that operators gave to workers, and what became of them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,28 @@ class Answer(models.TextChoices):
 
     WAITING = "waiting", _("not yet reported")
     REPORTED = "reported", _("reported")
+    """The worker reports the requested state."""
+    RELAYED = "relayed", _("relayed; it reports no state")
+    """The directive was the reply to its next sign of life; nothing more can be known."""
+    ENFORCED = "enforced", _("enforced at fetch; its protocol has no word for it")
+    """The worker cannot be notified. Since its next sign of life, fetches have given it jobs, or
+    none, as the directive requires."""
     SUPERSEDED = "superseded", _("another order followed")
     GONE = "gone", _("it was gone before it reported")
 
 
-class Directive(models.Model):
-    """One order to one worker: who, why, when asked, when the worker reported it (§4.4)."""
+FOLLOWED = (Answer.REPORTED, Answer.RELAYED, Answer.ENFORCED)
+"""The most that can be known of a worker that obeys."""
 
-    # No foreign keys: a worker's record goes when its retention has passed, and an order of the
-    # reaper's belongs to an operator's action of long ago.
+
+class Directive(models.Model):
+    """A directive to one worker: who gave it, why and when, and its answer (§4.4)."""
+
+    # No foreign keys: a worker's record is deleted after its retention period, and a directive
+    # from the reaper may belong to an operator's action of long ago.
     worker_id = models.CharField(max_length=255)
     state = models.CharField(max_length=10, choices=WorkerState)
-    """What was asked for; `running` takes a `quiet` back."""
+    """The requested state; `running` withdraws a `quiet`."""
     action_id = models.BigIntegerField(null=True, blank=True)
     """The operator's action in the audit."""
     asked_by = models.CharField(max_length=255)

@@ -1,4 +1,4 @@
-"""How the fleet was, minute by minute and hour by hour."""
+"""The history of the fleet, by minute and by hour."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class FleetSample(models.Model):
-    """How many live workers were in which state; the highest sample of an hour."""
+    """The number of live workers in each state; for an hour, its highest sample."""
 
     resolution = models.PositiveIntegerField()
     start = models.DateTimeField()

@@ -1,4 +1,4 @@
-"""Who keeps house."""
+"""Records of housekeeping: sweeps, the event cursor and reapers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Sweep(models.Model):
-    """When a chore was last done, by whichever process did it."""
+    """When a chore was last done, by any process."""
 
     name = models.CharField(max_length=64, primary_key=True)
     ran_at = models.DateTimeField()
@@ -21,7 +21,7 @@ class Sweep(models.Model):
 
 
 class EventCursor(models.Model):
-    """Up to where the record of events was counted."""
+    """How far the record of events has been counted."""
 
     name = models.CharField(max_length=64, primary_key=True)
     txid = models.BigIntegerField(default=0)
@@ -36,7 +36,7 @@ class EventCursor(models.Model):
 
 
 class Reaper(models.Model):
-    """A reaper process that has been seen."""
+    """A reaper process, and when it was last seen."""
 
     name = models.CharField(max_length=255, primary_key=True)
     """host:pid"""

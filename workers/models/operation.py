@@ -1,4 +1,4 @@
-"""A rolling drain, and the workers it goes through."""
+"""Rolling drains and their workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jobs.models import Source
 class OperationState(models.TextChoices):
     RUNNING = "running", _("running")
     PAUSED = "paused", _("paused")
-    """Quiets and terminates no more; what is quiet stays so."""
+    """Quiets and terminates no further workers; quiet workers stay quiet."""
     COMPLETED = "completed", _("completed")
     ABORTED = "aborted", _("aborted")
 
@@ -22,7 +22,7 @@ UNFINISHED = (OperationState.RUNNING, OperationState.PAUSED)
 
 
 class Phase(models.TextChoices):
-    """How far an operation has come with one worker."""
+    """The progress of an operation with one worker."""
 
     WAITING = "waiting", _("waiting for its turn")
     DRAINING = "draining", _("finishes its jobs")
@@ -38,24 +38,24 @@ FINAL = (Phase.HELD, Phase.GONE, Phase.LEFT_ALONE, Phase.RESUMED)
 
 
 class FleetOperation(models.Model):
-    """A drain that rolls through the workers that were chosen, a few at a time."""
+    """A drain of the selected workers, a few at a time."""
 
     selection = models.JSONField(default=dict)
-    """How the workers were chosen, for people to read."""
+    """How the workers were selected, in readable form."""
     max_unavailable = models.PositiveIntegerField()
-    """Most workers that are being drained at once."""
+    """Most workers to drain at once."""
     floors = models.JSONField(default=dict)
-    """Queue → running capacity, in jobs at once, that the operation never goes under."""
+    """Queue → the least running capacity, in jobs at once, that the operation must leave."""
     idle_limit = models.DurationField(null=True, blank=True)
     """Longest wait for a worker's jobs; null means as long as they take."""
     terminates = models.BooleanField(default=True)
-    """Drained workers are told to stop; otherwise they are held quiet."""
+    """Drained workers are told to terminate; otherwise they are kept quiet."""
     replacement_label = models.CharField(max_length=255, blank=True, default="")
-    """Go on only while as many fresh workers with this label run as were taken away."""
+    """Continue only while as many new workers with this label run as were taken away."""
 
     state = models.CharField(max_length=9, choices=OperationState, default=OperationState.RUNNING)
     waits_for = models.CharField(max_length=255, blank=True, default="")
-    """Why no further worker is quieted just now."""
+    """Why no further worker is quieted at the moment."""
     started_by = models.CharField(max_length=255)
     source = models.CharField(max_length=6, choices=Source)
     reason = models.TextField(blank=True, default="")
@@ -82,16 +82,16 @@ class OperationStep(models.Model):
     """One worker of an operation."""
 
     operation = models.ForeignKey(FleetOperation, on_delete=models.CASCADE, related_name="steps")
-    # No foreign key: it tells of a worker whose record may be gone.
+    # No foreign key: the worker's record may be gone.
     worker_id = models.CharField(max_length=255)
     incarnation = models.PositiveIntegerField(default=1)
-    """The process it is about; a later one under the same id is a replacement."""
+    """The incarnation to drain; a later one under the same id is a replacement."""
     position = models.PositiveIntegerField()
     phase = models.CharField(max_length=11, choices=Phase, default=Phase.WAITING)
     is_open = models.BooleanField(default=True)
-    """The operation still has a say about this worker."""
+    """The operation still controls this worker."""
     was_quiet = models.BooleanField(default=False)
-    """It was quiet before: an abort does not resume it."""
+    """The worker was quiet before the operation: an abort does not resume it."""
     quieted_at = models.DateTimeField(null=True, blank=True)
     terminated_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 SILENT = Q(last_heartbeat_at__lte=Now() - F("heartbeat_timeout"))
 """Not heard for its heartbeat timeout, by the database's clock (OJS worker protocol §10.1).
 
-For a worker in hand: `Worker.is_silent`. That it is live is asked beside it: one that left is
-silent as well.
+For a loaded instance, use `Worker.is_silent`. Check separately that the worker is live: one that
+left is silent as well.
 """
 
 
 def is_late() -> Q:
-    """Not heard for two of the intervals that workers are asked to keep."""
+    """Not heard for two of the heartbeat intervals that workers are given."""
     return Q(last_heartbeat_at__lte=Now() - 2 * ojs_settings.HEARTBEAT_INTERVAL)
 
 
@@ -35,7 +35,7 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         return self.exclude(state=WorkerState.TERMINATED)
 
     def dead(self) -> WorkerQuerySet:
-        """Workers that were declared dead and have not been heard since; none that has left."""
+        """Workers that were declared dead and not heard since, except those that left."""
         return self.filter(state=WorkerState.TERMINATED, left_at__isnull=True)
 
     def silent(self) -> WorkerQuerySet:
@@ -51,10 +51,10 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         return self.live().filter(is_late())
 
     def behind(self, directive: WorkerState) -> WorkerQuerySet:
-        """Live workers to which `directive` would be something new."""
+        """Live workers to which `directive` would be news."""
         milder = [state for state in WorkerState if state.rank < directive.rank]
         behind = Q(state__in=milder, directive__in=["", *milder])
-        # Told to run again, and not yet doing it: what it says it is will not stay.
+        # Told to run again, but not yet running: the state it reports is about to change.
         resuming = Q(state=directive, directive=WorkerState.RUNNING)
         return self.live().filter(behind | resuming)
 
@@ -73,12 +73,12 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         return self.behind(directive).update(directive=directive, directed_at=Now())
 
     def resume(self) -> int:
-        """Withdraw `quiet` from matched workers; return how many of them shall run again.
+        """Withdraw `quiet` from matched workers; return how many of them are to run again.
 
-        Only those an operator quieted: a worker that quieted itself has its own reasons, and
-        only its own SIGCONT ends them (docs/architecture.md). One that has not heard of the `quiet`
-        yet will hear nothing of its end either: were it to quiet itself now, `running` would be
-        an order to ignore its own reasons.
+        Only workers that an operator quieted: one that quieted itself has its own reasons, and only
+        its own SIGCONT ends them (docs/architecture.md). A worker that has not heard the `quiet`
+        does not hear of its withdrawal either: if it quieted itself meanwhile, `running` would
+        override its own reasons.
         """
         heard = Q(state=WorkerState.QUIET) | Q(last_heartbeat_at__gte=F("directed_at"))
         return self.quieted().update(

@@ -17,6 +17,7 @@ from django.urls import URLPattern, get_resolver
 
 from jobs import __version__, access
 from jobs.access import Command
+from jobs.conf import protocols
 from jobs.http.base import OJSViewSet, error_document, status_of
 from jobs.http.dialects import MEDIA_TYPE
 from jobs.spec.members import Declared, Schema
@@ -24,7 +25,7 @@ from jobs.spec.members import Declared, Schema
 from . import refusals
 from .components import COMPONENTS
 from .operation import Operation, Reply
-from .operations import ALIASES, OPERATIONS, TAGS, flare
+from .operations import ALIASES, OF_PROTOCOLS, OPERATIONS, TAGS
 from .refusals import EXAMPLES, JOB_ID, Refusal
 from .schema import ref
 
@@ -52,7 +53,6 @@ SECURITY = {
 }
 LINKS: dict[tuple[str, str], tuple[str, str, tuple[str, ...]]] = {
     ("/ojs/v1/jobs", "201"): ("job_id", "/job/id", ("/ojs/v1/jobs/", "/ojs/v1/admin/jobs/")),
-    ("/flare/v1/jobs", "201"): ("job_id", "/id", ("/flare/v1/jobs/",)),
     ("/ojs/v1/workflows", "201"): ("workflow_id", "/workflow/id", ("/ojs/v1/workflows/",)),
     ("/ojs/v1/cron", "201"): ("name", "/name", ("/ojs/v1/cron/",)),
     ("/ojs/v1/queues", "201"): ("name", "/name", ("/ojs/v1/queues/", "/ojs/v1/admin/queues/")),
@@ -64,6 +64,16 @@ LINKS: dict[tuple[str, str], tuple[str, str, tuple[str, ...]]] = {
 }
 """What is made by POST, and its status → the parameter, where its value stands in the answer, and
 the beginnings of the paths that take it."""
+
+
+DIALECTS = {table.MEDIA_TYPE: table for table in OF_PROTOCOLS if hasattr(table, "MEDIA_TYPE")}
+"""Media type → the table of the protocol whose answers have it; all others are those of OJS."""
+UNDESCRIBED = tuple(
+    protocol.http.prefix
+    for protocol in protocols()
+    if protocol.http and not protocol.http.operations
+)
+"""Paths of worker protocols whose packages name no table: they are left out."""
 
 
 class NotDescribed(LookupError):
@@ -105,6 +115,8 @@ def endpoints() -> Iterator[Endpoint]:
         if not issubclass(viewset, OJSViewSet):
             continue
         path = PARAMETER.sub(r"{\1}", f"/{pattern.pattern}")
+        if path.startswith(UNDESCRIBED):
+            continue
         for method, action in view.actions.items():
             command = access.find(viewset.binding, f"{viewset.resource}.{action}")
             if method in METHODS and command is not None:
@@ -130,8 +142,12 @@ def answered(refusal: Refusal, media_type: str = MEDIA_TYPE) -> tuple[int, dict[
     """The status with which a refusal is answered, and its example."""
     problem = EXAMPLES[refusal.kind]
     identifier = f"req_{JOB_ID}"
-    if media_type == flare.MEDIA_TYPE:
-        return flare.refusal(problem, identifier, retryable=problem.retryable)
+    dialect = DIALECTS.get(media_type)
+    if dialect is not None:
+        answer: tuple[int, dict[str, Any]] = dialect.refusal(
+            problem, identifier, retryable=problem.retryable
+        )
+        return answer
     document = error_document(problem, identifier, retryable=problem.retryable)
     return status_of(problem), document
 
@@ -140,7 +156,9 @@ class Generation:
     """One document in the making."""
 
     def __init__(self) -> None:
-        self.schemas: dict[str, Schema] = COMPONENTS | flare.COMPONENTS
+        self.schemas: dict[str, Schema] = dict(COMPONENTS)
+        for table in OF_PROTOCOLS:
+            self.schemas |= getattr(table, "COMPONENTS", {})
         self.responses: dict[str, Any] = {}
 
     def whole(self) -> dict[str, Any]:
@@ -235,8 +253,8 @@ class Generation:
         for refusal in together:
             _, error = answered(refusal, media_type)
             examples.setdefault(error["code"], {"value": {"error": error}})
-        words = "Refused" if media_type == MEDIA_TYPE else flare.REFUSED
-        name = "_".join([f"{words}{status}", *examples])
+        word = DIALECTS[media_type].REFUSED if media_type in DIALECTS else "Refused"
+        name = "_".join([f"{word}{status}", *examples])
         self.responses.setdefault(name, _refused(examples, media_type))
         told = dict.fromkeys(refusal.description for refusal in together)
         reference = f"#/components/responses/{name}"
@@ -307,7 +325,10 @@ def _success(reply: Reply, media_type: str) -> dict[str, Any]:
 
 def _link(paths: dict[str, dict[str, Any]]) -> None:
     """Say with which requests one may go on: tools that play through a session ask for it."""
-    for (made, status), (parameter, pointer, beginnings) in LINKS.items():
+    links = dict(LINKS)
+    for table in OF_PROTOCOLS:
+        links |= getattr(table, "LINKS", {})
+    for (made, status), (parameter, pointer, beginnings) in links.items():
         paths[made]["post"]["responses"][status]["links"] = {
             operation["operationId"]: {
                 "operationId": operation["operationId"],

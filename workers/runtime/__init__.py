@@ -1,7 +1,7 @@
 """The worker's side of the protocol: a process that runs jobs (OJS worker §2, §4, §7 to §9).
 
-`manage.py runjobworker` is its usual door; `WorkerProcess` is the one for embedding. Handlers are
-what a site writes:
+Usually started by `manage.py runjobworker`; use `WorkerProcess` to embed it. A site writes the
+handlers:
 
     from workers.runtime import handler
 

@@ -1,4 +1,4 @@
-"""The jobs a process has in hand, and the places they take (OJS worker protocol §8.2).
+"""The jobs that a process holds, and the places they take (OJS worker protocol §8.2).
 
 A job takes its place from FETCH until the server knows its outcome and its thread is free again.
 """
@@ -22,22 +22,22 @@ Report = Completion | Failure
 
 @dataclass(eq=False, slots=True)
 class ActiveJob:
-    """One job in hand."""
+    """One job that the process holds."""
 
     context: JobContext
     handler: Handler | None
-    """None if this worker has none: then the job is not run, only reported."""
+    """None if this worker has none: the job is then reported without being run."""
     since: float
     """When it came, on the monotonic clock."""
     deadline: float | None = None
     """When its time is up, on the same clock."""
     grace: float = 0.0
-    """Seconds it may then take to tidy up; nothing once it has been told (OJS timeouts §5.4)."""
+    """Seconds for cleanup after that; 0 once it has been notified (OJS timeouts §5.4)."""
     report: Report | None = None
-    """What the server is to be told; whoever says it first is right."""
+    """The report for the server; the first one decided counts."""
     is_decided: bool = False
     is_settled: bool = False
-    """The server knows, or will have to find out by itself."""
+    """The server knows the outcome, or will have to find out by itself."""
     is_running: bool = True
     thread: int | None = None
     """The thread its handler runs in, while it does."""
@@ -50,7 +50,7 @@ class ActiveJob:
         return self.context.id
 
     def decide(self, report: Report | None) -> bool:
-        """Say what becomes of the job; False if that has been said before."""
+        """Set the job's outcome; False if it was already set."""
         with self.lock:
             if self.is_decided:
                 return False
@@ -61,14 +61,14 @@ class ActiveJob:
 
 
 class ActiveJobs:
-    """All jobs in hand. Threads of the pool and the fetch loop share it."""
+    """All jobs that the process holds, shared by the pool's threads and the fetch loop."""
 
     def __init__(self, concurrency: int) -> None:
         self.concurrency = concurrency
         self._jobs: dict[UUID, ActiveJob] = {}
         self._lock = threading.Lock()
         self._by_type: Counter[str] = Counter()
-        """Of types that have a limit."""
+        """Counts for types that have a limit."""
         self.running = 0
         """How many handlers have not returned."""
         self._timed: set[ActiveJob] = set()
@@ -93,7 +93,7 @@ class ActiveJobs:
         return self._jobs.get(job_id)
 
     def ended(self, job: ActiveJob) -> int:
-        """The handler has returned; the place is free once the server knows.
+        """Note that the handler returned; the place is free once the server knows the outcome.
 
         Returns: how many others still run.
         """
@@ -108,7 +108,7 @@ class ActiveJobs:
             return self.running
 
     def settled(self, jobs: Iterable[ActiveJob]) -> None:
-        """The server knows; each place is free once the handler has returned."""
+        """Note that the server knows the outcomes; each place is free once its handler returned."""
         with self._lock:
             for job in jobs:
                 job.is_settled = True
@@ -129,11 +129,11 @@ class ActiveJobs:
         return [job for job in self.all() if not job.is_settled]
 
     def held_ids(self) -> list[str]:
-        """What a heartbeat reports: the jobs the server takes for ours (§4.2)."""
+        """The jobs that a heartbeat reports: those reserved for this worker (§4.2)."""
         return [str(job.id) for job in self.unsettled()]
 
     def running_since(self, moment: float) -> int:
-        """How many handlers run that had begun, or could have, by `moment`."""
+        """How many running handlers had begun, or could have, by `moment`."""
         if not self.running:
             return 0
         return sum(job.is_running and job.since <= moment for job in self.all())

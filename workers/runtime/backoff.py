@@ -1,4 +1,4 @@
-"""How long to wait for a server that is away: growing, capped, and never in step with others."""
+"""Pauses between tries while a server is unavailable: growing, capped and randomized."""
 
 from __future__ import annotations
 

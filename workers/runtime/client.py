@@ -1,7 +1,6 @@
-"""How a worker process reaches its server: the six verbs, in process or over HTTP (see `http`).
+"""Connects a worker process to its server: the six verbs, in process or over HTTP (see `http`).
 
-Whatever makes a request fail that may succeed a moment later is `Unavailable`; everything else a
-server says is an answer.
+A failure that may go away a moment later is `Unavailable`; anything else is the server's answer.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ CONFLICT = 409
 
 
 class Unavailable(Exception):
-    """The server cannot be reached, or is not able to answer now: try again."""
+    """The server cannot be reached, or cannot answer now: try again."""
 
 
 class Refused(Exception):
@@ -46,12 +45,12 @@ class Refused(Exception):
         super().__init__(message)
         self.status = status
         self.state = state
-        """The state the job is in, where that is the reason."""
+        """The job's state, if that is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a registration is answered with (§3.3)."""
+    """The reply to a registration (§3.3)."""
 
     heartbeat_interval: float = 5.0
     heartbeat_timeout: float = 30.0
@@ -59,7 +58,7 @@ class Terms:
 
 @dataclass(slots=True)
 class Answer:
-    """What a heartbeat is answered with (§4.4)."""
+    """The reply to a heartbeat (§4.4)."""
 
     state: WorkerState | None
     jobs_lost: list[str] = field(default_factory=list)
@@ -69,7 +68,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a FETCH asks for (§6.2)."""
+    """The parameters of a FETCH (§6.2)."""
 
     queues: Sequence[str]
     count: int
@@ -81,21 +80,21 @@ Report = Completion | Failure
 
 @dataclass(slots=True)
 class Exchange:
-    """What reports and a fetch brought."""
+    """The results of reports and a fetch."""
 
     jobs: list[JobContext] = field(default_factory=list)
     refused: list[tuple[UUID, str, str]] = field(default_factory=list)
     """Job, reason, and the state the job is in instead."""
     too_large: dict[UUID, str] = field(default_factory=dict)
-    """Why the server does not take a job's result; the job is this worker's still."""
+    """Why the server rejects a job's result; the worker still holds the job."""
 
 
 class Client(Protocol):
-    """What `WorkerProcess` needs of a server."""
+    """What `WorkerProcess` needs from a server."""
 
     worker_id: str
     is_local: bool
-    """In the site's own database: handlers may complete their job in their own transaction."""
+    """The server is the site's own database: handlers may complete jobs in their transaction."""
 
     def register(self, description: Description) -> Terms: ...
 
@@ -104,37 +103,37 @@ class Client(Protocol):
     ) -> Answer: ...
 
     def exchange(self, reports: Sequence[Report], request: Request | None) -> Exchange:
-        """Settle jobs and fetch others, in one go where that is possible."""
+        """Settle jobs and fetch others, in one request if possible."""
 
     def wait(
         self, request: Request | None, wake_event: WakeEvent, timeout: float
     ) -> list[JobContext]:
-        """Fetch as soon as there is something; also return when the bell rings or time is up.
+        """Fetch as soon as there is work; also return when the wake event rings or time is up.
 
         Args:
             request: None while a fetch is under way.
         """
 
     def stop_waiting(self) -> list[JobContext]:
-        """Give up a wait that is under way; return what it brought all the same."""
+        """Give up a wait that is under way; return the jobs that it still brought."""
 
     @property
     def is_waiting(self) -> bool:
-        """A fetch is under way already: no other may be sent."""
+        """Whether a fetch is under way: no other may be sent."""
 
     def save_checkpoint(self, job_id: UUID, attempt: int, state: Any) -> None:
         """Keep a state for the job's next attempt (OJS durable execution §4.1)."""
 
     def report_progress(self, progress: Progress) -> None:
-        """Tell how far a job has come (OJS progress §6.1)."""
+        """Report a job's progress (OJS progress §6.1)."""
 
     def deregister(self) -> None: ...
 
     def recover(self) -> None:
-        """Make ready for another try after `Unavailable`."""
+        """Prepare for another try after `Unavailable`."""
 
     def release(self) -> None:
-        """Give back what this thread holds of connections."""
+        """Release this thread's connections."""
 
 
 @contextlib.contextmanager
@@ -158,8 +157,8 @@ def refused(refusal: OJSError) -> Refused:
 class LocalClient:
     """A worker in a Django site: `workers.protocol`, called directly.
 
-    Every thread has a connection of its own, as always in Django; those of the fetch loop and of
-    the heartbeat are kept for as long as they work.
+    Every thread has its own connection, as always in Django; those of the fetch loop and of the
+    heartbeat are kept as long as they work.
     """
 
     is_local = True
@@ -196,7 +195,7 @@ class LocalClient:
         failures = [report for report in reports if isinstance(report, Failure)]
         outcomes: list[Outcome] = []
         jobs: list[ClaimedJob] = []
-        # One commit for all of it: that is what the disk is asked for.
+        # One commit for all of it: commits are what the disk has to wait for.
         several = failures and (completions or request)
         together = atomic() if several else contextlib.nullcontext()
         with database_trouble(), together:
@@ -224,8 +223,8 @@ class LocalClient:
             "worker_id": self.worker_id,
             "count": request.count,
             "types": request.types,
-            # Its heartbeats are its signs of life. In a transaction that has locked jobs, its own
-            # row would be locked too late.
+            # Its heartbeats are its signs of life. In a transaction that has locked jobs, it is too
+            # late to lock the worker's row.
             "discover": False,
         }
 
@@ -253,7 +252,7 @@ class LocalClient:
     ) -> list[JobContext]:
         assert request is not None
         with database_trouble(), wakeup.subscription(request.queues) as waiter:
-            # Looked for once more: what came before the subscription is not announced to it.
+            # Fetch once more: work from before the subscription is not announced.
             jobs = protocol.fetch(**self._asked(request))
             if not jobs:
                 with wake_event.relayed_to(waiter.ring):
@@ -264,8 +263,8 @@ class LocalClient:
         return []
 
     def save_checkpoint(self, job_id: UUID, attempt: int, state: Any) -> None:
-        # In the handler's thread, and so in its transaction. The engine's own refusals say it
-        # all; an error of the database is one the handler's transaction will see as well.
+        # Runs in the handler's thread, and so in its transaction. The engine's errors explain
+        # themselves; the handler's transaction will see a database error as well.
         try:
             engine.save_checkpoint(job_id, state, worker_id=self.worker_id, attempt=attempt)
         except OJSError as refusal:

@@ -1,8 +1,8 @@
-"""What handlers leave behind in their thread: the database connections they have used.
+"""Cleans up the database connections that handlers used in their thread.
 
-Django looks through all of its connections before and after a request. Most jobs have touched
-none, and the looking would be most of the work of a small one: so each connection is noted when
-it is made, by the thread that makes it.
+Django checks all of its connections before and after a request. Most jobs use none, and for a
+small job the checks would be most of the work: so each thread notes its connections when it
+creates them.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ connection_created.connect(_note, dispatch_uid="ojs_worker_leftovers")
 
 
 class ConnectionCleanup:
-    """The connections of the thread that makes one of these."""
+    """The connections of the thread that creates the instance."""
 
     def __init__(self) -> None:
         self._known: dict[str, Any] = {}
         _here.known = self._known
 
     def before(self) -> None:
-        """As before a request: no query log grows, no broken connection is used."""
+        """Prepare as before a request: reset query logs, drop broken connections."""
         for connection in tuple(self._known.values()):
             connection.queries_log.clear()
             connection.close_if_unusable_or_obsolete()
             drop_if_dead(connection)
 
     def after(self, *, interrupted: bool) -> None:
-        """Leave no connection behind that the next job would be surprised by.
+        """Leave no connection in a state that affects the next job.
 
         Args:
             interrupted: the handler was stopped in the middle of something.
         """
         for alias, connection in tuple(self._known.items()):
             if interrupted or connection.in_atomic_block:
-                # One left inside a transaction would, closed, still believe itself to be in it.
+                # A connection closed inside a transaction would still consider itself in it.
                 connection.close()
                 del connections[alias], self._known[alias]
             else:
                 connection.close_if_unusable_or_obsolete()
 
     def close(self) -> None:
-        """The thread ends."""
+        """Close the connections: the thread ends."""
         connections.close_all()

@@ -1,4 +1,4 @@
-"""What a handler is given: the job, and how to speak to the worker that runs it."""
+"""The context passed to a handler: the job, and the link to the worker that runs it."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ logger = logging.getLogger("workers.job")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an attempt has come."""
+    """The progress of an attempt."""
 
     job_id: UUID
     attempt: int
     value: float | None
-    """From 0 to 1; None if only the rest is said."""
+    """From 0 to 1; None if only the data is reported."""
     data: dict[str, Any] | None
 
 
 class WorkerLink:
-    """How a context reaches the worker that runs it; this one reaches nobody."""
+    """Connects a context to the worker that runs it; this base class does nothing."""
 
     def keep(self, context: JobContext, state: Any) -> None:
         """Send a checkpoint to the server."""
@@ -80,9 +80,9 @@ class JobContext:
         self.grace_period = (
             timedelta(seconds=grace_period) if isinstance(grace_period, int) else NO_TIME
         )
-        """How long it may take to tidy up once `timeout` has passed and it is `cancelled`."""
+        """Time for cleanup once `timeout` has passed and it is `cancelled`."""
         self.metadata: dict[str, Any] = {}
-        """Whatever middleware and handler of this execution want to tell each other."""
+        """Shared between the middleware and the handler of this execution."""
         self._document = document
         self.has_checkpoint = checkpoint is not None
         """Whether an earlier attempt, or this one, has saved its state."""
@@ -100,7 +100,7 @@ class JobContext:
 
     @property
     def version(self) -> Any:
-        """The version of its arguments, as its producer wrote it; None for a job without one."""
+        """The version of its arguments, as its producer wrote it; None if it has none."""
         return self.job.get("version")
 
     @property
@@ -109,7 +109,7 @@ class JobContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the outcome is wanted no more: the reservation was lost, time is up (§10.4)."""
+        """Whether to stop: the reservation was lost, time is up or the worker ends (§10.4)."""
         return self._is_cancelled
 
     def cancel(self, reason: str) -> None:
@@ -121,17 +121,17 @@ class JobContext:
             event.set()
 
     def wait(self, seconds: float) -> bool:
-        """Sleep, but no longer than until the job is cancelled; return whether it is."""
-        # Few handlers wait, and an event takes longer to make than all the rest of a context.
+        """Sleep, at most until the job is cancelled; return whether it is."""
+        # Few handlers wait, and creating an event takes longer than the rest of a context.
         event: threading.Event = self.__dict__.setdefault("_cancellation", threading.Event())
         if self._is_cancelled:
             event.set()
         return event.wait(seconds)
 
     def heartbeat(self) -> bool:
-        """Restart the job's visibility timeout now (§5.4); return whether it is still ours.
+        """Restart the job's visibility timeout now (§5.4); return whether it is still held.
 
-        The worker does so at every heartbeat by itself; this is for a handler that wants to know.
+        Every heartbeat of the worker does this anyway; call it only to learn the result.
         """
         if not self.cancelled:
             self.line.beat()
@@ -143,13 +143,13 @@ class JobContext:
     def checkpoint(self, state: Any) -> None:
         """Keep `state` for the next attempt, should this one fail (OJS durable execution §4).
 
-        Inside a transaction of the jobs' database it is part of that: what the transaction did
-        and how far it came are known together, or neither.
+        Inside a transaction on the jobs' database it is part of that transaction:
+        its effects and the checkpoint are committed together, or neither.
 
         Raises:
             InvalidRequest: the state is not JSON.
-            Refused: it exceeds 1 MB, or the job is not this worker's any more; then `cancelled`
-                says so (§10.4).
+            Refused: it exceeds 1 MB, or the worker no longer holds the job; `cancelled` is then
+                True (§10.4).
             Unavailable: over HTTP, the server could not be reached; nothing was saved.
         """
         state = jsonable(state, "checkpoint")
@@ -162,13 +162,13 @@ class JobContext:
     def progress(
         self, value: float | None = None, message: str = "", data: dict[str, Any] | None = None
     ) -> None:
-        """Say how far the job has come: `progress(0.4, "page 2 of 5")` (OJS progress §6.1).
+        """Report the job's progress: `progress(0.4, "page 2 of 5")` (OJS progress §6.1).
 
-        Never blocks and never fails: the latest is sent when it can be, at most once a second.
+        Never blocks and never fails: the latest report is sent if possible, at most once a second.
 
         Args:
-            value: from 0 to 1, and never less than said before; None if only the rest is said.
-            data: what else a status page may want, small.
+            value: from 0 to 1, never less than before; None to report only the rest.
+            data: small extra data for a status page.
 
         Raises:
             InvalidRequest: the data is not JSON.
@@ -190,7 +190,7 @@ class JobContext:
         exc_info: Any = None,
         **attributes: Any,
     ) -> None:
-        """Log a line that says which job it is about; `attributes` are for structured logs."""
+        """Log a line that names the job; `attributes` are for structured logs."""
         details: dict[str, Any] = {"job_id": str(self.id), "job_type": self.type}
         details |= {"queue": self.queue, "attempt": self.attempt, "attributes": attributes}
         line = f"[{self.type} {self.id}] {message}"

@@ -1,4 +1,4 @@
-"""From a fetched job to its handler: which function, which pool, how long, how many at once."""
+"""Dispatches fetched jobs to handlers: which function, which pool, how long, how many at once."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Dispatcher(WorkerLink):
         self._active.add(job)
         return job
 
-    # What handlers ask for, by their context
+    # Requests of handlers, through their context
 
     def beat(self) -> None:
         self._extend()
@@ -108,7 +108,7 @@ class Dispatcher(WorkerLink):
         self._ended(job, report)
 
     def wanted_types(self, *, known_only: bool) -> list[str] | None:
-        """The types to fetch, None for any: those whose places are all taken are left out."""
+        """The types to fetch, without those whose places are all taken; None for any."""
         limited = (handler for handler in handlers.registered() if handler.concurrency)
         full = self._active.full_types(limited)
         if not full and not known_only:
@@ -120,8 +120,8 @@ class Dispatcher(WorkerLink):
     def time_out(self, job: ActiveJob) -> bool:
         """Fail a job whose time is up, and interrupt its handler; False if it ended just now.
 
-        A thread that does not heed the interrupt keeps its place until it ends (§8.2). A job with
-        a grace period is told first, and has that long to tidy up (OJS timeouts §7.2).
+        A thread that ignores the interrupt keeps its place until it ends (§8.2). A job with a grace
+        period is notified first, and has that long to clean up (OJS timeouts §7.2).
         """
         if job.grace and job.deadline is not None:
             job.deadline, job.grace = job.deadline + job.grace, 0.0
@@ -136,10 +136,10 @@ class Dispatcher(WorkerLink):
         return True
 
     def cut_short(self, job: ActiveJob) -> None:
-        """Tell a job's handler that the worker ends, and let it tidy up.
+        """Notify a job's handler that the worker ends, and let it clean up.
 
-        A task on the event loop is cancelled. A thread has `context.cancelled` to look at; an
-        exception out of nowhere could hit it in the middle of its tidying.
+        A task on the event loop is cancelled. A thread can check `context.cancelled`; an exception
+        out of nowhere could interrupt its cleanup.
         """
         self._tell_to_end(job, "shutdown")
 

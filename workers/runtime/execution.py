@@ -1,4 +1,4 @@
-"""Run one handler inside its middleware, and say what became of the job (OJS middleware §4)."""
+"""Runs one handler inside its middleware and returns the outcome (OJS middleware §4)."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Settled:
 
 
 def execute(handler: Handler, context: JobContext) -> Completion | Failure | Settled:
-    """Run a synchronous handler and return what to report. Never raises but for an interrupt.
+    """Run a synchronous handler and return what to report. Raises nothing but an interrupt.
 
-    Code that calls sys.exit() ends its job, not the worker, and so does whatever else is no
+    Code that calls sys.exit() ends its job, not the worker; so does anything else that is not an
     Exception: a cancelled asyncio task, the timeout of gevent.
     """
     token = current_job.set(context)
@@ -57,7 +57,7 @@ def execute(handler: Handler, context: JobContext) -> Completion | Failure | Set
 
 
 async def execute_async(handler: Handler, context: JobContext) -> Completion | Failure:
-    """Run an asynchronous handler and return what to report, of a cancellation as well."""
+    """Run an asynchronous handler and return what to report, also if it was cancelled."""
     token = current_job.set(context)
     outcome: Completion | Failure
     try:
@@ -76,7 +76,7 @@ async def execute_async(handler: Handler, context: JobContext) -> Completion | F
 
 
 def run_inline(handler: Handler, context: JobContext) -> Any:
-    """Run a handler of either kind in this thread and return its result; its errors come out."""
+    """Run a handler of either kind in this thread and return its result; its errors propagate."""
     token = current_job.set(context)
     try:
         if handler.is_async:
@@ -99,7 +99,7 @@ def run_inline(handler: Handler, context: JobContext) -> Any:
 def completion(context: JobContext, result: Any) -> Completion:
     """
     Raises:
-        InvalidResult: the handler returned what JSON cannot carry.
+        InvalidResult: the handler returned something that is not JSON-serializable.
     """
     if result is not None:
         try:
@@ -114,7 +114,7 @@ def failed(context: JobContext, problem: BaseException) -> Failure:
 
 
 def _log(context: JobContext, problem: BaseException) -> None:
-    """Say that an attempt failed, and where (OJS logging §6.3)."""
+    """Log that an attempt failed, and where (OJS logging §6.3)."""
     if isinstance(problem, Directive):
         context.log("Ended by %r.", problem)
         return
@@ -124,14 +124,14 @@ def _log(context: JobContext, problem: BaseException) -> None:
 
 
 def interrupted(context: JobContext) -> Failure:
-    """What is said of an asynchronous handler that was cancelled."""
+    """The failure to report for an asynchronous handler that was cancelled."""
     return failed(context, JobTimeout(f"The job was interrupted: {context.cancelled_because}."))
 
 
 def _in_one_transaction(handler: Handler, context: JobContext) -> Settled:
     """Commit the handler's work and the job's completion together, or neither.
 
-    A reservation that was lost rolls the work back: whoever has the job now does it.
+    If the reservation was lost, the work is rolled back: another worker has the job now.
     """
     with atomic():
         done = completion(context, _call(handler, context))

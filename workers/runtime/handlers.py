@@ -1,9 +1,9 @@
-"""Handlers: which function runs which type of job. Found in `<app>/handlers.py`, like admin.py.
+"""Registers the functions that run job types. Found in `<app>/handlers.py`, like admin.py.
 
     @handler("email.send", concurrency=2, timeout=30, versions=">=1.0 <3.0")
     def send(context, to, template): ...
 
-A Django task is a handler of the type that is its dotted path; see `jobs.backends`.
+A Django task is the handler of the type named by its dotted path; see `jobs.backends`.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ def handler(
     atomic_ack: bool = False,
     versions: str = "*",
 ) -> Callable[[F], F]:
-    """Say that a function runs jobs of `type`; it is called with the context and the job's args.
+    """Register a function for jobs of `type`; it is called with the context and the job's args.
 
     Args:
         concurrency: most jobs of this type at once in one process.
-        timeout: seconds or a timedelta; then the handler is interrupted and the job fails.
+        timeout: seconds or a timedelta, after which the handler is interrupted and the job fails.
         atomic_ack: run in a transaction that also completes the job, so that its effects in this
             database happen exactly once. Synchronous handlers of a site's own worker only.
         versions: those it can run (OJS job versioning §8.1): `2.0`, `>=1.0 <3.0`, or any.
 
     Raises:
-        ImproperlyConfigured: the type is no job type or has a handler already.
+        ImproperlyConfigured: the type is not a valid job type, or already has a handler.
     """
     if not isinstance(type, str):
         raise ImproperlyConfigured(
@@ -83,7 +83,7 @@ def autodiscover() -> None:
 
 
 def find(type: str) -> Handler | None:
-    """The handler of a type, be it a Django task."""
+    """The handler of a type, including Django tasks."""
     found = _handlers.get(type)
     if found is None:
         found = task_handler(type)
@@ -93,12 +93,12 @@ def find(type: str) -> Handler | None:
 
 
 def known() -> list[str]:
-    """The types that have a handler, Django tasks among them as far as they are imported."""
+    """The types that have a handler, including the Django tasks that are imported."""
     return sorted({*_handlers, *imported_types()})
 
 
 def versions() -> dict[str, Versions]:
-    """What is run of each type of which not every version is: what a worker declares."""
+    """The version ranges that a worker declares, for types not run in all versions."""
     found = ((name, find(name)) for name in known())
     return {name: it.versions for name, it in found if it is not None and it.versions != ALL}
 
@@ -108,5 +108,5 @@ def registered() -> list[Handler]:
 
 
 def forget(type: str) -> None:
-    """Take a handler away (tests)."""
+    """Remove a handler (tests)."""
     _handlers.pop(type, None)

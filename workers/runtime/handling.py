@@ -1,4 +1,4 @@
-"""What a handler is: a function, and how it is run."""
+"""Defines a handler: a function, and how it is run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Handler:
     ended: Callable[[Any, Any], None] | None = None
     """Called after each execution with what will be reported of it; must not raise."""
     versions: Versions = ALL
-    """Those it can run; the server gives jobs of others to other workers (OJS versioning §8)."""
+    """The versions it can run; other workers get the other versions (OJS job versioning §8)."""
 
     is_async: bool = field(init=False)
 
@@ -38,7 +38,7 @@ class Handler:
         return self.function(context, *context.args)
 
     def takes(self, context: Any) -> bool:
-        """Whether it runs jobs of this version; one without a version goes to everybody."""
+        """Whether it runs the job's version; a job without a version suits every handler."""
         return self.versions == ALL or version_number(context.version) in self.versions
 
     def tell(self, context: Any, outcome: Any) -> None:

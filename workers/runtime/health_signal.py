@@ -1,8 +1,8 @@
-"""Signs of life for whoever started the process: a file that stays young, and systemd's watchdog.
+"""Signs of life for the process manager: a file that is kept fresh, and systemd's watchdog.
 
-They say that the threads of this process still turn, and no more: a server that is away is no
-reason to restart its workers, nor is a handler that takes its time. Whether new jobs are taken is
-what the file says, for a probe of readiness (graceful shutdown §8.1).
+They only show that the threads of this process still run: neither an unavailable server nor a slow
+handler is a reason to restart a worker. The content of the file shows whether new jobs are taken,
+for a readiness probe (graceful shutdown §8.1).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 logger = logging.getLogger("workers.runtime")
 
 STALE = 60.0
-"""Seconds without a turn after which a thread is taken to be stuck."""
+"""Seconds without a turn after which a thread counts as stuck."""
 BEAT = 5.0
 """Seconds between two signs of life of a server."""
 SLOT = struct.Struct("=d??")
@@ -30,23 +30,23 @@ RUNNING = "running"
 
 
 class HealthSignal:
-    """Tells nobody; what an embedded worker has."""
+    """Does nothing; for embedded workers."""
 
     def beat(self) -> None:
-        """The process is alive."""
+        """Signal that the process is alive."""
 
     def ready(self) -> None:
-        """It has registered, and works."""
+        """Signal that the worker has registered and works."""
 
     def takes(self, jobs: bool) -> None:
-        """Whether it takes new jobs, from now on."""
+        """Signal whether the worker takes new jobs from now on."""
 
     def ending(self) -> None:
-        """It drains."""
+        """Signal that the worker drains."""
 
 
 class ExternalHealthSignal(HealthSignal):
-    """Tells Kubernetes (through a probe that looks at the age of `file`) and systemd."""
+    """Notifies Kubernetes (through a probe that checks the age of `file`) and systemd."""
 
     def __init__(self, file: str = "", notify_socket: str = "") -> None:
         self._file = Path(file) if file else None
@@ -90,7 +90,7 @@ class ExternalHealthSignal(HealthSignal):
 
 
 class HealthSignals:
-    """Those of a supervisor's children, in memory that they share."""
+    """Health signals of a supervisor's children, in shared memory."""
 
     def __init__(self, count: int) -> None:
         self._slots = mmap.mmap(-1, SLOT.size * count)
@@ -100,14 +100,14 @@ class HealthSignals:
 
 
 class ChildHealthSignal(HealthSignal):
-    """Tells the supervisor."""
+    """Notifies the supervisor."""
 
     def __init__(self, slots: mmap.mmap, number: int) -> None:
         self._slots = slots
         self._place = SLOT.size * number
 
     def begin(self) -> None:
-        """A new process has taken this place."""
+        """Start over: a new process has taken this place."""
         self._write(False, False)
 
     def beat(self) -> None:
@@ -140,7 +140,7 @@ class ChildHealthSignal(HealthSignal):
 async def beating(
     pulse: HealthSignal, in_thread: Callable[..., Awaitable[Any]]
 ) -> AsyncIterator[None]:
-    """Give signs of life for a server on asyncio: its loop turns, and its threads become free.
+    """Give signs of life for an asyncio server while its loop turns and its threads become free.
 
     Args:
         in_thread: runs a function in one of those threads.

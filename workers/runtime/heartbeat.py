@@ -1,7 +1,7 @@
-"""The heartbeat: a thread of its own, which no handler can starve (OJS worker protocol §4).
+"""The heartbeat, in its own thread that no handler can starve (OJS worker protocol §4).
 
-A heartbeat that fails changes nothing (§4.6): it is logged and sent again, a little less often
-each time, yet often enough that the worker is not declared dead as soon as the server is back.
+A failed heartbeat changes nothing (§4.6): it is logged and sent again, at growing intervals, yet
+often enough that the worker is not declared dead as soon as the server is back.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .wake_event import WakeEvent
 logger = logging.getLogger("workers.runtime")
 
 SOONEST = 1.0
-"""Seconds between heartbeats that handlers ask for."""
+"""Least seconds between heartbeats that handlers request."""
 PATIENCE = 5.0
-"""Seconds a handler waits for the heartbeat it asked for."""
+"""Seconds a handler waits for the heartbeat it requested."""
 
 
 class HeartbeatThread:
-    """Beats until it is stopped; at once when the state changes."""
+    """Sends heartbeats until stopped, and at once when the state changes."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class HeartbeatThread:
         self._thread.start()
 
     def hurry(self) -> None:
-        """Beat now, not at the next interval."""
+        """Send a heartbeat now, not at the next interval."""
         self._wake_event.ring()
 
     def stop(self, timeout: float) -> None:
@@ -68,7 +68,7 @@ class HeartbeatThread:
             self._thread.join(timeout)
 
     def extend(self) -> None:
-        """A heartbeat a handler asks for (§5.4); at most one a second, however often it asks.
+        """Send a heartbeat that a handler requests (§5.4), at most one per second.
 
         Whether it arrives is not the handler's concern: the next one follows.
         """
@@ -82,11 +82,11 @@ class HeartbeatThread:
             self._answered.wait_for(lambda: self._rounds > before, timeout=PATIENCE)
 
     def beat(self) -> None:
-        """Send one heartbeat and do as it says (§4.2, §4.4).
+        """Send one heartbeat and act on the reply (§4.2, §4.4).
 
         Raises:
-            Unavailable: it did not.
-            Refused: it did not like it.
+            Unavailable: the server did not answer.
+            Refused: the server rejected the heartbeat.
         """
         self._beaten_at = time.monotonic()
         reported = self._state.now
@@ -105,8 +105,8 @@ class HeartbeatThread:
             self._state.obey(answer.state, reported)
 
     def lose(self, job_ids: list[str]) -> None:
-        """Tell handlers whose reservation is gone (§10.4). Their report is sent all the same:
-        the server refuses it, and has it on record."""
+        """Cancel the handlers of lost reservations (§10.4). Their reports are still sent: the
+        server refuses them, and has them on record."""
         lost = set(job_ids)
         for job in self._active.unsettled():
             if str(job.id) in lost and not job.is_decided and not job.context.cancelled:

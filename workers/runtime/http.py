@@ -1,8 +1,8 @@
 """A worker of any OJS server: the same six verbs over HTTP (OJS HTTP §10). Needs no database.
 
-Every thread has a connection of its own. Reports travel with the next fetch, and a fetch waits on
-the server (`wait_ms`); a server that knows neither is spoken to one report at a time, and asked
-again every `poll_interval`.
+Every thread has its own connection. Reports travel with the next fetch, and a fetch waits on the
+server (`wait_ms`). A server that supports neither gets one report at a time, and is polled every
+`poll_interval`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TOO_LARGE = 413
 
 
 class HttpClient:
-    """Speaks to the server at `url`, the address before `/ojs/v1`."""
+    """A client of the server at `url`, the address before `/ojs/v1`."""
 
     is_local = False
 
@@ -49,13 +49,13 @@ class HttpClient:
     ) -> None:
         """
         Raises:
-            ValueError: `url` is no address of a server.
+            ValueError: `url` is not the address of a server.
         """
         self.worker_id = worker_id
         self._url = urlsplit(url if "://" in url else f"http://{url}")
         if self._url.scheme not in ("http", "https") or not self._url.hostname:
             raise ValueError(f"{url!r} is no address such as https://jobs.example.com.")
-        _ = self._url.port  # it is read when somebody asks, and may be none
+        _ = self._url.port  # parsed on access, and may be invalid
         self._prefix = self._url.path.rstrip("/").removesuffix("/ojs/v1") + "/ojs/v1/"
         self._headers = {
             "Content-Type": MEDIA_TYPE,
@@ -70,7 +70,7 @@ class HttpClient:
         self._poll: _Poll | None = None
         self._not_before = 0.0
         self._carries_reports: bool | None = None
-        """Whether the server settles what a fetch carries; None until it has shown."""
+        """Whether the server settles reports sent with a fetch; None until known."""
 
     # The verbs
 
@@ -78,7 +78,7 @@ class HttpClient:
         try:
             reply = self._post("workers/register", wire.description(self.worker_id, description))
         except NotThere:
-            return USUAL  # §3.1: a server may know its workers by their heartbeats alone
+            return USUAL  # §3.1: a server may know workers by their heartbeats alone
         return Terms(
             float(reply.get("heartbeat_interval") or USUAL.heartbeat_interval),
             float(reply.get("heartbeat_timeout") or USUAL.heartbeat_timeout),
@@ -155,7 +155,7 @@ class HttpClient:
         return self._take() if self._poll.is_done else []
 
     def stop_waiting(self) -> list[JobContext]:
-        """A server that has heard the new state gives nothing more: then the wait is over."""
+        """Wait for the fetch to return: a server that knows the new state gives no more jobs."""
         if self._poll is None:
             return []
         self._poll.join(PARTING)
@@ -172,7 +172,7 @@ class HttpClient:
         assert poll is not None
         jobs = poll.result()
         if not jobs and poll.took < WAIT / 2:
-            # It does not wait, or not now.
+            # The server does not wait, or not now.
             self._not_before = poll.began + self._poll_interval
         return [wire.context(job, self.worker_id) for job in jobs]
 
@@ -224,7 +224,7 @@ class HttpClient:
         Raises:
             NotThere: there is no such endpoint, worker or job.
             Unavailable: the server cannot answer now.
-            Refused: it does not want to.
+            Refused: the server rejects the request.
         """
         connection.request(method, self._prefix + path, orjson.dumps(body), self._headers)
         reply = connection.getresponse()
@@ -260,7 +260,7 @@ class HttpClient:
     def _settle(
         self, acks: list[dict[str, Any]], nacks: list[dict[str, Any]], done: Exchange
     ) -> None:
-        """Reports on their own, one by one: what every server understands."""
+        """Send reports one by one, which every server understands."""
         for path, reports in (("workers/ack", acks), ("workers/nack", nacks)):
             for report in reports:
                 try:

@@ -1,4 +1,4 @@
-"""Run one job here and now, without a worker process: what `jobs.testing` does."""
+"""Runs one job right here, without a worker process, for `jobs.testing`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def perform(
     """Run a job given as its envelope; return what a worker would report, and the error.
 
     Args:
-        error: what the handler shall be taken to have raised.
+        error: an error to treat as if the handler had raised it.
     """
     # Through JSON and back, as on its way to a worker.
     document = orjson.loads(orjson.dumps(document))
@@ -68,7 +68,7 @@ def perform(
 def _of_size(result: Any) -> Any:
     """
     Raises:
-        InvalidResult: no server would take it.
+        InvalidResult: no server would accept it.
     """
     if engine.is_too_large(result):
         raise InvalidResult(engine.too_large().message)

@@ -1,4 +1,4 @@
-"""How much memory this process takes."""
+"""Measures the memory of this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MEGABYTE = 1024 * 1024
 
 
 def resident_megabytes() -> float:
-    """What is resident now; where the system does not say, the most there has been."""
+    """Resident memory now; if the system does not report it, the peak."""
     if STATM.exists():
         pages = int(STATM.read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / MEGABYTE

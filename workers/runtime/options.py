@@ -1,4 +1,4 @@
-"""What a worker process is told when it is started."""
+"""Options of a worker process."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from . import handlers
 
 
 def new_worker_id() -> str:
-    """Unique for each process (§3.1)."""
+    """Return an id that is unique for each process (§3.1)."""
     return f"worker_{uuid7()}"
 
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """Everything `runjobworker` has an option for, one process's share of it."""
+    """The options of `runjobworker`, as they apply to one process."""
 
     queues: Sequence[str] = ("default",)
     concurrency: int = 10
@@ -36,16 +36,16 @@ class Options:
     known_types: bool = False
     """Fetch only types that have a handler here, and leave the others to other workers."""
     max_memory: int = 0
-    """Megabytes after which the process drains and ends; 0 for no limit."""
+    """Megabytes above which the process drains and ends; 0 for no limit."""
     poll_interval: float = 1.0
-    """Seconds between two fetches where the server cannot make us wait."""
+    """Seconds between two fetches if the server cannot hold a fetch until there is work."""
     supervised: bool = False
-    """Started by a supervisor: end when it has gone."""
+    """Started by a supervisor: end when it is gone."""
     started_at: datetime = field(default_factory=timezone.now)
 
     @cache  # noqa: B019 (there is one for each process, and it lives as long)
     def description(self) -> Description:
-        """What the worker says of itself, at registration and in each heartbeat (§3.1, §4.2)."""
+        """How the worker describes itself, at registration and in each heartbeat (§3.1, §4.2)."""
         return Description(
             hostname=socket.gethostname(),
             pid=os.getpid(),
@@ -54,6 +54,6 @@ class Options:
             labels=list(self.labels),
             started_at=self.started_at,
             version=f"django-ojs/{jobs.__version__}",
-            # Said even if it is nothing: what an earlier process of this id declared is over.
+            # Sent even if empty: the ranges that an earlier process declared no longer apply.
             job_versions={name: list(taken) for name, taken in handlers.versions().items()},
         )

@@ -1,4 +1,4 @@
-"""What a handler may raise to say how its job goes on, and errors as the protocol tells them."""
+"""Exceptions that handlers raise to decide about their job, and errors in the protocol's form."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from jobs.engine import Failure
 from jobs.spec.durations import LONGEST
 
 FRAMES = 50
-"""Most entries of a backtrace (OJS core §8.1); the last ones, which say what happened."""
+"""Most entries of a backtrace (OJS core §8.1): the last ones, which show what happened."""
 MESSAGE = 10_000
 TYPE = 255
 
 
 def _period(value: timedelta | float) -> timedelta:
-    """What a handler asks for; a moment that has passed meanwhile is now.
+    """Read the delay that a handler requests; one that has already passed means now.
 
     Raises:
         ValueError: it is longer than a duration may be.
@@ -45,7 +45,7 @@ class Retry(Directive):
 
 
 class Discard(Directive):
-    """Give the job up, whatever its policy says; with `dead_letter` an operator will see it."""
+    """Give the job up, regardless of its policy; with `dead_letter` an operator will see it."""
 
     def __init__(self, reason: str = "", *, dead_letter: bool = False) -> None:
         super().__init__(reason)
@@ -53,7 +53,7 @@ class Discard(Directive):
 
 
 class Snooze(Directive):
-    """Give the job back and run it again after `in_`; the attempt does not count."""
+    """Release the job and run it again after `in_`; the attempt does not count."""
 
     def __init__(self, in_: timedelta | float, reason: str = "") -> None:
         super().__init__(reason)
@@ -65,12 +65,12 @@ class JobTimeout(Exception):
 
 
 class InvalidResult(Exception):
-    """A handler returned what JSON, or the server, cannot carry; the work is done, so it is not
-    repeated."""
+    """A handler returned something that JSON, or the server, cannot carry; the work is done, so it
+    is not repeated."""
 
 
 def failure_of(problem: BaseException, job_id: UUID, worker_id: str, attempt: int) -> Failure:
-    """What to report of an attempt that ended with `problem` (OJS core §8, retry §7.3)."""
+    """The failure to report for an attempt that ended with `problem` (OJS core §8, retry §7.3)."""
     failure = Failure(
         job_id,
         worker_id,
@@ -97,14 +97,14 @@ def failure_of(problem: BaseException, job_id: UUID, worker_id: str, attempt: in
 
 
 def type_name(kind: type[BaseException]) -> str:
-    """`ValueError`, but `shop.errors.CardDeclined`: what a retry policy may name."""
+    """The name for retry policies: `ValueError`, but `shop.errors.CardDeclined`."""
     name = kind.__qualname__
     full = name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
     return legible(full)[:TYPE]
 
 
 def message_of(problem: BaseException) -> str:
-    """What an exception says, whatever its class does when asked."""
+    """The message of an exception, even if its class fails to produce one."""
     try:
         text = str(problem)
     except Exception:
@@ -115,7 +115,7 @@ def message_of(problem: BaseException) -> str:
 def legible(text: str) -> str:
     """`text` as JSON and databases can carry it: a NUL and half a character become escapes.
 
-    The name of a file or the output of a program may have them, and errors quote those.
+    File names and program output may contain them, and errors quote those.
     """
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
 
@@ -162,14 +162,14 @@ def not_this_version(context: Any) -> Failure:
 
 
 def invalid_result(context: Any, reason: str) -> Failure:
-    """The server does not take the result."""
+    """The server does not accept the result."""
     failure = _own_failure(context, "invalid_result", reason)
     failure.retryable = False
     return failure
 
 
 def shutdown(context: Any) -> Failure:
-    """The grace period is over and the job still active (§7.2.5, Appendix B)."""
+    """The grace period is over and the job is still active (§7.2.5, Appendix B)."""
     return _own_failure(context, "shutdown", "The worker shut down before the job was done.")
 
 

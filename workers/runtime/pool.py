@@ -1,4 +1,4 @@
-"""Where handlers run: synchronous ones in threads, asynchronous ones on an event loop."""
+"""Runs handlers: synchronous ones in threads, asynchronous ones on an event loop."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from .execution import Settled, execute, execute_async, failed, interrupted
 from .outcomes import JobTimeout
 
 Done = Callable[[ActiveJob, Any], None]
-"""Told of each job that ended: what to report, or None if nothing is left to report."""
+"""Called for each job that ended with its report, or None if nothing is left to report."""
 
 
 class Threads:
-    """Runs synchronous handlers; a thread is made when none is idle, and kept.
+    """Runs synchronous handlers; a thread is created when none is idle, and kept.
 
-    To wake a thread takes longer than a small job. So jobs are put into a queue and one thread is
-    woken: it goes on as long as there is something in it. Where jobs are left because a handler
-    takes its time, `hasten()` wakes a thread for each; see `waiting`.
+    Waking a thread takes longer than a small job. So jobs go into a queue and one thread is woken,
+    which continues until the queue is empty. If jobs wait because a handler is slow, `wake_all()`
+    wakes a thread for each; see `waiting`.
     """
 
     def __init__(self, most: int, done: Done) -> None:
@@ -36,7 +36,7 @@ class Threads:
         self._done = done
         self._jobs: deque[ActiveJob] = deque()
         self._calls: SimpleQueue[bool] = SimpleQueue()
-        """One for each thread that is to wake up; False for one that is to end."""
+        """One item for each thread that is to wake up; False for one that is to end."""
         self._threads: list[threading.Thread] = []
         self._idle = 0
         """Threads that sleep and have not been called."""
@@ -52,12 +52,12 @@ class Threads:
         self._wake()
 
     def wake_all(self) -> None:
-        """Wake a thread for each job that waits: there is one, for there are as many as places."""
+        """Wake a thread for each waiting job; there are as many threads as places."""
         for _ in range(len(self._jobs)):
             self._wake()
 
     def _wake(self) -> None:
-        """One more thread looks for jobs, unless all do, or run one."""
+        """Set one more thread to work, unless all are awake."""
         with self._lock:
             if self._idle:
                 self._idle -= 1
@@ -97,7 +97,7 @@ class Threads:
             cleanup.close()
 
     def _next(self) -> ActiveJob | None:
-        """The job that has waited longest; without one, this thread counts as idle."""
+        """The job that has waited longest; if there is none, this thread counts as idle."""
         with self._lock:
             if self._jobs:
                 return self._jobs.popleft()
@@ -108,10 +108,10 @@ class Threads:
         report: Any = None
         try:
             report = self._guarded(job, cleanup)
-        except JobTimeout as problem:  # came when the handler had just ended
+        except JobTimeout as problem:  # raised just after the handler ended
             report = failed(job.context, problem)
         finally:
-            # An interrupt comes once, but may come anywhere; the place must become free.
+            # An interrupt comes once, but may come at any point; the place must become free.
             while job.is_running:
                 with contextlib.suppress(JobTimeout):
                     self._done(job, None if isinstance(report, Settled) else report)
@@ -132,7 +132,7 @@ class Threads:
 
 
 class EventLoop:
-    """Runs asynchronous handlers, all on one loop in a thread of its own."""
+    """Runs all asynchronous handlers on one loop in its own thread."""
 
     def __init__(self, done: Done) -> None:
         self._done = done
@@ -173,7 +173,7 @@ class EventLoop:
             report = await execute_async(job.handler, job.context)
             # The ORM's async methods work in one thread that all tasks share.
             await sync_to_async(close_old_connections)()
-        except asyncio.CancelledError:  # came when the handler had just ended
+        except asyncio.CancelledError:  # raised just after the handler ended
             report = report or interrupted(job.context)
         finally:
             self._tasks.pop(job, None)

@@ -1,8 +1,7 @@
 """The worker process: register, fetch, run, report, drain, leave (OJS worker protocol §2, §7).
 
 One thread, that of `run()`, fetches and reports; handlers run in the pool, heartbeats in a thread
-of their own. What the threads share is `ActiveJobs`, `ProcessState` and the bell that wakes the
-loop.
+of their own. The threads share `ActiveJobs`, `ProcessState` and the event that wakes the loop.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ from .wake_event import WakeEvent
 logger = logging.getLogger("workers.runtime")
 
 NAP = 1.0
-"""Longest sleep of the loop, so that it notices what nobody rings for."""
+"""Longest sleep of the loop, so that it notices changes that ring no event."""
 NEWS = 5.0
-"""Seconds between two lines about jobs that are still active (graceful shutdown §5.2)."""
+"""Seconds between two log lines about jobs that are still active (graceful shutdown §5.2)."""
 LAST_WORDS = 4.0
 """Seconds for the last reports and the deregistration, after the grace period."""
 PARTING = 1.0
-"""Seconds for handlers that were told to stop to do so."""
+"""Seconds for handlers to stop after they were told to."""
 RECYCLED = 75
-"""Exit code of a process that ended at its memory limit: start another one."""
+"""Exit code of a process that reached its memory limit: start another one."""
 
 
 class WorkerProcess:
@@ -80,7 +79,7 @@ class WorkerProcess:
     def run(self) -> int:
         """
         Raises:
-            Refused: the server does not want this worker.
+            Refused: the server rejects this worker.
         """
         handlers.autodiscover()
         try:
@@ -96,7 +95,7 @@ class WorkerProcess:
         return self._exit_code
 
     def _register(self) -> bool:
-        """Register, however long the server keeps us waiting; False if told to end meanwhile."""
+        """Register, retrying as long as it takes; False if told to end meanwhile."""
         while not self.state.is_terminating:
             try:
                 terms = self.client.register(self.options.description())
@@ -120,7 +119,7 @@ class WorkerProcess:
     # Fetching and reporting
 
     def _work(self) -> None:
-        """Fetch, and report what has ended, until asked to terminate."""
+        """Fetch jobs and report those that have ended, until asked to terminate."""
         while not self.state.is_terminating:
             self.wake_event.clear()
             try:
@@ -131,7 +130,7 @@ class WorkerProcess:
             self._time_out()
 
     def _turn(self) -> bool:
-        """One round of the loop; True if a burst has come to its end."""
+        """Run one round of the loop; True if a burst has ended."""
         self._gathering.gather(self._reports)
         reports = self._take_reports()
         request = self._request(reports)
@@ -153,8 +152,8 @@ class WorkerProcess:
         return False
 
     def _request(self, reports: list[ActiveJob]) -> Request | None:
-        """What to fetch: no more than there are places, nothing unless running (§6.6, §8.2)."""
-        # Places become free by the reports, which are settled before anything is fetched.
+        """What to fetch: at most one job per free place, and none unless running (§6.6, §8.2)."""
+        # Reports free places: they are settled before anything is fetched.
         free = self.active.free + sum(not job.is_running for job in reports)
         if not self.state.is_running or free < 1 or self.client.is_waiting:
             return None
@@ -175,14 +174,14 @@ class WorkerProcess:
             self.dispatcher.release(context)
 
     def _ended(self, job: ActiveJob, report: Any) -> None:
-        """A handler has returned, in its own thread."""
+        """Take a job's report; called in the handler's thread when it has returned."""
         self.reporter.forget(job.id)
         if job.decide(report) and report is not None:
             self._reports.append(job)
         self._gathering.ended(self.active.ended(job))
 
     def _time_out(self) -> None:
-        """The last step of each turn of the loop."""
+        """Handle jobs whose time is up: the last step of each turn of the loop."""
         self._turned_at = time.monotonic()
         for job in self.active.overdue():
             if self.dispatcher.time_out(job):
@@ -197,10 +196,10 @@ class WorkerProcess:
         return taken
 
     def _send(self, reports: list[ActiveJob], request: Request | None) -> list[JobContext]:
-        """Tell the server, as often as it takes: finished work is not thrown away.
+        """Send reports to the server, as often as it takes: finished work is not thrown away.
 
         Raises:
-            Unavailable: it could not be told; the reports are kept.
+            Unavailable: they could not be sent, and are kept.
         """
         try:
             brought = self.client.exchange(
@@ -224,7 +223,7 @@ class WorkerProcess:
         return brought.jobs
 
     def _send_singly(self, reports: list[ActiveJob], problem: Refused) -> None:
-        """One report spoils all of them: find it, and go on without it."""
+        """Send reports one by one, to find the bad one and continue without it."""
         if len(reports) > 1:
             for job in reports:
                 self._send([job], None)
@@ -234,13 +233,13 @@ class WorkerProcess:
             self.active.settled(reports)
 
     def _fail_for_its_result(self, job: ActiveJob, reason: str) -> None:
-        """The job is active still and would be run again, although its work is done."""
+        """Fail a job that is still active: it would run again, although its work is done."""
         job.context.log(reason, level=logging.WARNING)
         job.report = invalid_result(job.context, reason)
         self._reports.append(job)
 
     def _note_refusal(self, job: ActiveJob, reason: str, state: str) -> None:
-        """A refused report is logged, and the worker goes on (§10.4)."""
+        """Log a refused report; the worker goes on (§10.4)."""
         if job.tries and state not in ("active", "available"):
             logger.info("Job %s is %s: an earlier report had arrived.", job.id, state)
             return
@@ -279,7 +278,7 @@ class WorkerProcess:
         self._give_up()
 
     def _flush(self) -> bool:
-        """Send what has ended; whether there was anything."""
+        """Send the reports of jobs that have ended; return whether there were any."""
         reports = self._take_reports()
         if reports:
             try:
@@ -289,7 +288,7 @@ class WorkerProcess:
         return bool(reports)
 
     def _give_up(self) -> None:
-        """FAIL what is still active with type `shutdown` (§7.2.5); tell its handlers."""
+        """FAIL jobs that are still active with type `shutdown` (§7.2.5); notify their handlers."""
         for job in self.active.unsettled():
             report = shutdown(job.context)
             if job.decide(report):
@@ -299,7 +298,7 @@ class WorkerProcess:
         until = time.monotonic() + LAST_WORDS
         while self._reports and time.monotonic() < until:
             self._flush()
-        # What they have to tidy up, they may.
+        # Give them time to clean up.
         until = time.monotonic() + PARTING
         while self.active.running and time.monotonic() < until:
             self.wake_event.wait(until - time.monotonic())
@@ -315,7 +314,7 @@ class WorkerProcess:
             logger.warning("Could not deregister: %s", problem)
         logger.info("Worker %s has ended.", self.client.worker_id)
 
-    # What others tell
+    # Notifications
 
     def _state_changed(self) -> None:
         self._changed.set()
@@ -323,7 +322,7 @@ class WorkerProcess:
         self.wake_event.ring()
 
     def _look_around(self) -> None:
-        """After each heartbeat: a sign of life; is the supervisor there, is there enough memory?"""
+        """After each heartbeat, give a sign of life and check the supervisor and the memory."""
         self.health_signal.takes(self.state.is_running)
         if time.monotonic() - self._turned_at < STALE:
             self.health_signal.beat()

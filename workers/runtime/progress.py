@@ -1,8 +1,8 @@
-"""Progress of jobs on its way to the server (OJS progress §4, §6): the latest of each, if possible.
+"""Sends progress reports to the server (OJS progress §4, §6): the latest of each job, if possible.
 
-From a thread of its own, which begins with the first report: a handler never waits for it, and what
-it says inside a transaction is seen before that ends. A report that fails is forgotten; one that is
-refused because the job is not this worker's any more tells that to the handler (§10.4).
+A thread of its own, started by the first report, sends them: a handler never waits, and reports
+made inside a transaction are seen before it ends. A failed report is dropped; one that is refused
+because the worker no longer holds the job cancels the handler (§10.4).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Reporter:
         self._some.set()
 
     def forget(self, job_id: UUID) -> None:
-        """The job has ended: what was not sent is of no use any more."""
+        """Drop unsent reports of a job that has ended."""
         if self._latest:
             with self._lock:
                 self._latest.pop(job_id, None)

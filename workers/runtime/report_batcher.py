@@ -1,8 +1,8 @@
-"""The moment between a fetch and the next exchange, in which small jobs run.
+"""Batches reports in the moment between a fetch and the next exchange, while small jobs run.
 
-As long as jobs are begun one after the other, a thread or two do for all of them. As soon as one
-holds up the others, each gets a thread of its own. Nothing that may take long is done before: no
-job waits for another one, or for the server. Those that end meanwhile are reported together.
+While jobs start one after the other, one or two threads suffice for all of them. As soon as one
+holds up the others, each gets its own thread. Nothing slow happens before that: no job waits for
+another one, or for the server. Jobs that end meanwhile are reported together.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from .pool import Threads
 from .wake_event import WakeEvent
 
 LINGER = 0.001
-"""Seconds reports wait for those of other jobs that are about to end: one exchange for all."""
+"""Seconds that reports wait for those of jobs about to end, to share one exchange."""
 GLANCE = 0.0003
-"""Seconds between two looks whether jobs that wait for a thread are being begun."""
+"""Seconds between two checks whether waiting jobs are being started."""
 SETTLED = 0.01
-"""A handler that has run for so many seconds is not about to end: nobody waits for it."""
+"""Seconds after which a handler is not considered about to end: reports do not wait for it."""
 ANY = sys.maxsize
 
 
 class ReportBatcher:
-    """When the loop waits for jobs, and which of them wakes it when they end."""
+    """Decides how long the loop waits for running jobs, and whose end wakes it."""
 
     def __init__(self, active: ActiveJobs, threads: Threads, wake_event: WakeEvent) -> None:
         self._active = active
         self._threads = threads
         self._wake_event = wake_event
         self._awaited = ANY
-        """The bell rings where no more than these still run."""
+        """The wake event rings when no more than this many handlers still run."""
 
     def ended(self, running: int) -> None:
-        """A handler has returned, in its own thread; `running` others have not."""
+        """Note, in the handler's thread, that it returned; `running` others have not."""
         if running <= self._awaited:
             self._wake_event.ring()
 
     def gather(self, reports: Sized) -> None:
-        """Return when all jobs have been begun, and those that end quickly have ended."""
+        """Return when all jobs have started, and those that end quickly have ended."""
         waiting = self._threads.waiting
         if not waiting and not reports:
             return

@@ -1,7 +1,7 @@
 """POSIX signals → the process's state (OJS worker protocol §9).
 
-A handler may interrupt any line of the main thread, one that holds a lock as well. So it only
-puts the number into a queue made for that, and a thread does the rest.
+A signal handler may interrupt any line of the main thread, even one that holds a lock. So it only
+puts the number into a reentrant queue, and a thread does the rest.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .state import SIGNAL, ProcessState
 TERMINATING = (signal.SIGTERM, signal.SIGINT)
 WANTED = (*TERMINATING, signal.SIGTSTP, signal.SIGCONT)
 EXIT_AT = 3
-"""Asked so often to end, a process does, whatever it is doing."""
+"""Requests to end after which a process ends at once, whatever it is doing."""
 
 
 @contextlib.contextmanager
 def handled(state: ProcessState) -> Iterator[None]:
-    """Obey signals for as long as this lasts; outside the main thread nobody can, and none are.
+    """Handle signals while the context lasts; does nothing outside the main thread.
 
-    SIGTERM and SIGINT: terminate with grace; once more: without (graceful shutdown §4.2).
+    SIGTERM and SIGINT: terminate with grace; a second time: without (graceful shutdown §4.2).
     SIGTSTP: quiet. SIGCONT: run again.
     """
     if threading.current_thread() is not threading.main_thread():

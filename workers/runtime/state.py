@@ -1,4 +1,4 @@
-"""A worker process's own state, and the one way it goes (OJS worker protocol §2.3)."""
+"""A worker process's own state and its one-way order (OJS worker protocol §2.3)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SERVER = "the server"
 
 
 class ProcessState:
-    """running → quiet → terminate; from quiet back to running, from terminate nowhere.
+    """running → quiet → terminate; quiet may go back to running, terminate is final.
 
-    A worker remembers who quieted it: what the server asked for the server may take back, and a
-    SIGTSTP only a SIGCONT.
+    A worker remembers what quieted it: the server may withdraw its own request, but only a SIGCONT
+    ends a SIGTSTP.
     """
 
     def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
@@ -26,7 +26,7 @@ class ProcessState:
         self._quieted_by: set[str] = set()
         self._terminating = False
         self.is_forced = False
-        """Asked to terminate twice: without waiting for active jobs."""
+        """Asked to terminate twice: do not wait for active jobs."""
         self.changed = changed
 
     @property
@@ -50,7 +50,7 @@ class ProcessState:
         self._tell(before, by)
 
     def resume(self, by: str) -> None:
-        """SIGCONT ends any quiet (§9.4); the server only one of its own."""
+        """End a quiet: SIGCONT ends any (§9.4), the server only its own."""
         with self._lock:
             before = self.now
             if by == SIGNAL:
@@ -72,13 +72,13 @@ class ProcessState:
         self.changed()
 
     def obey(self, desired: WorkerState, reported: WorkerState) -> None:
-        """Go where the answer to a heartbeat that said `reported` asks (§4.4), as far as §2.3
-        allows."""
+        """Move to `desired`, the reply to a heartbeat that reported `reported` (§4.4), as far as
+        §2.3 allows."""
         if desired in (WorkerState.TERMINATE, WorkerState.TERMINATED):
             self.terminate(SERVER)
         elif desired == WorkerState.QUIET:
-            # To a worker that quieted itself the answer repeats what that says of itself. A
-            # SIGCONT may have come meanwhile: an echo of before must not undo it.
+            # If the worker quieted itself, the reply only echoes its own state. A SIGCONT may have
+            # come meanwhile: an outdated echo must not undo it.
             if reported == WorkerState.RUNNING:
                 self.quiet(SERVER)
         else:

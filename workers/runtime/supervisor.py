@@ -1,7 +1,7 @@
-"""Several worker processes under one: for sites whose jobs need more than one core.
+"""Supervises several worker processes, for sites whose jobs need more than one core.
 
-Children are forked before anything is connected. One that crashes, or ends at its memory limit, is
-started again; one that ended because it was told to is not. Signals are passed on.
+Children are forked before any connection is opened. One that crashes, or reaches its memory limit,
+is restarted; one that was told to end is not. Signals are passed on.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .signals import WANTED
 logger = logging.getLogger("workers.runtime")
 
 SOON = 5.0
-"""A child that lived shorter is not started again at once."""
+"""Seconds; a child that lived shorter is not restarted at once."""
 PAUSES = (0.0, 1.0, 2.0, 5.0, 10.0)
 BEAT = 1.0
 """Seconds between two signs of life."""
 GLANCE = 0.2
-"""Seconds between two looks at the children."""
+"""Seconds between two checks of the children."""
 
 
 class Supervisor:
@@ -40,7 +40,7 @@ class Supervisor:
         self._health_signal = health_signal
         self._pulses = HealthSignals(count)
         self._places: dict[int, int] = {}
-        """Process → which of the children it is."""
+        """Process id → index of the child."""
         self._is_ready = False
         self._beaten_at = 0.0
         self._running: dict[int, float] = {}
@@ -50,7 +50,7 @@ class Supervisor:
         self._received: SimpleQueue[int] = SimpleQueue()
 
     def run(self) -> int:
-        """Return 0 once all children have ended as told."""
+        """Run the children; return 0 once all have ended as told."""
         for number in WANTED:
             signal.signal(number, lambda number, frame: self._received.put(number))
         for _ in range(self._count):
@@ -78,7 +78,7 @@ class Supervisor:
     def _be_child(self, health_signal: ChildHealthSignal) -> None:
         code = 1
         try:
-            # Out of the terminal's foreground group: its Ctrl-C comes from the supervisor, once.
+            # Leave the terminal's foreground group: Ctrl-C then comes from the supervisor, once.
             os.setpgid(0, 0)
             for number in WANTED:
                 signal.signal(number, signal.SIG_DFL)
@@ -119,7 +119,7 @@ class Supervisor:
             self._due.append(now + pause)
 
     def _beat(self) -> None:
-        """Say to the outside what is true of every child that runs."""
+        """Signal to the outside what holds for every running child."""
         children = [self._pulses.of(place) for place in self._places.values()]
         if not self._is_ready and len(children) == self._count:
             self._is_ready = all(child.is_ready for child in children)

@@ -1,8 +1,8 @@
-"""Django tasks as handlers: called as the framework calls them, its signals included.
+"""Django tasks as handlers, called as the framework calls them, including its signals.
 
-`task_started` is sent for every attempt, `task_finished` once, when the task is: an attempt that
-will be followed by another one leaves it READY, as `get_result()` says too, and the framework's own
-receiver would log an error for it.
+`task_started` is sent for every attempt, `task_finished` once, when the task has finished: after an
+attempt that another one will follow, the task is READY, as in `get_result()`, and the framework's
+own receiver would log an error for it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .context import JobContext
 from .handling import Handler
 
 RESULT = "task_result"
-"""Where the context's `metadata` has the framework's `TaskResult`, for middleware too."""
+"""Key of the framework's `TaskResult` in the context's `metadata`, for middleware too."""
 UNWANTED = ("lost", "shutdown")
-"""Cancelled for one of these, an execution decides nothing any more."""
+"""Reasons of a cancellation after which an execution no longer decides anything."""
 
 
 def _framework() -> Any:
-    """`jobs.backends`, where the site has a Tasks framework; None where it has not."""
+    """`jobs.backends` if the site has the Tasks framework, else None."""
     try:
         from jobs import backends
     except ImportError:
@@ -86,10 +86,10 @@ class _Runs:
         return await self.task.func(*given, **named)
 
     def ended(self, context: JobContext, outcome: Any) -> None:
-        """Send `task_finished`, unless the task goes on: with another attempt, or elsewhere.
+        """Send `task_finished`, unless the task continues: with another attempt, or elsewhere.
 
-        In the `except` clause of a failure, so that receivers may ask `sys.exc_info()`. A receiver
-        that raises changes nothing: what became of the job is decided.
+        Runs in the `except` clause of a failure, so that receivers can use `sys.exc_info()`. A
+        receiver that raises changes nothing: the job's outcome is decided.
         """
         if context.cancelled_because in UNWANTED:
             return
@@ -108,7 +108,7 @@ class _Runs:
         self.framework.task_finished.send_robust(type(self.backend), task_result=result)
 
     def _begin(self, context: JobContext) -> tuple[list[Any], dict[str, Any]]:
-        """Say that the task starts; return what it is called with."""
+        """Send `task_started`; return the arguments of the task."""
         result = context.metadata[RESULT] = self._result(context)
         told = self.framework.TaskContext(task_result=result)
         self.framework.task_started.send(type(self.backend), task_result=result)
@@ -140,7 +140,7 @@ class _Runs:
 
 
 def _is_last(context: JobContext, failure: Failure) -> bool:
-    """Whether no attempt will follow the one that failed so."""
+    """Whether no attempt will follow one with this failure."""
     if failure.release:
         return False
     policy = RetryPolicy.parse(context.job.get("retry"))

@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator
 
 
 class WakeEvent:
-    """An event for one that waits; its ring can be relayed to somebody who sleeps elsewhere."""
+    """An event for one waiting thread; its ring can be relayed to a thread that waits elsewhere."""
 
     def __init__(self) -> None:
-        # Held while it has not been rung. A lock alone is a fifth of the work of an Event.
+        # Held until rung. A plain lock costs a fifth of an Event.
         self._silence = threading.Lock()
         self._silence.acquire()
         self._relay: Callable[[], None] | None = None
 
     def ring(self) -> None:
         if self._silence.locked():
-            with contextlib.suppress(RuntimeError):  # somebody else has, just now
+            with contextlib.suppress(RuntimeError):  # another thread has just released it
                 self._silence.release()
         relay = self._relay
         if relay is not None:
@@ -28,12 +28,12 @@ class WakeEvent:
         self._silence.acquire(blocking=False)
 
     def wait(self, timeout: float) -> None:
-        """Return when it is rung, or was since the last `wait` or `clear`; or when time is up."""
+        """Return when rung, if rung since the last `wait` or `clear`, or when time is up."""
         self._silence.acquire(timeout=max(0.0, timeout))
 
     @contextlib.contextmanager
     def relayed_to(self, ring: Callable[[], None]) -> Iterator[None]:
-        """Ring somebody else too; at once if this bell has been rung before."""
+        """Also call `ring`; at once if this event has been rung before."""
         self._relay = ring
         try:
             if not self._silence.locked():

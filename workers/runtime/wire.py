@@ -1,4 +1,4 @@
-"""What a worker says and hears over HTTP, as JSON (OJS HTTP §10)."""
+"""A worker's requests and replies over HTTP, as JSON (OJS HTTP §10)."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def nack(report: Any) -> dict[str, Any]:
 
 
 def note_refusals(answers: list[dict[str, Any]], done: Exchange) -> None:
-    """Read what became of reports that a fetch carried."""
+    """Read the outcomes of reports that were sent with a fetch."""
     for answer in answers:
         error = answer.get("error")
         if not error:

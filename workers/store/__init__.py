@@ -1,1 +1,1 @@
-"""How the rows of workers are written, whatever the database."""
+"""Writes the rows of workers, whatever the database."""

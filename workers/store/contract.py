@@ -1,4 +1,4 @@
-"""What a heartbeat is, and what is asked of the store that writes it down."""
+"""The contract between heartbeats and the store that writes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..lifecycle import WorkerState
 
 @dataclass(slots=True)
 class Description:
-    """What a worker says of itself (§3.1, §4.2); None where it said nothing."""
+    """How a worker describes itself (§3.1, §4.2); None for what it did not send."""
 
     hostname: str | None = None
     pid: int | None = None
@@ -25,7 +25,7 @@ class Description:
     job_types: list[str] | None = None
     """What it can run."""
     project: str | None = None
-    """Whose it is, which its key says."""
+    """The project of its key."""
     started_at: datetime | None = None
     protocol: str | None = None
     version: str | None = None
@@ -42,7 +42,7 @@ class Description:
 
 
 SETTLED = frozenset({"job_types", "project", "capabilities", "details", "specs"})
-"""What a worker says when it arrives; no later heartbeat changes it."""
+"""Set when a worker arrives; later heartbeats do not change it."""
 
 
 @dataclass(slots=True)
@@ -51,19 +51,21 @@ class Heartbeat:
 
     worker_id: str
     state: WorkerState | None = None
-    """What the worker says it is; None leaves what it said before."""
+    """The state the worker reports; None keeps the one reported before."""
     active_job_ids: Collection[str] | None = None
-    """The jobs it runs, as it spelled them; None if it did not say."""
+    """The jobs it runs, as the worker spelled them; None if it sent no list."""
     description: Description | None = None
     requested: timedelta | None = None
-    """The visibility extension it asks for, where a job's own is not longer; None means the own."""
+    """The requested visibility extension; a job's own timeout applies if longer, or if None."""
     sequence: int | None = None
-    """Its number; one lower than seen before came late and changes nothing (§10.3)."""
+    """Its number; one lower than a number already seen is late and changes nothing (§10.3)."""
+    project: str = ""
+    """The worker's project; empty means any."""
 
     _job_ids: dict[str, UUID | None] | None = field(default=None, init=False)
 
     def job_ids(self) -> dict[str, UUID | None]:
-        """What it calls its jobs → their ids; None for what can be no job of ours."""
+        """Map the reported job ids to UUIDs; None for one that cannot be a job of this server."""
         if self._job_ids is None:
             self._job_ids = {text: parse_uuid(text) for text in self.active_job_ids or ()}
         return self._job_ids
@@ -71,16 +73,16 @@ class Heartbeat:
 
 @dataclass(slots=True)
 class Written:
-    """What a heartbeat led to."""
+    """The effect of a heartbeat."""
 
     desired_state: WorkerState
     extended: set[UUID] | None
-    """None: all that it named."""
+    """None means all the jobs that it named."""
     fell_quiet: bool = False
 
 
 class HeartbeatStore(Protocol):
-    """How heartbeats are written."""
+    """Writes heartbeats."""
 
     def beat(self, heartbeat: Heartbeat) -> Written | None:
         """Record a heartbeat of a live worker and extend the jobs it holds.

@@ -1,4 +1,4 @@
-"""Heartbeats in Django's own words: SQLite."""
+"""Heartbeats through Django's ORM, for SQLite."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from django.db.models import Case, F, Q, Value, When
 
 from jobs import engine
+from jobs.access.projects import own
 from jobs.conf import ojs_settings
 from jobs.record.events import record, worker_event
 from jobs.store import clock
@@ -22,7 +23,7 @@ QUIET = WorkerState.QUIET
 class PortableHeartbeatStore:
     def beat(self, heartbeat: Heartbeat) -> Written | None:
         with atomic():
-            fresh = Worker.objects.live().filter(pk=heartbeat.worker_id)
+            fresh = own(Worker.objects.live(), heartbeat.project).filter(pk=heartbeat.worker_id)
             if heartbeat.sequence is not None:
                 fresh = fresh.filter(Q(sequence__isnull=True) | Q(sequence__lt=heartbeat.sequence))
             before = fresh.select_for_update().values_list("state", flat=True).first()
@@ -50,7 +51,7 @@ class PortableHeartbeatStore:
 
 
 def changes(heartbeat: Heartbeat) -> dict[str, Any]:
-    """The columns that a worker's first heartbeat writes; later ones leave what is `SETTLED`."""
+    """Columns that a worker's first heartbeat writes; later ones leave those in `SETTLED` alone."""
     said: dict[str, Any] = heartbeat.description.given() if heartbeat.description else {}
     said["last_heartbeat_at"] = clock.now()
     if heartbeat.active_job_ids is not None:

@@ -1,4 +1,4 @@
-"""Which store writes heartbeats: that of the database in which the jobs live."""
+"""Chooses the store that writes heartbeats: that of the database in which the jobs live."""
 
 from __future__ import annotations
 

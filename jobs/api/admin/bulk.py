@@ -97,7 +97,7 @@ class AdminBulkViewSet(AdminViewSet):
         reason, wanted = reason_of(body), AdminChange.filter.read(body)
         among = Job.objects.all() if among is None else among
         parameters = read_filter(wanted)
-        jobs = filtered(self.own(among), parameters, time=time)
+        jobs = filtered(self.own(among), parameters, self.caller.project, time=time)
         if "state" not in parameters:
             jobs = jobs.filter(state__in=sorted(verb.default))
         able, unable = jobs, jobs.exclude(state__in=sorted(verb.states))

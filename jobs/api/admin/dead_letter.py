@@ -43,19 +43,22 @@ class AdminDeadLetterViewSet(AdminViewSet):
     def list(self, request: Any) -> Response:
         """Discarded jobs that an operator shall look at, with their last error (§11.1)."""
         parameters = request.query_params
-        dead = filtered(self.own(DeadJob.objects.only(*COLUMNS)), parameters)
+        project = self.caller.project
+        dead = filtered(self.own(DeadJob.objects.only(*COLUMNS)), parameters, project)
         rows, by_id = ordered(dead, parameters)
         jobs, pagination = page(parameters, rows, by_id=by_id)
         errors = errors_by_job([job.pk for job in jobs])
         hidden = self.is_redacted
-        items = [line(job, errors.get(job.pk, ()), is_redacted=hidden) for job in jobs]
+        items = [
+            line(job, errors.get(job.pk, ()), is_redacted=hidden, project=project) for job in jobs
+        ]
         return Response({"items": items, "pagination": pagination})
 
     def retrieve(self, request: Any, job_id: str) -> Response:
         job = DeadJob.objects.filter(pk=parse_id(job_id)).first()
         if job is None:
             raise engine.not_dead(job_id)
-        return Response(reply(job, is_redacted=self.is_redacted))
+        return Response(reply(job, is_redacted=self.is_redacted, project=self.caller.project))
 
     def retry(self, request: Any, job_id: str) -> Response:
         """Enqueue it again with fresh attempts (§11.2)."""
@@ -64,7 +67,9 @@ class AdminDeadLetterViewSet(AdminViewSet):
             job = engine.retry_one(parse_id(job_id))
             self.audit("retry_job", [job], reason=reason)
         extra = {"re_enqueued_at": format_timestamp(job.enqueued_at)}
-        return Response(reply(job, is_redacted=self.is_redacted, **extra))
+        return Response(
+            reply(job, is_redacted=self.is_redacted, project=self.caller.project, **extra)
+        )
 
     def destroy(self, request: Any, job_id: str) -> Response:
         """Delete one job for good (dead letter §10)."""
@@ -85,7 +90,7 @@ class AdminDeadLetterViewSet(AdminViewSet):
         dead, now = self.own(DeadJob.objects.all()), clock.now()
         chosen: dict[str, str] = {}
         for narrowing in purge_filters(body, parameters):
-            dead = filtered(dead, narrowing, time="finished_at")
+            dead = filtered(dead, narrowing, self.caller.project, time="finished_at")
             if (before := moment_of(narrowing, "older_than", now)) is not None:
                 dead = dead.filter(finished_at__lt=before)
                 narrowing["older_than"] = format_timestamp(before)
@@ -156,7 +161,8 @@ class WholeDeadLetterViewSet(AdminDeadLetterViewSet):
     def list(self, request: Any) -> Response:
         """Newest first, in full, narrowed by what §9.1 names."""
         dead = narrowed(self.own(DeadJob.objects.all()), request.query_params)
-        return list_dead(request.query_params, dead, is_redacted=self.is_redacted)
+        project = self.caller.project
+        return list_dead(request.query_params, dead, is_redacted=self.is_redacted, project=project)
 
 
 def narrowed(dead: Any, parameters: Any) -> Any:

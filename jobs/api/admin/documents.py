@@ -13,6 +13,7 @@ from ...spec.envelope import error_entry
 from ...spec.lifecycle import State
 from ...spec.retry import InvalidRetryPolicy, RetryPolicy
 from ...spec.timestamps import format_timestamp
+from ...spec.worker_ids import shown
 from ..jobs import full_envelope
 
 COLUMNS = (
@@ -60,9 +61,17 @@ def times(job: Job) -> dict[str, str | None]:
 
 
 def line(
-    job: Job, errors: Sequence[Mapping[str, Any]] = (), *, is_redacted: bool = True
+    job: Job,
+    errors: Sequence[Mapping[str, Any]] = (),
+    *,
+    is_redacted: bool = True,
+    project: str = "",
 ) -> dict[str, Any]:
-    """One job of a list (§7.1); what has no value is left out, and what may be secret."""
+    """One job of a list (§7.1); what has no value is left out, and what may be secret.
+
+    Args:
+        project: that of the key which reads it.
+    """
     document: dict[str, Any] = {
         "id": str(job.pk),
         "type": job.type,
@@ -74,14 +83,14 @@ def line(
     }
     document |= {name: when for name, when in times(job).items() if when is not None}
     if job.state == State.ACTIVE and job.reserved_by:
-        document["worker_id"] = job.reserved_by
+        document["worker_id"] = shown(job.reserved_by, project)
     if job.tags:
         document["tags"] = job.tags
     if job.state == State.DISCARDED:
         document["dead_letter"] = job.dead_letter
     if errors:
-        shown = error_entry(errors[-1])
-        error = {name: shown[name] for name in shown if name not in LONG}
+        newest = error_entry(errors[-1], project=project)
+        error = {name: newest[name] for name in newest if name not in LONG}
         document["error"] = redact_quotes(error) if is_redacted else error
     return document
 
@@ -103,25 +112,25 @@ def policy(job: Job) -> dict[str, Any] | None:
     }
 
 
-def whole(job: Job, *, is_redacted: bool) -> dict[str, Any]:
+def whole(job: Job, *, is_redacted: bool, project: str) -> dict[str, Any]:
     """The full envelope, with history and errors (§7.2).
 
     Args:
         is_redacted: what `REDACT_KEYS` names is hidden, wherever a client or worker put it.
+        project: that of the key which reads it.
     """
-    known = full_envelope(job)
+    known = full_envelope(job, project)
     if is_redacted:
         known = redact_job(known)
     document = {"result": None, "errors": [], "meta": {}} | known
     document |= {"retry_policy": policy(job), "metadata": times(job)}
-    if job.state == State.ACTIVE and job.reserved_by:
-        document["worker_id"] = job.reserved_by
-    elif job.finished_by:
-        document["worker_id"] = job.finished_by
+    worker_id = job.reserved_by if job.state == State.ACTIVE else ""
+    if worker_id or job.finished_by:
+        document["worker_id"] = shown(worker_id or job.finished_by, project)
     return document
 
 
-def reply(job: Job, *, is_redacted: bool, **more: Any) -> dict[str, Any]:
+def reply(job: Job, *, is_redacted: bool, project: str, **more: Any) -> dict[str, Any]:
     """A job at the top level, where this document has it, and as `job`, where the others do."""
-    document = whole(job, is_redacted=is_redacted)
+    document = whole(job, is_redacted=is_redacted, project=project)
     return document | {"job": document} | more

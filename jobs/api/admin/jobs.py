@@ -26,16 +26,18 @@ class AdminJobViewSet(AdminViewSet):
         """Jobs that match, newest first unless asked otherwise (§7.1)."""
         parameters = request.query_params
         jobs = self.own(Job.objects.only(*COLUMNS))
-        rows, by_id = ordered(filtered(jobs, parameters), parameters)
+        project = self.caller.project
+        rows, by_id = ordered(filtered(jobs, parameters, project), parameters)
         found, pagination = page(parameters, rows, by_id=by_id)
-        return Response({"items": [line(job) for job in found], "pagination": pagination})
+        items = [line(job, project=project) for job in found]
+        return Response({"items": items, "pagination": pagination})
 
     def retrieve(self, request: Any, job_id: str) -> Response:
         """Everything about a job (§7.2)."""
         job = Job.objects.filter(pk=parse_id(job_id)).first()
         if job is None:
             raise JobNotFound(job_id)
-        return Response(reply(job, is_redacted=self.is_redacted))
+        return Response(reply(job, is_redacted=self.is_redacted, project=self.caller.project))
 
     def cancel(self, request: Any, job_id: str) -> Response:
         """Cancel a job that has not finished, an active one too (§7.3)."""
@@ -44,7 +46,9 @@ class AdminJobViewSet(AdminViewSet):
             change = engine.cancel(parse_id(job_id), cancelled_by=self.caller.name, reason=reason)
             self.audit("cancel_job", [change.job], reason=reason)
         extra = {"previous_state": str(change.previous_state)}
-        return Response(reply(change.job, is_redacted=self.is_redacted, **extra))
+        return Response(
+            reply(change.job, is_redacted=self.is_redacted, project=self.caller.project, **extra)
+        )
 
     def retry(self, request: Any, job_id: str) -> Response:
         """Give a discarded or cancelled job fresh attempts (§7.4)."""
@@ -56,4 +60,6 @@ class AdminJobViewSet(AdminViewSet):
             "previous_state": str(change.previous_state),
             "re_enqueued_at": format_timestamp(change.job.enqueued_at),
         }
-        return Response(reply(change.job, is_redacted=self.is_redacted, **extra))
+        return Response(
+            reply(change.job, is_redacted=self.is_redacted, project=self.caller.project, **extra)
+        )

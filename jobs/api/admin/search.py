@@ -13,6 +13,7 @@ from ...http.parameters import JobSearch
 from ...models import JobError
 from ...spec.lifecycle import State
 from ...spec.members import Moment
+from ...spec.worker_ids import spellings
 from ...store import clock
 
 SPACE_FOR_PLUS = re.compile(r" (?=\d\d:\d\d$)")
@@ -41,18 +42,20 @@ def choice(parameters: Any, name: str, allowed: Any, default: str) -> str:
     return value
 
 
-def filtered(jobs: Any, parameters: Any, *, time: str = "created_at") -> Any:
+def filtered(jobs: Any, parameters: Any, project: str, *, time: str = "created_at") -> Any:
     """Narrow `jobs` by `queue`, `state`, `type`, `since`, `until`, `worker_id`, `error_type`.
 
     Args:
+        project: that of the key which asks, and whose jobs they are; empty means anybody's.
         time: the column that `since` and `until` mean.
 
     Raises:
         InvalidRequest: one of them breaks its rule.
     """
-    for name, column in (("queue", "queue"), ("worker_id", "reserved_by")):
-        if parameters.get(name):
-            jobs = jobs.filter(**{column: parameters[name]})
+    if parameters.get("queue"):
+        jobs = jobs.filter(queue=parameters["queue"])
+    if parameters.get("worker_id"):
+        jobs = jobs.filter(reserved_by__in=spellings(parameters["worker_id"], project))
     states = [state for state in (parameters.get("state") or "").split(",") if state]
     for state in states:
         choice({"state": state}, "state", State.values, "")

@@ -57,6 +57,7 @@ class SystemViewSet(AdminViewSet):
 
     def config(self, request: Any) -> Response:
         """What the server is configured to, but for secrets (§12.2); durations in seconds."""
+        inner = {name: asdict(options) for name, options in conf.protocol_options().items()}
         return Response(
             {
                 "specversion": SPEC_VERSION,
@@ -64,7 +65,7 @@ class SystemViewSet(AdminViewSet):
                 "backend": backend(),
                 "capabilities": CAPABILITIES,
                 "extensions": EXTENSIONS,
-                "options": plain(asdict(conf.configured())),
+                "options": plain(asdict(conf.configured()) | inner),
             }
         )
 

@@ -1,4 +1,4 @@
-"""Make an API key and print it, alone on the last line: it is shown now and never again.
+"""Create an API key and print it, alone on the last line: it is shown only now.
 
 KEY=$(python manage.py createapikey --name billing --scopes work)
 """
@@ -22,7 +22,7 @@ from jobs.spec.timestamps import format_timestamp, parse_timestamp
 from jobs.store.database import atomic
 
 WANTED = (Scope.PRODUCE, Scope.WORK)
-"""What clients need. Who may change what other clients do is said expressly."""
+"""The scopes that clients need. Those for changing other clients' work must be named explicitly."""
 
 
 class Command(BaseCommand):
@@ -69,11 +69,11 @@ class Command(BaseCommand):
                 _refuse_twin(name)
             record, key = make_key(name, scopes=scopes, expires_at=expires_at, **fields)
             record.refresh_from_db()
-            # Asked of the database, whose clock decides when it is used.
+            # Queried from the database, whose clock decides when it is used.
             if not ApiKey.objects.usable().filter(pk=record.pk).exists():
                 raise CommandError(f"--expires {options['expires']} is not in the future.")
             record_action(of_shell(), "manage_keys", [record], selection={"made": name})
-        # On the other channel, so that a shell can take the output as it is.
+        # On stderr, so that a shell can use the output as it is.
         said = f"Made the key {record}, which may {' and '.join(scopes)}"
         if record.expires_at is not None:
             said += f" until {format_timestamp(record.expires_at)}"
@@ -82,7 +82,7 @@ class Command(BaseCommand):
         self.stdout.write(key)
 
     def _scopes(self, text: str) -> list[str]:
-        """Return the scopes that `text` names, each once and in their own order."""
+        """Return the scopes that `text` names, each once and in the order of their declaration."""
         named = {word.strip() for word in text.split(",") if word.strip()}
         unknown = sorted(named.difference(Scope.values))
         if unknown or not named:
@@ -94,10 +94,11 @@ class Command(BaseCommand):
 
 
 def _refuse_twin(name: str) -> None:
-    """
+    """Refuse a second usable key of this name.
+
     Raises:
-        CommandError: there is a usable key of this name. A script that runs twice would leave keys
-            behind that everybody has forgotten.
+        CommandError: there is one. A script that runs twice would otherwise leave keys behind that
+            no one remembers.
     """
     twin = ApiKey.objects.usable().filter(name=name).order_by("-pk").first()
     if twin is not None:
@@ -108,10 +109,10 @@ def _refuse_twin(name: str) -> None:
 
 
 def _expiry(text: str) -> Any:
-    """The moment that `--expires` names: a datetime, or an expression for the database.
+    """Return the moment that `--expires` gives: a datetime, or an expression for the database.
 
     Raises:
-        CommandError: it names none.
+        CommandError: it is not a moment.
     """
     text = text.strip()
     try:
@@ -128,11 +129,11 @@ def _expiry(text: str) -> Any:
 
 
 def _bindings(options: dict[str, Any]) -> dict[str, str]:
-    """To whom the key is bound; empty where nothing is said.
+    """Return what the key is bound to; empty without options.
 
     Raises:
-        CommandError: something is said, and it is nothing. A script whose variable is not set
-            would get a key for all.
+        CommandError: an option is given, but empty. A script whose variable is not set would
+            otherwise get an unbound key.
     """
     said = {name: options[name] for name in ("worker_id", "label", "project")}
     for name, value in said.items():

@@ -1,4 +1,4 @@
-"""Make the groups OJS viewer, OJS operator and OJS admin, or bring them up to date."""
+"""Create the groups OJS viewer, OJS operator and OJS admin, or bring them up to date."""
 
 from __future__ import annotations
 

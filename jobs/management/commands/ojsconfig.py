@@ -1,4 +1,4 @@
-"""Show the options of the `OJS` setting: their defaults, and what is in force here."""
+"""Show the options of the `OJS` setting: their defaults, and the values in force here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jobs import conf
 
 
 def shown(value: Any) -> str:
-    """A value as it is written in the settings: durations in seconds."""
+    """A value as it is written in the settings; durations in seconds."""
     if isinstance(value, timedelta):
         return f"{value.total_seconds():g}" if value < timedelta(days=1) else shown_days(value)
     return repr(value)
@@ -23,25 +23,29 @@ def shown_days(value: timedelta) -> str:
     return f"{value // timedelta(seconds=1)}"
 
 
-def every_option(
-    group: Any = conf.Settings, values: Any = None, place: str = ""
-) -> Iterator[tuple[str, Any, str]]:
-    """Every option's name, value and sentence; those of a group as `AGQ["PORT"]`."""
+def every_option(*, of_this_site: bool = False) -> Iterator[tuple[str, Any, str]]:
+    """Yield each option's name, default or value here, and sentence; a protocol's as
+    `AGQ["PORT"]`."""
+    yield from _options_of(conf.Settings, conf.configured() if of_this_site else None)
+    for protocol in conf.protocols():
+        if protocol.options is not None:
+            values = conf.options_of(protocol.options) if of_this_site else None
+            for name, value, meaning in _options_of(protocol.options, values):
+                yield f'{protocol.group}["{name}"]', value, meaning
+
+
+def _options_of(group: type[Any], values: Any) -> Iterator[tuple[str, Any, str]]:
     for option in fields(group):
-        name = f'{place}["{option.name}"]' if place else option.name
         if values is not None:
             value = getattr(values, option.name)
         else:
             factory = option.default_factory
             value = option.default if factory is MISSING else factory()
-        if option.name in conf.GROUPS:
-            yield from every_option(conf.GROUPS[option.name], value, name)
-        else:
-            yield name, value, option.metadata["help"]
+        yield option.name, value, option.metadata["help"]
 
 
 def reference() -> str:
-    """The table of the README."""
+    """Return the table for the README."""
     lines = ["| option | default | meaning |", "|---|---|---|"]
     for name, default, meaning in every_option():
         unit = " s" if isinstance(default, timedelta) else ""
@@ -62,5 +66,5 @@ class Command(BaseCommand):
         if options["markdown"]:
             self.stdout.write(reference())
             return
-        for name, value, _ in every_option(values=conf.configured()):
+        for name, value, _ in every_option(of_this_site=True):
             self.stdout.write(f"{name} = {shown(value)}")

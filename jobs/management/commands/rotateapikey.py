@@ -20,7 +20,7 @@ from jobs.spec.timestamps import format_timestamp
 from jobs.store.database import atomic
 
 FEWEST = 6
-"""Characters by which a secret is recognised."""
+"""Characters that identify a secret."""
 
 
 class Command(BaseCommand):
@@ -64,7 +64,7 @@ class Command(BaseCommand):
             raise CommandError(f"{problem} Wait until then, or end it now with --force.") from None
         except NotRotated as problem:
             raise CommandError(str(problem)) from None
-        # On the other channel, so that a shell can take the output as it is.
+        # On stderr, so that a shell can use the output as it is.
         said = f"Made a new secret for the key {record}. The earlier one, {before}…, works "
         said += f"until {until}." if options["overlap"] else "no more."
         self.stderr.write(said, style_func=str)
@@ -79,9 +79,10 @@ def _overlap(text: str) -> timedelta:
 
 
 def _find(text: str) -> ApiKey:
-    """
+    """Return the key that `text` identifies.
+
     Raises:
-        CommandError: no key is meant, or more than one.
+        CommandError: it matches no key, or more than one.
     """
     meant = Q(name=text)
     if FEWEST <= len(text) <= SHOWN:

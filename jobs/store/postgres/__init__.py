@@ -1,4 +1,4 @@
-"""The store on PostgreSQL: one statement for each verb, whole in a file of SQL beside this one."""
+"""The store on PostgreSQL: one statement for each verb, complete in an SQL file in this folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Rows = list[tuple[Any, ...]]
 Query = tuple[Statement, dict[str, Any]]
 
 CLAIM = load(__name__, "claim")
-# The planner finds the partial index of projects by the second condition: a parameter may be empty.
+# The second condition lets the planner use the partial index on projects: a parameter may be empty.
 CLAIM_OF_PROJECT = CLAIM.replacing(
     "AND :'project' IN ('', project)", "AND project = :'project' AND project <> ''"
 )
@@ -47,11 +47,13 @@ INSERT_UNIFORM_CHOSEN = load(__name__, "insert_uniform")
 UNLESS_TAKEN = "        ON CONFLICT (id) DO NOTHING\n"
 INSERT_EACH = INSERT_EACH_CHOSEN.replacing(UNLESS_TAKEN, "")
 INSERT_UNIFORM = INSERT_UNIFORM_CHOSEN.replacing(UNLESS_TAKEN, "")
-"""For ids that we drew ourselves."""
+"""For ids that the server generated."""
 COMPLETE = load(__name__, "complete")
 RECLAIM = load(__name__, "reclaim").sized(limit=BATCH_SIZE)
 RECLAIM_HELD = RECLAIM.replacing(
-    "AND reserved_until <= statement_timestamp()", "AND reserved_by = ANY(:'workers'::text[])"
+    "AND reserved_until <= statement_timestamp()",
+    """AND reserved_by = ANY(:'workers'::text[])
+       AND (:'project'::text = '' OR project IN ('', :'project'::text))""",
 )
 PROMOTE = load(__name__, "promote").sized(limit=BATCH_SIZE)
 SAVE_CHECKPOINT = load(__name__, "save_checkpoint")
@@ -61,7 +63,7 @@ ADMIT = Statement.written(
 LOCK_KEYS = "SELECT count(pg_advisory_xact_lock(key)) FROM unnest(%(keys)s::bigint[]) AS key"
 
 SIZES = (1, 10, 100, 1_000, 10_000, 100_000)
-"""The planner is given an order of magnitude, so that there are few statements to prepare."""
+"""The planner gets an order of magnitude, so that there are few statements to prepare."""
 FOLLOWED = ("workflow_id", "workflow_index", "followed", "parent_results")
 OPTIONAL = ("retry", "scheduled_at", "expires_at", "version_number", "needs")
 PERIODS = ("timeout", "visibility_timeout", "total_timeout", "grace_period", "result_ttl")
@@ -70,7 +72,7 @@ PERIODS = ("timeout", "visibility_timeout", "total_timeout", "grace_period", "re
 class PostgresStore(PortableStore):
     def insert(self, new: Sequence[NewJob], *, asks_queues: bool) -> int:
         documents = [_document(job) for job in representatives(new)]
-        # Compared as they are sent: to Python 1 and True are equal.
+        # Compared in the form sent: in Python, 1 and True are equal.
         is_uniform = len(new) > 1 and len({orjson.dumps(document) for document in documents}) == 1
         is_chosen = any(job.client_id for job in representatives(new))
         parameters: dict[str, Any] = {
@@ -92,7 +94,7 @@ class PostgresStore(PortableStore):
         return int(stored)
 
     def lock_keys(self, keys: Collection[int]) -> None:
-        # In one order, so that two batches with the same keys do not wait for each other.
+        # In a fixed order, so that two batches with the same keys do not deadlock.
         run(LOCK_KEYS, {"keys": sorted(keys)})
 
     def claim(self, request: ClaimRequest) -> Claimed:
@@ -116,7 +118,7 @@ class PostgresStore(PortableStore):
         self, completions: Sequence[Completion], request: ClaimRequest
     ) -> tuple[list[Completed], Claimed]:
         completed, claimed = run_together(_complete(completions, False), _claim(request))
-        # Jobs behind versions are claimed by a statement more.
+        # Jobs for a worker with version bounds take one more statement.
         return _completed(completed), _taken(request, claimed)
 
     def reclaim(
@@ -125,9 +127,11 @@ class PostgresStore(PortableStore):
         *,
         workers: Collection[str] | None,
         details: Mapping[str, dict[str, Any] | None],
+        project: str,
     ) -> Reclaimed:
         parameters = {
             "workers": list(workers or ()),
+            "project": project,
             "code": cause.type,
             "message": cause.message,
             "stalled": cause == VISIBILITY_TIMEOUT,
@@ -158,9 +162,9 @@ class PostgresStore(PortableStore):
 
 
 def _document(job: NewJob) -> dict[str, Any]:
-    """What the statement is sent of a job, but for its id and arguments.
+    """Return the members of a job sent to the statement, except its id and arguments.
 
-    What is left out is null there anyway, and PostgreSQL reads each member of a document.
+    Omitted members are null there anyway, and PostgreSQL reads each member of a document.
     """
     document: dict[str, Any] = {
         "type": job.type,
@@ -227,7 +231,7 @@ def _gated(statement: Statement, gate: Gate) -> Statement:
 
 
 def _taken(request: ClaimRequest, rows: Rows) -> Claimed:
-    """The jobs that the statement took, or those that it left, and that are taken now."""
+    """Return the jobs that the statement claimed, or claim now those that it left."""
     left = rows[0][-1]
     if left is None:
         return Claimed([from_row(row[:-1]) for row in rows if row[0] is not None])

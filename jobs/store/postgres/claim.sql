@@ -1,4 +1,4 @@
--- Reserves jobs for a worker (OJS worker protocol §6), and says where another statement has to.
+-- Reserves jobs for a worker (OJS worker protocol §6), or reports that another statement must.
 
 \set worker_id 'worker-1'
 \set queues '{default}'
@@ -9,16 +9,16 @@
 \set visibility_timeout '30 seconds'
 \set asks_limits true
 \set records_events true
--- Written into the statement: bound as parameters, or with a number of queues that the planner must
--- guess, it is planned anew each time, which costs as much as running it.
+-- Written into the statement: if these were bound as parameters, or the planner had to guess the
+-- number of queues, it would be planned anew each time, which costs as much as running it.
 \set limit 10
 \set queue_count 1
 \set errors_shown 10
 
--- What else is asked of the worker takes the place of this row: `Gate`. `room` is how many jobs it
--- may have, null for any number. Of a worker that takes some versions only (`versions` is not null)
--- and of queues with limits nothing is taken here, so that neither makes the statement longer for
--- all others: there is always a row to read, which says so.
+-- A `Gate` with further checks of the worker replaces this row. `room` is how many jobs the worker
+-- may have, null for any number. For a worker that accepts only some versions (`versions` is not
+-- null), or with limited queues, nothing is claimed here, so that neither makes the statement longer
+-- for all others: there is always a row to read, which reports it.
 WITH gate AS MATERIALIZED (
     SELECT NULL::integer AS room, :'able'::jsonb AS able, NULL::jsonb AS versions
 ), entry AS MATERIALIZED (
@@ -43,8 +43,8 @@ WITH gate AS MATERIALIZED (
                         WHERE coalesce(until > statement_timestamp(), true))
 -- The lateral joins visit queues in the order given and stop at the limit, so only rows about to be
 -- claimed are ever locked. MATERIALIZED keeps the planner from running them again for each updated
--- row. Of a type of which the worker says nothing both bounds of its versions are null: a range of
--- everything.
+-- row. For a type whose versions the worker does not declare, both bounds are null: a range of all
+-- versions.
 ), available AS MATERIALIZED (
     SELECT job.id
       FROM wanted
@@ -66,7 +66,7 @@ CROSS JOIN LATERAL (
            FOR UPDATE SKIP LOCKED
       ) AS job
      LIMIT (SELECT room FROM entry)
--- Due jobs are only looked at for the places that available ones leave.
+-- Due jobs are considered only for the places that available ones leave.
 ), due AS MATERIALIZED (
     SELECT job.id, job.attempt
       FROM wanted
@@ -118,8 +118,8 @@ CROSS JOIN LATERAL (
       FROM claimed
      WHERE :'records_events'::boolean
 )
--- Times are written by the database: reading one and writing it again costs ten times as much. In a
--- query of its own, the time of the statement is written once, not for each job.
+-- The database formats the times: parsing and formatting them in Python costs ten times as much. In
+-- a separate query, the statement's time is formatted once, not for each job.
 SELECT id, type, queue, args::text, meta::text, tags::text, priority, attempt, max_attempts,
        to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
        CASE WHEN enqueued_at <> created_at

@@ -1,14 +1,14 @@
 -- Records that jobs finished (ACK, OJS core §7.3).
 --
--- Rows are locked in the order of their ids: two batches that share jobs cannot deadlock. A job that
--- others wait for is left for a second run with `followed`, in one transaction with what its end
--- sets free; all others need no more than this one.
+-- Rows are locked in id order: two batches that share jobs cannot deadlock. A job that others wait
+-- for is left for a second run with `followed`, in one transaction with the jobs that it frees; all
+-- other jobs need only this statement.
 
 \set completions '[{"id": "019539a4-0000-7000-8000-000000000001", "worker_id": "worker-1", "attempt": 1, "result": null}]'
 \set followed false
 \set records_events true
--- Cuts nothing off: it tells the planner, who takes any recordset for a hundred rows, how many there
--- are. Else it reads all jobs to settle one.
+-- Cuts nothing off: it tells the planner, which assumes a hundred rows for any recordset, how many
+-- there are. Otherwise it reads all jobs to settle one.
 \set limit 10
 
 WITH done AS MATERIALIZED (

@@ -1,5 +1,5 @@
--- Stores jobs that have a document each (OJS core §7.1). What a document leaves out is null.
--- The database's clock stamps them, so that several servers agree on who came first.
+-- Stores jobs with a document each (OJS core §7.1). Members that a document omits are null.
+-- The database's clock stamps them, so that several servers agree on their order.
 
 \set jobs '[{"id": "019539a4-0000-7000-8000-000000000001", "type": "demo", "queue": "default", "args": [], "meta": {}, "priority": 0, "max_attempts": 3, "tags": [], "attributes": {}}]'
 \set asks_queues true
@@ -29,9 +29,9 @@ WITH given AS MATERIALIZED (
            result_ttl double precision, workflow_id uuid, workflow_index integer,
            followed boolean, parent_results jsonb, unique_key text, rate_key text,
            project text, version_number bigint)
--- During maintenance nothing may be taken. A queue that is bounded, draining or particular decides
--- about its jobs first; the batch comes back untouched then. Answered once for the statement, from
--- an empty table and an index that is empty where no queue is like that.
+-- During maintenance nothing may be stored. A guarded queue must admit its jobs first; the batch is
+-- then returned untouched. Evaluated once for the statement, from an empty table and an index that
+-- is empty if no queue is guarded.
 ), inserted AS (
     INSERT INTO ojs_jobs_job
            (id, type, queue, args, meta, priority, state, attempt, attempt_counted,
@@ -56,7 +56,7 @@ WITH given AS MATERIALIZED (
                          FROM ojs_jobs_queue
                         WHERE is_guarded
                           AND name IN (SELECT queue FROM given))
--- Only for ids that somebody chose: asking takes a fifth of the time of the insert.
+-- Only for ids that clients chose: the check takes a fifth of the time of the insert.
         ON CONFLICT (id) DO NOTHING
  RETURNING id
 ), woken AS (

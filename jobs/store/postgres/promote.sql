@@ -1,8 +1,8 @@
--- Makes scheduled and retryable jobs available whose time has come (OJS core §6.3); none during
--- maintenance (OJS admin API §12.1).
+-- Makes due scheduled and retryable jobs available (OJS core §6.3); none during maintenance
+-- (OJS admin API §12.1).
 
--- A fetch takes due jobs itself and passes over locked rows: at the moment a job falls due, when its
--- fetch is likeliest, the timer must not hold it, or that fetch would come back empty.
+-- A fetch takes due jobs itself and skips locked rows: at the moment a job falls due, when a fetch
+-- is most likely, the timer must not lock it, or that fetch would come back empty.
 \set head_start '250 milliseconds'
 \set records_events true
 \set limit 1000

@@ -1,12 +1,12 @@
--- Takes active jobs back whose visibility timeout has passed (OJS worker protocol §5.5), and in
--- another variant those that some workers hold (§10.2).
+-- Reclaims active jobs whose visibility timeout has passed (OJS worker protocol §5.5) and, in another
+-- variant, those that certain workers hold (§10.2).
 --
 -- A worker's death may orphan thousands of jobs, and each of them writes four rows: one statement
--- takes a batch. Jobs that are locked are being settled or extended right now, and left alone. Who
--- keeps a dead letter is `keeps_dead_letter()`, written once more, and `details` is
--- `timeout_details()`.
+-- takes a batch. Locked jobs are skipped: they are being settled or extended right now. The rule for
+-- the dead letter repeats `keeps_dead_letter()`, and `details` repeats `timeout_details()`.
 
 \set workers '{worker-1}'
+\set project ''
 \set code 'visibility_timeout'
 \set message 'The visibility timeout passed without ACK, FAIL or heartbeat.'
 \set stalled true

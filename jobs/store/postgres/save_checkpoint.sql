@@ -1,8 +1,8 @@
 -- Keeps a state for the job's next attempt (OJS durable execution §4.1).
 --
--- One guarded statement, and no lock on the job: a handler may save inside a transaction of its own,
--- and must not keep the worker's heartbeats waiting for as long as that lasts. What an older attempt
--- saves while a newer one has is refused by the number of the attempt.
+-- One guarded statement, and no lock on the job: a handler may save inside its own transaction, and
+-- must not block the worker's heartbeats for as long as that lasts. The attempt number refuses what
+-- an older attempt saves after a newer one.
 
 \set job_id '019539a4-0000-7000-8000-000000000001'
 \set state '{"page": 3}'

@@ -1,4 +1,4 @@
-"""Start a complete job server for a first look: one command, and one Ctrl-C to end it."""
+"""Start a complete job server to try out: one command, and one Ctrl-C to end it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, InterfaceError, connections
 
-from jobs.conf import ojs_settings
+from jobs.conf import ojs_settings, protocols
 from ojs_project import access, beside, demo_jobs, quickstart_environment
 from ojs_project.announcement import Announcement
 from ojs_project.console import Console
-from ojs_project.demo_client import Client, NoAnswer, Refused
 from ojs_project.environment import data_folder
+from ojs_project.health import NoAnswer, health
 from ojs_project.quickstart_environment import Address, Unusable
-from ojs_project.services import AGQ, ROTA, services
+from ojs_project.services import server_name, services
 from ojs_project.status import Reporter
 from ojs_project.stopping import Stopping
 from ojs_project.supervisor import ServiceFailed, Supervisor
 
 START_TIMEOUT = 60
-"""Seconds until all must be well; many times what it takes."""
+"""Seconds until everything must be healthy; many times what it takes."""
 TICK = 0.1
 
 
@@ -43,7 +43,7 @@ class Command(BaseCommand):
         self.console = Console(sys.stdout)
         self.stopping = Stopping()
         self.stopping.listen()
-        # What the threads beside this one look at.
+        # Shared with the threads beside this one.
         self.over = threading.Event()
         self.demo = not options["no_demo"]
         try:
@@ -54,7 +54,7 @@ class Command(BaseCommand):
             raise CommandError(str(problem)) from None
 
     def _be_found(self) -> None:
-        """Do all of it, and let commands in other terminals find out how meanwhile."""
+        """Run everything, and meanwhile let commands in other terminals find the configuration."""
         try:
             found_by = beside.be_found(os.environ)
         except OSError as problem:
@@ -87,7 +87,6 @@ class Command(BaseCommand):
 
     def _run(self) -> None:
         logs = self._empty_logs()
-        self.client = Client(self.address.url, self.token)
         self.supervisor = Supervisor(
             services(self.address, logs, demo=self.demo, token=self.token, environ=os.environ),
             self.stopping,
@@ -115,7 +114,7 @@ class Command(BaseCommand):
         return logs
 
     def _wait_until_well(self) -> bool:
-        """Wait until server and reaper are up; False if told to stop meanwhile.
+        """Wait until server and reaper are up; False if stopped meanwhile.
 
         Raises:
             ServiceFailed: one of them will not start.
@@ -126,13 +125,13 @@ class Command(BaseCommand):
         while not self.stopping.asked:
             self._revive()
             try:
-                health = self.client.get("/ojs/v1/health", timeout=2)
-            except (NoAnswer, Refused) as problem:
+                found = health(self.address.url)
+            except NoAnswer as problem:
                 answer = str(problem)
             else:
-                if health.get("status") == "ok":
+                if found.get("status") == "ok":
                     return True
-                answer = str(health)
+                answer = str(found)
             if time.monotonic() > deadline:
                 raise Unusable(
                     f"The server was not well after {START_TIMEOUT} s. Its last answer: {answer}"
@@ -153,18 +152,15 @@ class Command(BaseCommand):
             logs=logs,
             token=self.token,
             worker_pid=worker.pid if self.demo and worker else None,
-            agq=AGQ in names,
-            rota=ROTA in names,
+            served=frozenset(one.name for one in protocols() if server_name(one) in names),
         )
         self.console.say("\n".join(announcement.lines()))
 
     def _start_companions(self) -> list[threading.Thread]:
-        reporter = Reporter(self.console, self.client, self.over)
+        reporter = Reporter(self.console, self.address.url, self.over)
         companions = [threading.Thread(target=reporter.run, daemon=True)]
         if self.demo:
-            trickle = threading.Thread(
-                target=demo_jobs.trickle, args=[self.client, self.over], daemon=True
-            )
+            trickle = threading.Thread(target=demo_jobs.trickle, args=[self.over], daemon=True)
             companions.append(trickle)
         for companion in companions:
             companion.start()

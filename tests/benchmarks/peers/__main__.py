@@ -19,13 +19,15 @@ from pathlib import Path
 
 from tests import postgres
 
-from .. import goals
-from ..places import PEERS, SETTINGS, bare, enqueued, worked_off
+from ..goals import table
+from ..places import bare
 from ..plan import OTHERS, say
 from ..raw import Raw, pgbench
 from ..results import Results
 from .bench import Bench, redis_server
 from .contenders import CONTENDERS, OURS, Contender, Setting
+from .goals import GOALS
+from .places import PEERS, SETTINGS, enqueued, worked_off
 
 CONNECTIONS = (2, 8)
 AT_ONCE = 50
@@ -147,7 +149,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ojs-peers-") as name:
         results = measure(options, options.folder or Path(name))
     print(results.table({}))
-    print(goals.table(results, goals.BESIDE_OTHERS))
+    print(table(results, GOALS))
     if options.json:
         options.json.write_text(json.dumps({"postgres": results.documents()}, indent=2))
 

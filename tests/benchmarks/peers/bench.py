@@ -36,14 +36,14 @@ django.setup()
 import jobs
 verb, count, warm_up = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 for _ in range(warm_up):
-    jobs.enqueue("shop.tick")
+    jobs.enqueue("peers.tick")
 began = time.perf_counter()
 if verb == "enqueue":
     for _ in range(count):
-        jobs.enqueue("shop.tick")
+        jobs.enqueue("peers.tick")
 else:
     for start in range(0, count, 1000):
-        jobs.enqueue_many({"type": "shop.tick"} for _ in range(min(1000, count - start)))
+        jobs.enqueue_many({"type": "peers.tick"} for _ in range(min(1000, count - start)))
 print(time.perf_counter() - began)
 """
 WARM_UP_JOBS = 20
@@ -78,12 +78,11 @@ class Bench:
             "PYTHONPATH": str(HERE),
         }
         self.own_environment = environment(self.own_url, COMPLETED_RETENTION=86_400) | {
-            "DJANGO_SETTINGS_MODULE": "tests.shop.settings",
+            "DJANGO_SETTINGS_MODULE": "tests.benchmarks.peers.ours.settings",
             # As in production: DEBUG keeps a log of every query.
             "DJANGO_DEBUG": "0",
             "DJANGO_SECRET_KEY": "for-benchmarks-only-and-long-enough-for-any-check",
             "DJANGO_LOG_LEVEL": "WARNING",
-            "SHOP_FOLDER": str(folder),
             "PEER_TICKS": str(self.ticks),
         }
         self.waiting: Counter[str] = Counter()

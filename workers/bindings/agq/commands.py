@@ -8,8 +8,7 @@ from functools import cache
 from typing import Any
 
 from jobs import engine
-from jobs.access import Binding, Command, find, projects
-from jobs.conf import ojs_settings
+from jobs.access import Command, find, projects
 from jobs.engine import ClaimedJob
 from jobs.errors import JobNotFound, OJSError
 from jobs.spec.batches import new_jobs
@@ -21,7 +20,7 @@ from workers.fleet import directory
 from workers.lifecycle import WorkerState
 from workers.protocol import Failure, SessionClaim
 
-from . import connection_commands, documents, keys, verify
+from . import PROTOCOL, connection_commands, documents, keys, options, verify
 from .resp import Failed, Status
 from .session import Session, valid_worker_id
 from .transaction import AT_ONCE
@@ -62,21 +61,24 @@ def auth(session: Session, *arguments: bytes) -> Status:
 def register(session: Session, document: bytes, *, resume: bool = True) -> Status:
     """WORKER.REGISTER <worker_json> (AGQ §2.2)"""
     caller = session.speaker
-    said, description = documents.registration(documents.read(document, "worker"))
-    worker_id = session.arrive_as(said, description.labels or ())
+    worker_id, description = documents.registration(documents.read(document, "worker"))
     # A session key is the worker's own, so whoever has it is that worker. A key that several
     # share proves less: then the connection that registered must have gone.
     may_resume = bool(caller.worker_id) or resume
-    known = directory.find(worker_id)
     description.project = caller.project or None
-    description.queues = (known.queues if known else None) or ["ready"]
     # The key, not its secret, which may be replaced while the worker is there. Its hash is what the
     # last release kept.
     keys = (f"key {caller.key_id}", session.key) if session.key else ("",)
     claim = SessionClaim(keys, may_resume)
-    protocol.register(worker_id, description, claim=claim)
+
+    def act(name: str) -> None:
+        known = directory.find(name)
+        description.queues = (known.queues if known else None) or ["ready"]
+        protocol.register(name, description, claim=claim)
+
+    session.arrive_as(worker_id, description.labels or (), act)
     session.worker_id = worker_id
-    seconds = ojs_settings.AGQ.HEARTBEAT_INTERVAL.total_seconds()
+    seconds = options().HEARTBEAT_INTERVAL.total_seconds()
     return Status(f"OK worker_id={worker_id} heartbeat_interval={seconds:g}")
 
 
@@ -85,22 +87,23 @@ def heartbeat(session: Session, name: bytes, stats: bytes = b"") -> Status:
 
     It restarts no reservation: a job that hangs in a worker which is alive shall be noticed.
     """
-    worker_id = session.speak_for(valid_worker_id(text(name)))
+    worker_id = valid_worker_id(text(name))
+    stored = session.speak_for(worker_id)
     measured = documents.read(stats, "stats") if stats else None
     # AGQ has no word for a worker's state: what an operator asked for stands until it leaves.
-    reply = protocol.beat(worker_id, discover=False)
+    reply = protocol.beat(stored, discover=False, project=session.project)
     if reply.state == WorkerState.TERMINATED:
         raise Failed(f"ERR Worker not registered: {worker_id}")
     session.worker_id = session.worker_id or worker_id
     if measured is not None:
-        directory.keep_stats(worker_id, measured)
+        directory.keep_stats(stored, measured)
     return OK
 
 
 def unregister(session: Session, name: bytes) -> Status:
     """WORKER.UNREGISTER <worker_id> (AGQ §8.1)"""
-    worker_id = session.speak_for(valid_worker_id(text(name)))
-    if not protocol.deregister(worker_id):
+    worker_id = valid_worker_id(text(name))
+    if not protocol.deregister(session.speak_for(worker_id), project=session.project):
         raise Failed(f"ERR Worker not registered: {worker_id}")
     if session.worker_id == worker_id and not (session.caller and session.caller.worker_id):
         session.worker_id = ""
@@ -123,31 +126,30 @@ def pop(session: Session, queues: Sequence[str]) -> Look:
     """
     session.look_again()
     session.entitle(rule("BRPOP"))
-    worker_id = session.worker()
+    stored = session.held_as = session.worker()
     jobs = protocol.fetch(
         queues,
-        worker_id=worker_id,
-        visibility_timeout=ojs_settings.AGQ.JOB_TIMEOUT,
+        worker_id=stored,
+        visibility_timeout=options().JOB_TIMEOUT,
         # A dead worker registers anew (§6).
         discover=False,
         project=session.project,
         registered=True,
     )
     if tuple(queues) != session.queues:
-        directory.keep_queues(worker_id, queues)
+        directory.keep_queues(stored, queues)
         session.queues = tuple(queues)
     if jobs:
         return Look(jobs)
-    standing = directory.standing(worker_id, registered=True)
+    standing = directory.standing(stored, registered=True)
     if standing is None:
-        raise Failed(f"ERR Worker not registered: {worker_id}")
+        raise Failed(f"ERR Worker not registered: {session.worker_id}")
     return Look([], *standing)
 
 
 def release(session: Session, jobs: Sequence[ClaimedJob]) -> None:
     """Nobody is there any more to hand them to: the attempt does not count."""
-    worker_id = session.worker_id
-    back = [Failure(job.id, worker_id=worker_id, release=True) for job in jobs]
+    back = [Failure(job.id, worker_id=session.held_as, release=True) for job in jobs]
     protocol.fail(back, discover=False)
 
 
@@ -157,45 +159,47 @@ def update(session: Session, job: bytes, document: bytes) -> Status:
     job_id = documents.job_id(job)
     if said.get("worker_id") is not None:
         named = valid_worker_id(documents.Update.worker_id.read(said) or "")
-        worker_id = session.speak_for(named)
+        stored = session.speak_for(named)
         # A connection that speaks for a worker cannot borrow another's name (§7.4).
-        worker_id = session.worker_id or worker_id
+        if session.worker_id not in ("", named):
+            stored = session.worker()
     else:
-        worker_id = session.worker()
+        stored = session.worker()
     projects.require(job_id, session.project)
     match said.get("status"):
         case "completed":
-            completion = documents.completion(job_id, worker_id, said)
+            completion = documents.completion(job_id, stored, said)
             (outcome,) = protocol.ack([completion], discover=False)
             done = outcome.error is None
         case "failed":
-            failure = documents.failure(job_id, worker_id, said)
+            failure = documents.failure(job_id, stored, said)
             (outcome,) = protocol.fail([failure], discover=False)
             done = outcome.error is None
         case "running":
-            done = directory.extend(job_id, worker_id)
+            done = directory.extend(job_id, stored)
             share = documents.progress(said)
             if done and share is not None:
-                directory.report_progress(job_id, worker_id, share, said.get("current_task"))
+                directory.report_progress(job_id, stored, share, said.get("current_task"))
         case None:
             share = documents.progress(said)
             task = said.get("current_task")
             if share is None and task is None:
                 raise Failed("ERR Invalid update: neither status nor progress")
-            done = directory.report_progress(job_id, worker_id, share, task)
+            done = directory.report_progress(job_id, stored, share, task)
         case other:
             raise Failed(f"ERR Invalid status: {str(other)[:40]}")
     if not done:
-        raise _refusal(job_id, worker_id)
+        raise _refusal(session, job_id, stored)
     return OK
 
 
-def _refusal(job_id: Any, worker_id: str) -> Failed:
+def _refusal(session: Session, job_id: Any, stored: str) -> Failed:
+    worker_id = directory.id_of(stored, session.speaker)
     job = directory.job(job_id)
     if job is None:
         return Failed(f"ERR Job not found: {job_id}")
     if job.state == "active":
-        holder = job.reserved_by or "a worker without a name"
+        holder = directory.id_of(job.reserved_by, session.speaker) or "a worker without a name"
         return Failed(f"ERR Worker {worker_id} cannot update job claimed by {holder}")
     return Failed(f"ERR Worker {worker_id} cannot update job that is {job.state}")
 
@@ -324,7 +328,7 @@ def known() -> list[str]:
 @cache
 def rule(name: str) -> Command | None:
     """What is declared of a word."""
-    return find(Binding.AGQ, name)
+    return find(PROTOCOL.named_in_table, name)
 
 
 def carry_out(session: Session, name: str, *arguments: bytes, **more: Any) -> Any:

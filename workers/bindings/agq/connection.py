@@ -15,14 +15,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from jobs.access import refusals
-from jobs.conf import ojs_settings
 from jobs.errors import DatabaseUnavailable, NotAuthenticated, OJSError
 from jobs.http.authentication import Caller
 from jobs.store import wakeup
 from jobs.store.trouble import explain
 from workers.fetching.waiting import Look, Waiter
 
-from . import commands, connection_commands, documents, verify
+from . import PROTOCOL, commands, connection_commands, documents, options, verify
 from .commands import COMMANDS, OK
 from .resp import (
     NO_ITEMS,
@@ -103,7 +102,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
         self.session.address = str((transport.get_extra_info("peername") or ("",))[0])
-        if len(self.server.connections) >= ojs_settings.AGQ.MAX_CONNECTIONS:
+        if len(self.server.connections) >= options().MAX_CONNECTIONS:
             transport.write(encode(Failed("ERR max number of clients reached")))
             transport.close()
             return
@@ -116,14 +115,14 @@ class Connection(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
         self._is_overdue = False
-        patience = ojs_settings.AGQ.AUTH_TIMEOUT.total_seconds()
+        patience = options().AUTH_TIMEOUT.total_seconds()
         if patience and not self.session.is_known:
             self._deadline = self.server.loop.call_later(patience, self._end_stranger)
 
     def connection_lost(self, problem: Exception | None) -> None:
         self.server.connections.discard(self)
-        if self.server.registered.get(self.session.worker_id) is self:
-            del self.server.registered[self.session.worker_id]
+        if self.server.registered.get(self.session.identity) is self:
+            del self.server.registered[self.session.identity]
         self._count(0)
         self._commands.clear()
         self._may_write.set()
@@ -136,7 +135,7 @@ class Connection(asyncio.Protocol):
         if self._ends or self._deaf:
             return
         if self.session.is_known:
-            self.parser.limit = ojs_settings.AGQ.MAX_COMMAND
+            self.parser.limit = options().MAX_COMMAND
         try:
             for command in self.parser.feed(data):
                 self._commands.append(command)
@@ -312,7 +311,7 @@ class Connection(asyncio.Protocol):
         caller = self.session.caller
         refusal = refusals.seen(
             problem,
-            protocol="agq",
+            protocol=PROTOCOL.name,
             address=self.session.address,
             key=caller.name if caller else "",
             # A word that is no command may be a key in the wrong place.
@@ -388,7 +387,7 @@ class Connection(asyncio.Protocol):
         if name == "MULTI":
             if waiting is not None:
                 raise Failed("ERR MULTI calls can not be nested")
-            self._transaction = Transaction(ojs_settings.AGQ.MAX_COMMAND)
+            self._transaction = Transaction(options().MAX_COMMAND)
             return OK
         if waiting is None:
             raise Failed(f"ERR {name} without MULTI")
@@ -409,7 +408,7 @@ class Connection(asyncio.Protocol):
             self._transaction = None
             raise Failed(ABORTED)
         answers: list[bytes] = []
-        size, most = 0, ojs_settings.AGQ.MAX_COMMAND
+        size, most = 0, options().MAX_COMMAND
         self._runs_transaction = True
         try:
             for name, *arguments in waiting.commands:
@@ -429,8 +428,8 @@ class Connection(asyncio.Protocol):
 
     def _reset(self) -> Status:
         """RESET: as a connection that was opened just now."""
-        if self.server.registered.get(self.session.worker_id) is self:
-            del self.server.registered[self.session.worker_id]
+        if self.server.registered.get(self.session.identity) is self:
+            del self.server.registered[self.session.identity]
         self.session.reset()
         self.parser.limit = STRANGERS_COMMAND
         self._transaction = None
@@ -439,13 +438,15 @@ class Connection(asyncio.Protocol):
 
     async def _register(self, document: bytes) -> Any:
         worker_id = documents.read(document, "worker").get("worker_id")
-        first = self.server.registered.get(worker_id) if isinstance(worker_id, str) else None
+        first = None
+        if isinstance(worker_id, str):
+            first = self.server.registered.get((self.session.project, worker_id))
         resume = first is None or first is self or first.transport.is_closing()
         reply = await self.server.in_thread(
             lambda: commands.carry_out(self.session, "WORKER.REGISTER", document, resume=resume)
         )
         if not self.transport.is_closing():
-            self.server.registered[self.session.worker_id] = self
+            self.server.registered[self.session.identity] = self
         return reply
 
     async def _hello(self, arguments: list[bytes]) -> Any:
@@ -486,7 +487,7 @@ class Connection(asyncio.Protocol):
         if self._runs_transaction:
             self._popped.append(found)
         job = found.jobs[0]
-        return [f"queue:{job.queue}", documents.pulled(job)]
+        return [f"queue:{job.queue}", documents.pulled(job, self.session.project)]
 
     async def _wait_for_job(self, queues: list[str], seconds: float) -> Look | None:
         hub = self.server.hub

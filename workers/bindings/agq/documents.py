@@ -7,7 +7,6 @@ from uuid import UUID
 
 import orjson
 
-from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob
 from jobs.errors import InvalidPayload, InvalidRequest
 from jobs.http.base import dumps
@@ -27,6 +26,7 @@ from jobs.spec.members import (
 )
 from workers.protocol import Completion, Description, Failure
 
+from . import PROTOCOL, options
 from .resp import Failed
 from .session import valid_worker_id
 
@@ -100,8 +100,8 @@ def registration(document: Document) -> tuple[str, Description]:
         concurrency=Registration.max_concurrent_jobs.read(document),
         labels=_tags(document),
         capabilities=_capabilities(document),
-        protocol="agq",
-        heartbeat_timeout=ojs_settings.AGQ.HEARTBEAT_TIMEOUT,
+        protocol=PROTOCOL.name,
+        heartbeat_timeout=options().HEARTBEAT_TIMEOUT,
         details=document,
     )
     Registration.platform.read(document)
@@ -134,14 +134,18 @@ def _tags(document: Document) -> list[str]:
     return sorted(labels)
 
 
-def pulled(job: ClaimedJob) -> bytes:
-    """A job as BRPOP hands it out: `job_id`, `plan`, `inputs`, and its OJS envelope (AGQ §4.1)."""
+def pulled(job: ClaimedJob, project: str) -> bytes:
+    """A job as BRPOP hands it out: `job_id`, `plan`, `inputs`, and its OJS envelope (AGQ §4.1).
+
+    Args:
+        project: that of the worker's key.
+    """
     document: Document = {"job_id": str(job.id), "plan": job.type, "inputs": job.args}
     if job.type == PLAN:
         args = orjson.loads(dumps(job.args))
         if len(args) == 2:
             document["plan"], document["inputs"] = args
-    return dumps(document | claimed_envelope(job))
+    return dumps(document | claimed_envelope(job, project=project))
 
 
 def pushed(queue: str, document: Document) -> Document:

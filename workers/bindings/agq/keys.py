@@ -20,9 +20,8 @@ from jobs.spec.validation import QUEUE_PATTERN
 from jobs.store import clock
 from workers.fleet import directory
 
-from . import glob
+from . import PROTOCOL, glob
 from .resp import Failed, Members
-from .session import WORKER_ID
 
 STATS_TTL = timedelta(seconds=120)
 NO_KEY, NO_EXPIRY = -2, -1
@@ -47,10 +46,10 @@ class Held:
 
 
 def _worker_part(worker_id: str, part: str, caller: Caller) -> Held | None:
-    if not WORKER_ID.fullmatch(worker_id) or part not in PARTS:
+    if part not in PARTS:
         return None
     worker = directory.find(worker_id, caller)
-    if worker is None or (part != "alive" and worker.protocol != "agq"):
+    if worker is None or (part != "alive" and worker.protocol != PROTOCOL.name):
         return None
     if part == "metadata":
         # Until it unregisters; a dead worker's stays, for whoever wants to know (§5.3).
@@ -77,7 +76,7 @@ def _claim(text: str, caller: Caller) -> Held | None:
     if job is None or not job.reserved_by or job.reserved_until is None:
         return None
     left = max(timedelta(0), job.reserved_until - clock.now())
-    return Held(STRING, job.reserved_by, left)
+    return Held(STRING, directory.id_of(job.reserved_by, caller), left)
 
 
 def find(key: str, caller: Caller = ANYBODY) -> Held | None:
@@ -161,9 +160,9 @@ def _members(key: str, caller: Caller) -> Members:
 def _workers(caller: Caller) -> Iterator[str]:
     for worker in directory.active(caller=caller):
         yield f"worker:{worker}:alive"
-    for worker in directory.registered("agq", caller):
+    for worker in directory.registered(PROTOCOL.name, caller):
         yield f"worker:{worker}:metadata"
-    for worker in directory.measured("agq", STATS_TTL, caller):
+    for worker in directory.measured(PROTOCOL.name, STATS_TTL, caller):
         yield f"worker:{worker}:stats"
 
 

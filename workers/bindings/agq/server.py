@@ -9,7 +9,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from jobs.conf import ojs_settings
 from jobs.http.endpoints import url_of
 from jobs.http.once import Once
 from jobs.store import wakeup
@@ -19,7 +18,9 @@ from workers.bindings.shared import keys as keyed
 from workers.bindings.shared import tls
 from workers.fetching.waiting import Hub
 from workers.liveness.presence import announced
+from workers.runtime.health_signal import HealthSignal, beating
 
+from . import PROTOCOL, SERVER, options
 from .connection import Connection
 
 GRACE = 5.0
@@ -33,11 +34,13 @@ STRANGERS_SHARE = 8
 class Server:
     """Listens, and ends in order."""
 
-    def __init__(self, certificate: tls.Certificate | None = None) -> None:
+    def __init__(
+        self, certificate: tls.Certificate | None = None, pulse: HealthSignal | None = None
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
-        self.registered: dict[str, Connection] = {}
-        """Worker → the connection it registered on, while that is open."""
+        self.registered: dict[tuple[str, str], Connection] = {}
+        """Project and worker → the connection it registered on, while that is open."""
         self.numbers = itertools.count(1)
         self.held = {True: 0, False: 0}
         """Bytes of commands that have not been carried out, all connections together: of those
@@ -46,15 +49,16 @@ class Server:
         """Addresses that sent HTTP."""
         self.hub = Hub()
         self.is_ending = False
-        self._threads = ThreadPoolExecutor(ojs_settings.AGQ.THREADS, thread_name_prefix="agq")
+        self._threads = ThreadPoolExecutor(options().THREADS, thread_name_prefix=PROTOCOL.name)
         self._kept: set[asyncio.Task[Any]] = set()
         self._listening: asyncio.Server | None = None
         self._announced = contextlib.AsyncExitStack()
         self._certificate = certificate
+        self._pulse = pulse or HealthSignal()
 
     def may_hold(self, known: bool) -> int:
         """Most bytes of those who are known, or of strangers: neither crowd out the others."""
-        most = ojs_settings.AGQ.MAX_BUFFERED
+        most = options().MAX_BUFFERED
         for_strangers = most // STRANGERS_SHARE
         return most - for_strangers if known else for_strangers
 
@@ -73,6 +77,17 @@ class Server:
         self._kept.add(task)
         task.add_done_callback(self._kept.discard)
 
+    async def run(
+        self, host: str, port: int, stop: asyncio.Event, say: Callable[[str], None]
+    ) -> None:
+        """Serve until `stop` is set."""
+        address = await self.start(host, port)
+        say(f"AGQ workers are served on {address}{' over TLS' if self._certificate else ''}.")
+        async with beating(self._pulse, self.in_thread):
+            await stop.wait()
+        await self.end()
+        say("The AGQ server stops.")
+
     async def start(self, host: str, port: int) -> str:
         """Listen; return the address."""
         self._listening = await self.loop.create_server(
@@ -86,10 +101,10 @@ class Server:
         self._ticking = self.loop.create_task(self.hub.look_now_and_then(pause))
         self._watching = self.loop.create_task(keyed.watch(self.connections, self.in_thread))
         address = self._listening.sockets[0].getsockname()
-        scheme = "rediss" if self._certificate else "redis"
-        url = url_of(scheme, host, address[1], public=ojs_settings.AGQ.URL)
+        scheme = SERVER.schemes[self._certificate is not None]
+        url = url_of(scheme, host, address[1], public=options().URL)
         await self._announced.enter_async_context(tls.renewed(self._certificate))
-        await self._announced.enter_async_context(announced(self.in_thread, "agq", url))
+        await self._announced.enter_async_context(announced(self.in_thread, PROTOCOL.name, url))
         return f"{address[0]}:{address[1]}"
 
     async def end(self) -> None:

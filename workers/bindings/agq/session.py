@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from jobs.access import Command, authorize, refusals
 from jobs.conf import ojs_settings
@@ -12,12 +13,14 @@ from jobs.errors import KeyExpired, NotAuthenticated
 from jobs.http.authentication import ANYBODY, Caller, caller_of, current_caller, digest
 from workers.access import admission
 
+from . import PROTOCOL
 from .resp import Failed
 
 WORKER_ID = re.compile(r"[A-Za-z0-9_-]+")
 WORKER_ID_LENGTH = 64
 NO_AUTH = "NOAUTH Authentication required."
 WRONG_KEY = "WRONGPASS invalid session key"
+Result = TypeVar("Result")
 
 
 class Revoked(Failed):
@@ -48,7 +51,10 @@ class Session:
     """Where the client is."""
     caller: Caller | None = None
     worker_id: str = ""
-    """The worker it speaks for: that of its session key, or the one it registered."""
+    """The worker it speaks for, as its client calls it: that of its session key, or the one it
+    registered."""
+    held_as: str = ""
+    """The name that worker is stored under, when it last asked for jobs."""
     key: str = field(default="", repr=False)
     """Hash of the key it used; empty without one."""
     resp: int = 2
@@ -63,6 +69,11 @@ class Session:
         return self.caller.project if self.caller else ""
 
     @property
+    def identity(self) -> tuple[str, str]:
+        """Its project, and the worker that its client speaks for there."""
+        return self.project, self.worker_id
+
+    @property
     def is_known(self) -> bool:
         return self.caller is not None or ojs_settings.ALLOW_ANONYMOUS
 
@@ -72,7 +83,7 @@ class Session:
             Failed: it is neither a session key nor an API key.
         """
         try:
-            self.caller = caller_of(key, protocol="agq", address=self.address)
+            self.caller = caller_of(key, protocol=PROTOCOL.name, address=self.address)
         except NotAuthenticated as problem:
             self._note(problem, "AUTH")
             self.forget()
@@ -84,7 +95,7 @@ class Session:
         self.worker_id = self.caller.worker_id
 
     def _note(self, problem: NotAuthenticated, call: str = "") -> None:
-        refusals.note(problem, protocol="agq", address=self.address, call=call)
+        refusals.note(problem, protocol=PROTOCOL.name, address=self.address, call=call)
 
     def forget(self) -> None:
         """Be a stranger again."""
@@ -104,7 +115,7 @@ class Session:
         if not self.key:
             return
         try:
-            self.caller = current_caller(self.key, protocol="agq", address=self.address)
+            self.caller = current_caller(self.key, protocol=PROTOCOL.name, address=self.address)
         except NotAuthenticated as problem:
             self._note(problem)
             raise Revoked from None
@@ -130,21 +141,27 @@ class Session:
         return self.caller or ANYBODY
 
     def speak_for(self, worker_id: str) -> str:
-        """Return the worker it speaks for when it names one.
+        """Return the name that the worker it speaks for is stored under, when it names one.
 
         Raises:
             Failed: the session is another worker's.
-            PermissionDenied: the worker is another project's, or does not carry the key's label.
+            PermissionDenied: the worker does not carry the key's label.
         """
         speaker = self._named(worker_id)
-        admission.admit(self.speaker, [speaker])
-        return speaker
+        return admission.admit(self.speaker, speaker) or speaker
 
-    def arrive_as(self, worker_id: str, labels: Collection[str]) -> str:
-        """The same for one that registers, with the labels it gives itself."""
-        speaker = self._named(worker_id)
-        admission.admit(self.speaker, [speaker], said=labels)
-        return speaker
+    def arrive_as(
+        self, worker_id: str, labels: Collection[str], act: Callable[[str], Result]
+    ) -> Result:
+        """Register: `act` gets that name; see `admission.as_worker`.
+
+        Args:
+            labels: those the worker gives itself.
+
+        Raises:
+            Failed, PermissionDenied: as above.
+        """
+        return admission.as_worker(self.speaker, self._named(worker_id), act, said=labels)
 
     def _named(self, worker_id: str) -> str:
         try:
@@ -154,11 +171,11 @@ class Session:
             raise Failed(f"ERR This session key belongs to worker {bound}") from None
 
     def worker(self) -> str:
-        """The worker it speaks for.
+        """The name that the worker it speaks for is stored under.
 
         Raises:
             Failed: none so far.
-            PermissionDenied: it is another project's, or does not carry the key's label.
+            PermissionDenied: it does not carry the key's label.
         """
         if not self.worker_id:
             raise Failed("ERR Worker not registered: send WORKER.REGISTER first")

@@ -46,7 +46,7 @@ def ask(capability: str, challenge: dict[str, Any], worker_id: str, caller: Call
         raise Failed(f"ERR Worker {worker_id} has no capability {capability}")
     if not able:
         raise Failed(f"ERR No active worker has the capability {capability}")
-    worker = directory.find(worker_id or able[0])
+    worker = directory.find(worker_id or able[0], caller)
     queue = (worker.queues if worker else None) or ["ready"]
     needs = [capability, *([f"{ITSELF}{worker_id}"] if worker_id else [])]
     request = {

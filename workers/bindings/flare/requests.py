@@ -34,11 +34,12 @@ from jobs.spec.validation import (
     QUEUE_PATTERN,
     NewJob,
 )
+from jobs.spec.worker_ids import WorkerId
 from jobs.store import clock
 from workers.access import admission
 from workers.protocol import Completion, Description, Failure
 
-from . import cronos, ids
+from . import PROTOCOL, cronos, ids
 
 LONGEST_WORKER_ID = 100
 MOST_NAMES = 1_000
@@ -66,7 +67,7 @@ class Names(Texts):
 
 
 class Worker(Members):
-    worker_id = Text(longest=LONGEST_WORKER_ID).required()
+    worker_id = WorkerId(longest=LONGEST_WORKER_ID).required()
 
 
 class Serving(Worker):
@@ -171,7 +172,7 @@ def registration(body: Document, caller: Caller) -> Description:
         queues=queues(body),
         job_types=Registration.job_types.read(body),
         version=Registration.sdk_version.read(body),
-        protocol="flare",
+        protocol=PROTOCOL.name,
         project=caller.project or None,
     )
 

@@ -2,61 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
-from django.http import Http404
-from django.urls.resolvers import RegexPattern, RoutePattern, URLPattern
+from workers.bindings.shared import switched
 
-from jobs.conf import ojs_settings
+from . import options
 
 
-class Switched(URLPattern):
-    """Asked at each request, and only for a path that no other pattern before it took.
-
-    What answers is imported when it is first asked for: switched off, it is never.
-    """
-
-    def __init__(self, pattern: Any, load: Callable[[], Any], name: str | None = None) -> None:
-        self._load = cache(load)
-        super().__init__(pattern, load, name=name)
-
-    @property
-    def callback(self) -> Any:
-        # `reverse` looks at the view of every pattern there is, once; so does the system check of
-        # URLs, beside the one that tells of a wrong setting.
-        try:
-            return self._load() if ojs_settings.FLARE.ENABLED else _nothing
-        except ImproperlyConfigured:
-            return _nothing
-
-    @callback.setter
-    def callback(self, load: Any) -> None:
-        """Django keeps here what it is given; we have it already."""
-
-    def switched_on(self) -> URLPattern:
-        """The pattern as it is where Flare is served, for whoever describes all there is."""
-        return URLPattern(self.pattern, self._load(), name=self.name)
-
-    def resolve(self, path: str) -> Any:
-        return super().resolve(path) if ojs_settings.FLARE.ENABLED else None
+def is_on() -> bool:
+    return options().ENABLED
 
 
-def _nothing(request: Any, **kwargs: Any) -> Any:
-    """Stands for a view that is not served."""
-    raise Http404
-
-
-def _endpoint(path: str, viewset: str, actions: dict[str, str], name: str) -> Switched:
+def _endpoint(path: str, viewset: str, actions: dict[str, str], name: str) -> switched.Switched:
     def load() -> Any:
         from . import views
 
         return getattr(views, viewset).as_view(actions)
 
-    route = RoutePattern(f"flare/v1/{path}", name=name, is_endpoint=True)
-    return Switched(route, load, name)
+    return switched.route(f"flare/v1/{path}", load, is_on, name)
 
 
 def _not_found() -> Any:
@@ -73,5 +36,5 @@ urlpatterns = [
     _endpoint("jobs", "JobViewSet", {"post": "create"}, "flare-jobs"),
     _endpoint("jobs/<str:job_id>", "JobViewSet", {"get": "retrieve"}, "flare-job"),
     _endpoint("jobs/<str:job_id>/cancel", "JobViewSet", {"post": "cancel"}, "flare-cancel"),
-    Switched(RegexPattern(r"^flare(?:/|\Z)"), _not_found),
+    switched.everything_below("flare", _not_found, is_on),
 ]

@@ -9,8 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 
 from jobs import engine
-from jobs.access import Binding, projects
-from jobs.conf import ojs_settings
+from jobs.access import projects
 from jobs.errors import (
     Conflict,
     InvalidPayload,
@@ -27,7 +26,7 @@ from workers.access import admission
 from workers.liveness import job_heartbeats as liveness
 from workers.protocol import Completion, Description
 
-from . import ids, replies, requests
+from . import PROTOCOL, ids, options, replies, requests
 
 MEDIA_TYPE = "application/json"
 SHARE = 2 / 3
@@ -79,9 +78,9 @@ def _in_flare_ids(document: dict[str, Any]) -> dict[str, Any]:
 class FlareViewSet(base.OJSViewSet):
     """What the endpoints under `/flare/v1` share."""
 
-    binding = Binding.FLARE
+    binding = PROTOCOL.named_in_table
     http_method_names: Any = ["get", "head", "post"]
-    protocol = "flare"
+    protocol = PROTOCOL.name
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         # The version of OJS that a client speaks is no matter here.
@@ -115,10 +114,15 @@ class WorkerViewSet(FlareViewSet):
         worker_id = requests.worker_id(body, self.caller)
         description = requests.registration(body, self.caller)
         schedules = requests.schedules(body, self.caller)
-        self._admit(worker_id)
+        name = self._admit(worker_id)
         for schedule in schedules:
             engine.upsert_cron(schedule)
-        protocol.register(worker_id, description)
+        admission.as_worker(
+            self.caller,
+            worker_id,
+            lambda name: protocol.register(name, description),
+            name=name,
+        )
         return Response({"status": "registered"})
 
     def poll(self, request: Any) -> Response:
@@ -128,22 +132,21 @@ class WorkerViewSet(FlareViewSet):
         queues = requests.queues(body)
         capacity = requests.capacity(body)
         types = requests.job_types(body)
-        self._admit(worker_id)
         seen = self._description(queues=queues)
-        liveness.seen(worker_id, seen)
+        name = self._seen(worker_id, seen)
         jobs = protocol.fetch(
             queues,
-            worker_id=worker_id,
+            worker_id=name,
             count=capacity,
             # A worker that says nothing here runs what it registered for.
-            types=liveness.types_of(worker_id) if types is None else types,
+            types=liveness.types_of(name) if types is None else types,
             discover=False,  # it has been, just now
             project=self.caller.project,
         )
         periods = {}
         if jobs:
-            periods = liveness.reserve_for_execution(jobs, worker_id)
-            liveness.seen(worker_id, seen)
+            periods = liveness.reserve_for_execution(jobs, name)
+            liveness.seen(name, seen)
         return Response({"jobs": [replies.polled(job, periods[job.id]) for job in jobs]})
 
     def ack(self, request: Any) -> Response:
@@ -153,12 +156,12 @@ class WorkerViewSet(FlareViewSet):
         asked = requests.outcome(body, worker_id)
         project = self.caller.project
         projects.require(asked.job_id, project)
-        self._admit(worker_id)
+        asked.worker_id = name = self._admit(worker_id)
         if isinstance(asked, Completion):
             (outcome,) = protocol.ack([asked], project=project)
         else:
             (outcome,) = protocol.fail([asked], project=project)
-        liveness.seen(worker_id, self._description())
+        self._seen(worker_id, self._description(), name)
         if outcome.error is not None:
             raise outcome.error
         children = engine.freed_by(outcome.job_id) if outcome.state == State.COMPLETED else None
@@ -171,25 +174,39 @@ class WorkerViewSet(FlareViewSet):
         job_id = requests.job_id(body)
         progress = requests.progress(body)
         projects.require(job_id, self.caller.project)
-        self._admit(worker_id)
+        name = self._admit(worker_id)
         try:
             goes_on = liveness.keep_alive(
                 job_id,
-                worker_id,
+                name,
                 share=SHARE,
-                at_least=ojs_settings.FLARE.MINIMUM_GRACE,
+                at_least=options().MINIMUM_GRACE,
                 progress=progress,
                 project=self.caller.project,
             )
         finally:
-            liveness.seen(worker_id, self._description())
+            self._seen(worker_id, self._description(), name)
         return Response({"status": "ok" if goes_on else "cancel"})
 
     def _description(self, **said: Any) -> Description:
-        return Description(protocol="flare", project=self.caller.project or None, **said)
+        return Description(protocol=PROTOCOL.name, project=self.caller.project or None, **said)
 
-    def _admit(self, worker_id: str) -> None:
-        admission.admit(self.caller, [worker_id])
+    def _admit(self, worker_id: str) -> str:
+        """The name the worker is stored under."""
+        return admission.admit(self.caller, worker_id) or worker_id
+
+    def _seen(self, worker_id: str, description: Description, name: str | None = None) -> str:
+        """Record a sign of life; return the name the worker is stored under.
+
+        Args:
+            name: that name, where it is known already.
+        """
+
+        def act(name: str) -> str:
+            liveness.seen(name, description)
+            return name
+
+        return admission.as_worker(self.caller, worker_id, act, name=name)
 
 
 class JobViewSet(FlareViewSet):

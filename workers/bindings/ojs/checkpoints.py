@@ -27,9 +27,9 @@ class CheckpointViewSet(WorkerViewSet):
         state = requests.Checkpoint.state.read(body)
         sender = requests.settling_worker_id(body, self.caller)
         attempt = requests.Checkpoint.attempt.read(body)
-        self._admit(sender)
+        name = self._admit(sender)
         found = parse_id(job_id)
-        saved = engine.save_checkpoint(found, state, worker_id=sender, attempt=attempt)
+        saved = engine.save_checkpoint(found, state, worker_id=name, attempt=attempt)
         return Response(_reply(found, saved.sequence, saved.at))
 
     def retrieve(self, request: Any, job_id: str) -> Response:

@@ -67,20 +67,20 @@ class ProgressViewSet(WorkerViewSet):
         checkpoint = ReportProgress.checkpoint.read(body)
         if value is None and data is None and not message:
             raise missing("progress")
-        self._admit(worker_id)
+        name = self._admit(worker_id)
         projects.require(identifier, self.caller.project)
         standing = engine.report_progress(
             identifier,
             value=value,
             data=data,
             message=message,
-            worker_id=worker_id,
+            worker_id=name,
             attempt=attempt,
         )
         if checkpoint is not None and standing.state == ACTIVE:
             # From a worker that has lost the job it is ignored, as the report is (§6.4).
             with contextlib.suppress(Conflict):
-                engine.save_checkpoint(identifier, checkpoint, worker_id=worker_id, attempt=attempt)
+                engine.save_checkpoint(identifier, checkpoint, worker_id=name, attempt=attempt)
         return _answer(standing)
 
 

@@ -36,6 +36,7 @@ from jobs.spec.members import (
     words,
 )
 from jobs.spec.validation import QUEUE_LENGTH, QUEUE_PATTERN, QueueNames
+from jobs.spec.worker_ids import WorkerId
 from jobs.store import clock
 from workers.access import admission
 from workers.lifecycle import WorkerState
@@ -89,7 +90,7 @@ class About(Members):
 
 
 class Named(Members, needs=("worker_id",)):
-    worker_id = Text("Ids are the worker's own choice.", schema={"minLength": 1})
+    worker_id = WorkerId("Ids are the worker's own choice.", schema={"minLength": 1})
 
 
 class Registration(Named, About, needs=("hostname", "pid", "queues", "concurrency")):
@@ -126,7 +127,7 @@ class Heartbeat(Named, About, needs=("worker_id",)):
 class Settling(Members):
     """What may be said of an outcome whose job is known."""
 
-    worker_id = Text("Who sends this.")
+    worker_id = WorkerId("Who sends this.")
     attempt = Integer(
         "Fences against an older attempt of the same worker.", least=1, most=MOST_ATTEMPTS
     )

@@ -41,16 +41,20 @@ class WorkerViewSet(OJSViewSet):
         body = self.read()
         worker_id = requests.required_worker_id(body, self.caller)
         description = requests.registration(body, self.caller, self._agent)
-        self._admit(worker_id, said=description.labels or [])
-        protocol.register(worker_id, description, starts=True)
+        admission.as_worker(
+            self.caller,
+            worker_id,
+            lambda name: protocol.register(name, description, starts=True),
+            said=description.labels or [],
+        )
         return Response(replies.registered(worker_id))
 
     def deregister(self, request: Any, worker_id: str | None = None) -> Response:
         """A worker leaves (§3.4); leaving twice is no error."""
         body = self.read() if worker_id is None else {"worker_id": worker_id}
         leaving = requests.required_worker_id(body, self.caller)
-        self._admit(leaving)
-        known = protocol.deregister(leaving)
+        name = self._admit(leaving) or leaving
+        known = protocol.deregister(name, project=self.caller.project)
         return Response({"ok": True, "worker_id": leaving, "deregistered": known})
 
     def heartbeat(self, request: Any) -> Response:
@@ -58,15 +62,19 @@ class WorkerViewSet(OJSViewSet):
         body = self.read()
         worker_id = requests.required_worker_id(body, self.caller)
         description = requests.description(body, self.caller, self._agent)
-        self._admit(worker_id, said=description.labels)
-        reply = protocol.beat(
+        said: dict[str, Any] = {
+            "state": requests.reported_state(body),
+            "active_job_ids": requests.active_job_ids(body),
+            "description": description,
+            "requested": requests.requested_extension(body),
+            "sequence": requests.Heartbeat.sequence.read(body),
+            "project": self.caller.project,
+        }
+        reply = admission.as_worker(
+            self.caller,
             worker_id,
-            state=requests.reported_state(body),
-            active_job_ids=requests.active_job_ids(body),
-            description=description,
-            requested=requests.requested_extension(body),
-            sequence=requests.Heartbeat.sequence.read(body),
-            project=self.caller.project,
+            lambda name: protocol.beat(name, **said),
+            said=description.labels,
         )
         return Response(replies.heartbeat(reply))
 
@@ -79,15 +87,14 @@ class WorkerViewSet(OJSViewSet):
         sender = requests.worker_id(body, self.caller)
         asked: dict[str, Any] = {
             "queues": requests.queues(body),
-            "worker_id": sender or "",
             "count": requests.count(body),
             "types": requests.Fetch.types.read(body),
             "visibility_timeout": requests.requested_extension(body),
             "project": self.caller.project,
         }
         wait = requests.wait(body)
-        self._admit(sender)
         outcomes = self._outcomes(body, sender)
+        asked["worker_id"] = self._admit_all(outcomes, sender)[sender] or ""
         jobs: list[Any]
         if outcomes.completions and not outcomes.failures:
             done, jobs = protocol.exchange(outcomes.completions, **asked)
@@ -97,7 +104,8 @@ class WorkerViewSet(OJSViewSet):
             jobs = protocol.fetch(**asked)
         if not jobs and wait:
             jobs = _wait_for_jobs(asked, wait)
-        document["jobs"] = [claimed_envelope(job) for job in jobs]
+        project = self.caller.project
+        document["jobs"] = [claimed_envelope(job, project=project) for job in jobs]
         return Response(document)
 
     def ack(self, request: Any, job_id: str | None = None) -> Response:
@@ -106,7 +114,7 @@ class WorkerViewSet(OJSViewSet):
         if body.get("acks") is not None:
             return self._several({"acks": body["acks"]}, self._sender(body))
         completion = requests.completion(body, self.caller)
-        self._admit(completion.worker_id)
+        completion.worker_id = self._admit(completion.worker_id)
         (outcome,) = protocol.ack([completion], project=self.caller.project)
         if outcome.error is not None:
             raise outcome.error
@@ -118,14 +126,15 @@ class WorkerViewSet(OJSViewSet):
         if body.get("nacks") is not None:
             return self._several({"nacks": body["nacks"]}, self._sender(body))
         failure = requests.failure(body, self.caller)
-        self._admit(failure.worker_id)
+        failure.worker_id = self._admit(failure.worker_id)
         (outcome,) = protocol.fail([failure], project=self.caller.project)
         if outcome.error is not None:
             raise outcome.error
         return _answer(replies.failed(outcome), job_id)
 
-    def _admit(self, *workers: str | None, said: list[str] | None = None) -> None:
-        admission.admit(self.caller, workers, said=said)
+    def _admit(self, worker_id: str | None) -> str | None:
+        """The name the worker is stored under; None is one without a name."""
+        return admission.admit(self.caller, worker_id)
 
     @property
     def _agent(self) -> str:
@@ -140,7 +149,9 @@ class WorkerViewSet(OJSViewSet):
         return body if job_id is None else requests.about(parse_id(job_id), body)
 
     def _several(self, body: dict[str, Any], sender: str | None) -> Response:
-        return Response(self._settle(self._outcomes(body, sender)))
+        outcomes = self._outcomes(body, sender)
+        self._admit_all(outcomes)
+        return Response(self._settle(outcomes))
 
     def _outcomes(self, body: dict[str, Any], sender: str | None) -> Outcomes:
         """Read the outcomes a request carries: everything is checked before anything is done."""
@@ -152,8 +163,16 @@ class WorkerViewSet(OJSViewSet):
             completions = requests.completions(acks, "acks", self.caller, sender)
         if nacks is not None:
             failures = requests.failures(nacks, "nacks", self.caller, sender)
-        self._admit(*(item.worker_id for item in [*(completions or ()), *(failures or ())]))
         return Outcomes(completions, failures)
+
+    def _admit_all(self, outcomes: Outcomes, *senders: str | None) -> dict[str | None, str | None]:
+        """Give outcomes the names their senders are stored under; return those, by worker id."""
+        items = [*(outcomes.completions or ()), *(outcomes.failures or ())]
+        said = {*senders, *(item.worker_id for item in items)}
+        names = admission.admit_all(self.caller, said)
+        for item in items:
+            item.worker_id = names[item.worker_id]
+        return names
 
     def _settle(self, outcomes: Outcomes) -> dict[str, Any]:
         completions, failures = outcomes

@@ -1,1 +1,49 @@
 """The Rota worker protocol: a WebSocket at `/work` (`seeds/rota-worker-protocol.txt`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from jobs.conf import duration, option, options_of
+from jobs.protocols import Reports, Server, WorkerProtocol
+
+
+@dataclass(frozen=True)
+class Options:
+    """`OJS["ROTA"]`, `OJS_ROTA_<NAME>`."""
+
+    HOST: str = option("127.0.0.1", "Address `runrota` listens on.")
+    PORT: int = option(8081, "Port `runrota` listens on.")
+    URL: str = option("", "What the manifest calls it, where that is not where it listens.")
+    TLS_CERTIFICATE: str = option(
+        "", "PEM file with a certificate and its chain; `runrota` then speaks TLS and nothing else."
+    )
+    TLS_KEY: str = option("", "PEM file with the certificate's key, if that is another.")
+    HEARTBEAT_TIMEOUT: timedelta = duration(5, "Silence after which a Rota worker is dead.")
+    THREADS: int = option(8, "Messages worked on at once, each with a database connection.")
+    MAX_CONNECTIONS: int = option(10_000, "Most connections of one process.")
+    MAX_MESSAGE: int = option(16 * 1024 * 1024, "Largest message, in bytes.")
+
+
+SERVER = Server(
+    factory="workers.bindings.rota.server.RotaServer",
+    schemes=("ws", "wss"),
+    path="/work",
+    needs="websockets",
+)
+PROTOCOL = WorkerProtocol(
+    name="rota",
+    title="Rota",
+    summary="workers on a WebSocket",
+    hears=frozenset({"quiet", "terminate"}),
+    reports=Reports.OPTIONALLY,
+    options=Options,
+    server=SERVER,
+    commands="workers.bindings.rota.authorization",
+)
+
+
+def options() -> Options:
+    """The options of this site."""
+    return options_of(Options)

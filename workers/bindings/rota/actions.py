@@ -9,17 +9,19 @@ from functools import cache
 from uuid import UUID
 
 from jobs import engine
-from jobs.access import Binding, Command, authorize, find, refusals
+from jobs.access import Command, authorize, find, refusals
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
 from jobs.errors import JobNotFound, NotAuthenticated, OJSError
 from jobs.http.authentication import ANYBODY, Caller, caller_of, current_caller, digest
+from jobs.spec import fields
 from workers import protocol
 from workers.access import admission
 from workers.fetching.waiting import Look
 from workers.fleet import alerts, directory
 from workers.protocol import Reply
 
+from . import PROTOCOL
 from .messages import Message, Registration
 
 PARTS = {
@@ -41,7 +43,7 @@ PARTS = {
 @cache
 def rule(part: str) -> Command | None:
     """What is declared of a part of what workers send."""
-    return find(Binding.ROTA, part)
+    return find(PROTOCOL.named_in_table, part)
 
 
 @dataclass(slots=True)
@@ -62,7 +64,7 @@ class Visitor:
             NotAuthenticated: it opens nothing any more.
         """
         if self.key:
-            self.caller = current_caller(self.key, protocol="rota", address=self.address)
+            self.caller = current_caller(self.key, protocol=PROTOCOL.name, address=self.address)
 
     def entitle(self, *parts: str) -> Caller:
         """Return who sends such parts.
@@ -95,14 +97,14 @@ def admit(authorization: str, address: str = "") -> Visitor:
 def note(problem: OJSError, call: str, address: str, visitor: Visitor | None) -> None:
     """Put a refusal into the audit; any other problem is none of its business."""
     name = visitor.caller.name if visitor and visitor.key else ""
-    refusals.note(problem, protocol="rota", address=address, call=call, key=name)
+    refusals.note(problem, protocol=PROTOCOL.name, address=address, call=call, key=name)
 
 
 def _visitor(authorization: str, address: str) -> Visitor:
     scheme, _, key = authorization.partition(" ")
     key = key.strip()
     if key and scheme.lower() == "bearer":
-        caller = caller_of(key, protocol="rota", address=address)
+        caller = caller_of(key, protocol=PROTOCOL.name, address=address)
         return Visitor(caller, digest(key), address)
     if not authorization and ojs_settings.ALLOW_ANONYMOUS:
         return Visitor(ANYBODY, address=address)
@@ -114,13 +116,14 @@ def speaks_for(visitor: Visitor, registration: Registration) -> None:
 
     Raises:
         NotAuthenticated: the key opens nothing any more.
-        PermissionDenied: it speaks for another worker, or for workers of another label or project.
+        PermissionDenied: it speaks for another worker, or for workers of another label.
     """
     visitor.look_again()
     caller = visitor.caller
     if caller != visitor.admitted:
         admission.speak_for(caller, registration.worker_id)
-        admission.admit(caller, [registration.worker_id])
+        name = admission.admit(caller, registration.worker_id)
+        registration.name = name or registration.worker_id
         registration.project = caller.project
         visitor.admitted = caller
 
@@ -136,25 +139,29 @@ def register(
 
     Raises:
         NotAuthenticated: the key opens nothing any more.
-        PermissionDenied: the key speaks for another worker, or for workers of another label or
-            project.
+        PermissionDenied: the key speaks for another worker, or for workers of another label.
     """
     visitor.look_again()
     caller = visitor.entitle("registration")
     description = registration.description
-    admission.speak_for(caller, registration.worker_id)
-    admission.admit(caller, [registration.worker_id], said=description.labels or [])
+    with fields.inside("registration", aloud=True):
+        admission.speak_for(caller, registration.worker_id)
     description.project = registration.project = caller.project
-    protocol.register(registration.worker_id, description)
+
+    def act(name: str) -> None:
+        protocol.register(name, description)
+        registration.name = name
+
+    admission.as_worker(caller, registration.worker_id, act, said=description.labels or [])
     visitor.admitted = caller
     if named is not None:
-        _give_back_all_but(registration.worker_id, named)
+        _give_back_all_but(registration.name, named)
 
 
-def _give_back_all_but(worker_id: str, named: Collection[str]) -> None:
-    held = directory.held_by(worker_id)
+def _give_back_all_but(name: str, named: Collection[str]) -> None:
+    held = directory.held_by(name)
     lost = [
-        Failure(job_id, worker_id, attempt, release=True)
+        Failure(job_id, name, attempt, release=True)
         for job_id, attempt in held.items()
         if str(job_id) not in named
     ]
@@ -181,22 +188,34 @@ def hear(
     """
     speaks_for(visitor, registration)
     visitor.entitle("status", *(["results"] if message.results else ()))
-    worker_id = registration.worker_id
     # What a worker wrote about a job is kept while the job is still its own.
-    engine.write_lines(worker_id, message.lines)
-    alerts.keep(worker_id, message.alerts)
+    engine.write_lines(registration.name, message.lines)
+    alerts.keep(registration.name, message.alerts)
+    for result in message.results:
+        result.worker_id = registration.name
     outcomes = _settle(message.results, registration.project)
     settled = {str(outcome.job_id) for outcome in outcomes}
-    reply = protocol.beat(
-        worker_id,
-        state=message.state,
-        active_job_ids=sorted({*in_hand, *(message.job_ids or ())} - settled),
-        sequence=message.sequence,
-        project=registration.project,
-    )
+    # Before the heartbeat: after it, an order counts as relayed to a worker that reports no state.
+    reports_state = registration.reports_state or message.state is not None
+    if reports_state != registration.reports_state:
+        directory.keep_reports_state(registration.name, reports_state)
+        registration.reports_state = reports_state
+
+    def act(name: str) -> Reply:
+        registration.name = name
+        return protocol.beat(
+            name,
+            state=message.state,
+            active_job_ids=sorted({*in_hand, *(message.job_ids or ())} - settled),
+            sequence=message.sequence,
+            project=registration.project,
+        )
+
+    caller, worker_id = visitor.caller, registration.worker_id
+    reply = admission.as_worker(caller, worker_id, act, name=registration.name)
     _note_progress(registration, message, reply.jobs_extended)
     if message.stats:
-        directory.keep_stats(worker_id, message.stats, partial=True)
+        directory.keep_stats(registration.name, message.stats, partial=True)
     return Told(reply, outcomes)
 
 
@@ -223,7 +242,7 @@ def _note_progress(registration: Registration, message: Message, held: Collectio
                 UUID(job_id),
                 value=said.value,
                 message=said.message,
-                worker_id=registration.worker_id,
+                worker_id=registration.name,
             )
         registration.told[job_id] = said
 
@@ -242,7 +261,7 @@ def look(visitor: Visitor, registration: Registration, count: int) -> Look:
     if types:
         jobs = protocol.fetch(
             registration.queues,
-            worker_id=registration.worker_id,
+            worker_id=registration.name,
             count=count,
             types=types,
             # The server looks while the worker may be silent: its messages are its signs of life.
@@ -251,18 +270,19 @@ def look(visitor: Visitor, registration: Registration, count: int) -> Look:
         )
     if jobs:
         return Look(jobs)
-    may_fetch, able = directory.standing(registration.worker_id) or (False, frozenset())
+    may_fetch, able = directory.standing(registration.name) or (False, frozenset())
     return Look([], may_fetch, able | {f"type:{name}" for name in types})
 
 
-def release(worker_id: str, jobs: Sequence[ClaimedJob]) -> None:
+def release(registration: Registration, jobs: Sequence[ClaimedJob]) -> None:
     """Return jobs that never reached the worker; the attempt does not count."""
-    back = [Failure(job.id, worker_id, job.attempt, release=True) for job in jobs]
+    name = registration.name
+    back = [Failure(job.id, name, job.attempt, release=True) for job in jobs]
     protocol.fail(back, discover=False)
 
 
-def leave(worker_id: str) -> None:
-    protocol.deregister(worker_id)
+def leave(registration: Registration) -> None:
+    protocol.deregister(registration.name, project=registration.project)
 
 
 def specs_of(registration: Registration) -> dict[str, list[str]]:

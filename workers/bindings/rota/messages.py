@@ -30,10 +30,13 @@ from jobs.spec.members import (
 )
 from jobs.spec.timestamps import format_timestamp
 from jobs.spec.validation import QueueNames
+from jobs.spec.worker_ids import WorkerId
 from jobs.store import clock
 from workers.fleet.alerts import Alert
 from workers.lifecycle import WorkerState
 from workers.protocol import Completion, Description, Failure, Reply
+
+from . import PROTOCOL
 
 STATES = {state.value: state for state in WorkerState if state != WorkerState.TERMINATED}
 MOST = 10_000
@@ -62,7 +65,7 @@ class SpecMembers(Members):
 
 
 class RegistrationMembers(Members):
-    worker_id = Text().required()
+    worker_id = WorkerId().required()
     hostname = Text().required()
     os = Text()
     pid = Integer(most=2**32)
@@ -142,6 +145,10 @@ class Registration:
     description: Description
     project: str = ""
     """That of the key it came with."""
+    name: str = ""
+    """What the worker is stored under."""
+    reports_state: bool | None = None
+    """Whether it has said which state it is in; None until its first message is dealt with."""
     told: dict[str, Progress] = field(default_factory=dict)
     """What is on record of the progress of its jobs, so that saying it again costs nothing."""
 
@@ -231,7 +238,7 @@ def _registration(said: Document, timeout: timedelta) -> Registration:
         labels=RegistrationMembers.labels.read(said),
         started_at=RegistrationMembers.started_at.read(said, clock.now()),
         version=RegistrationMembers.version.read(said),
-        protocol="rota",
+        protocol=PROTOCOL.name,
         heartbeat_timeout=timeout,
         specs=specs,
         details={"os": system} if system else None,
@@ -314,9 +321,13 @@ def _error(error: Document, failure: Failure) -> None:
 # What goes out
 
 
-def assignment(job: Any) -> str:
-    """A job for a worker; logs about it are wanted (Rota, Status), whatever is done with them."""
-    about = claimed_envelope(job)
+def assignment(job: Any, project: str) -> str:
+    """A job for a worker; logs about it are wanted (Rota, Status), whatever is done with them.
+
+    Args:
+        project: that of the worker's key.
+    """
+    about = claimed_envelope(job, project=project)
     return dumps({"type": "assignment", "job": about, "logs": True}).decode()
 
 

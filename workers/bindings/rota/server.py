@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from jobs.conf import ojs_settings
+from jobs.access.address import client_address
 from jobs.errors import DatabaseUnavailable, NotAuthenticated, OJSError
 from jobs.http.endpoints import url_of
 from jobs.http.origins import check_socket
@@ -26,12 +26,11 @@ from workers.fetching.waiting import Hub
 from workers.liveness.presence import announced
 from workers.runtime.health_signal import HealthSignal, beating
 
-from . import actions
+from . import PROTOCOL, SERVER, actions, options
 from .session import Session
 
 logger = logging.getLogger("workers.rota")
 
-PATH = "/work"
 GOODBYE = 2.0
 """Seconds a worker has to answer that its connection is being closed."""
 SUBPROTOCOL = "rota"
@@ -50,13 +49,16 @@ class RotaServer:
     ) -> None:
         self._certificate = certificate
         self._pulse = pulse or HealthSignal()
-        self._threads = ThreadPoolExecutor(ojs_settings.ROTA.THREADS, thread_name_prefix="rota")
+        self._threads = ThreadPoolExecutor(options().THREADS, thread_name_prefix=PROTOCOL.name)
         self._connections = 0
         self.sessions: dict[str, Session] = {}
-        """Those that registered, by worker."""
+        """Those that registered, by the name their worker is stored under."""
         self._open: set[Session] = set()
 
-    async def run(self, host: str, port: int, stop: asyncio.Event) -> None:
+    async def run(
+        self, host: str, port: int, stop: asyncio.Event, say: Callable[[str], None]
+    ) -> None:
+        """Serve until `stop` is set."""
         self.hub = Hub()
         pause = await self.in_thread(wakeup.look_again_after)
         ticking = asyncio.create_task(self.hub.look_now_and_then(pause))
@@ -68,7 +70,7 @@ class RotaServer:
             process_request=self._admit,
             subprotocols=[SUBPROTOCOL],  # type: ignore[list-item]
             select_subprotocol=_choose,
-            max_size=ojs_settings.ROTA.MAX_MESSAGE,
+            max_size=options().MAX_MESSAGE,
             # Messages of one connection that wait for their turn. With compression, a thousand
             # idle workers would hold a hundred megabytes.
             max_queue=2,
@@ -80,11 +82,13 @@ class RotaServer:
             **tls.server_options(self._certificate),
         ) as server:
             port = _port(server)
-            scheme = "wss" if self._certificate else "ws"
-            logger.info("Rota workers are served at %s://%s:%s%s", scheme, host, port, PATH)
-            url = url_of(scheme, host, port, PATH, public=ojs_settings.ROTA.URL)
+            scheme = SERVER.schemes[self._certificate is not None]
+            address = f"{scheme}://{host}:{port}{SERVER.path}"
+            logger.info("Rota workers are served at %s", address)
+            say(f"Rota workers connect to {address}")
+            url = url_of(scheme, host, port, SERVER.path, public=options().URL)
             async with (
-                announced(self.in_thread, "rota", url),
+                announced(self.in_thread, PROTOCOL.name, url),
                 tls.renewed(self._certificate),
                 beating(self._pulse, self.in_thread),
             ):
@@ -104,16 +108,17 @@ class RotaServer:
         return await loop.run_in_executor(self._threads, _call, function, arguments)
 
     async def _admit(self, connection: ServerConnection, request: Any) -> Any:
-        if request.path.partition("?")[0] != PATH:
-            return connection.respond(http.HTTPStatus.NOT_FOUND, f"Workers connect to {PATH}.\n")
-        if self._connections >= ojs_settings.ROTA.MAX_CONNECTIONS:
+        if request.path.partition("?")[0] != SERVER.path:
+            text = f"Workers connect to {SERVER.path}.\n"
+            return connection.respond(http.HTTPStatus.NOT_FOUND, text)
+        if self._connections >= options().MAX_CONNECTIONS:
             text = "This server has as many workers as it takes.\n"
             return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, text)
         try:
             if not _login(request):
                 check_socket(request.headers.get("Origin", ""))
             connection.visitor = await self.in_thread(  # type: ignore[attr-defined]
-                actions.admit, _login(request), _address(connection)
+                actions.admit, _login(request), _address(connection, request)
             )
         except NotAuthenticated as unknown:
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, f"{unknown.message}\n")
@@ -171,8 +176,9 @@ def _login(request: Any) -> str:
     return header
 
 
-def _address(connection: ServerConnection) -> str:
-    return str((connection.remote_address or ("",))[0])
+def _address(connection: ServerConnection, request: Any) -> str:
+    peer = str((connection.remote_address or ("",))[0])
+    return client_address(peer, ",".join(request.headers.get_all("X-Forwarded-For")))
 
 
 def _offered(header: str) -> list[str]:

@@ -23,7 +23,7 @@ from jobs.http.authentication import Caller
 from jobs.store.trouble import explain
 from workers.fetching.waiting import Look, Waiter
 
-from . import actions, messages
+from . import actions, messages, options
 
 if TYPE_CHECKING:
     from .server import RotaServer
@@ -47,6 +47,8 @@ class Session:
         self._registration: messages.Registration | None = None
         self._pusher: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
+        self._name = ""
+        """What its worker is stored under, and known by among the server's connections."""
         self._wishes = asyncio.Event()
         """Set when the worker wants other than before: `_push` and `_find` look at how many."""
         self._in_hand: set[str] = set()
@@ -57,11 +59,15 @@ class Session:
         """Assignments sent on this connection."""
 
     @property
+    def _project(self) -> str:
+        return self._registration.project if self._registration else ""
+
+    @property
     def worker_id(self) -> str:
         return self._registration.worker_id if self._registration else ""
 
     async def run(self) -> None:
-        timeout = ojs_settings.ROTA.HEARTBEAT_TIMEOUT.total_seconds()
+        timeout = options().HEARTBEAT_TIMEOUT.total_seconds()
         while True:
             try:
                 text = await asyncio.wait_for(self._connection.recv(), timeout)
@@ -119,18 +125,21 @@ class Session:
             await self._connection.send(text)
 
     async def _hear(self, text: str | bytes) -> None:
-        timeout = ojs_settings.ROTA.HEARTBEAT_TIMEOUT
+        timeout = options().HEARTBEAT_TIMEOUT
         message = messages.read(text, self.worker_id, timeout)
         more: dict[str, Any] = {}
         if message.registration is not None:
             more = await self._register(message.registration, message.job_ids)
-        elif self._registration is None:
+        registration = self._registration
+        if registration is None:
             raise InvalidRequest(
                 "The first message must register the worker.", field="registration"
             )
         told = await self._server.in_thread(
-            actions.hear, self._visitor, self._registration, message, frozenset(self._in_hand)
+            actions.hear, self._visitor, registration, message, frozenset(self._in_hand)
         )
+        if registration.name != self._name and self._give_place_up():
+            self._take_place()
         settled = {str(outcome.job_id) for outcome in told.outcomes}
         self._in_hand |= set(told.reply.jobs_extended)
         self._in_hand -= settled | set(told.reply.jobs_lost)
@@ -156,19 +165,32 @@ class Session:
             )
         await self._server.in_thread(actions.register, self._visitor, registration, named)
         self._registration = registration
-        before = self._server.sessions.get(registration.worker_id)
-        self._server.sessions[registration.worker_id] = self
-        if before is not None and before is not self:
-            before.replace()
+        self._take_place()
         if self._pusher is not None:
             self._pusher.cancel()
         self._pusher = asyncio.create_task(self._push(registration))
-        timeout = ojs_settings.ROTA.HEARTBEAT_TIMEOUT.total_seconds()
+        timeout = options().HEARTBEAT_TIMEOUT.total_seconds()
         return {
             "registered": registration.worker_id,
             "heartbeat_timeout_ms": round(timeout * 1000),
             "specs": await self._server.in_thread(actions.specs_of, registration),
         }
+
+    def _take_place(self) -> None:
+        """Be the connection of the worker, under the name that it has now."""
+        assert self._registration is not None
+        self._give_place_up()
+        name, sessions = self._registration.name, self._server.sessions
+        before, sessions[name], self._name = sessions.get(name), self, name
+        if before is not None and before is not self:
+            before.replace()
+
+    def _give_place_up(self) -> bool:
+        """Whether it was the worker's connection until now."""
+        was_its = self._server.sessions.get(self._name) is self
+        if was_its:
+            del self._server.sessions[self._name]
+        return was_its
 
     def replace(self) -> None:
         """Its worker has connected again: end this, without keeping the new connection waiting."""
@@ -276,7 +298,7 @@ class Session:
                 # is compared with it.
                 self._assigned += 1
                 self._wanted -= 1
-                await self._send(messages.assignment(job))
+                await self._send(messages.assignment(job, self._project))
             except (ConnectionClosed, asyncio.CancelledError):
                 await self._give_back(Look(found.jobs[index:]))
                 raise
@@ -284,7 +306,7 @@ class Session:
     async def _give_back(self, found: Look) -> None:
         if found.jobs:
             self._in_hand -= {str(job.id) for job in found.jobs}
-            await self._server.in_thread(actions.release, self.worker_id, found.jobs)
+            await self._server.in_thread(actions.release, self._registration, found.jobs)
 
     async def end(self) -> None:
         """The connection is gone; whether the worker has left, its last words tell.
@@ -296,8 +318,6 @@ class Session:
             self._pusher.cancel()
             with contextlib.suppress(asyncio.CancelledError, ConnectionClosed):
                 await self._pusher
-        if self._server.sessions.get(self.worker_id) is not self:
-            return
-        del self._server.sessions[self.worker_id]
-        if self._connection.close_code in PROPERLY and not self._in_hand:
-            await self._server.in_thread(actions.leave, self.worker_id)
+        is_last = self._give_place_up()
+        if is_last and self._connection.close_code in PROPERLY and not self._in_hand:
+            await self._server.in_thread(actions.leave, self._registration)

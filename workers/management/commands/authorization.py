@@ -9,9 +9,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from jobs.access import Binding, OfProject, OfWorker, commands
+from jobs.access import Binding, OfProject, OfWorker, bindings, commands
 from jobs.access import Command as Row
-from workers.bindings.flare.urls import Switched
+from workers.bindings.shared.switched import Switched
 
 MARK = "<!-- The tables are printed by `manage.py authorization`. -->\n"
 FUNCTIONS = {"openapi_json": "documentation.openapi_json", "docs": "documentation.docs"}
@@ -27,12 +27,12 @@ WORKER = {
 }
 
 
-def addresses() -> dict[tuple[Binding, str], list[str]]:
+def addresses() -> dict[tuple[str, str], list[str]]:
     """The commands that have addresses: `POST /ojs/v1/jobs` and others that do the same."""
-    # Only here: URLs are set up when they are first asked for.
+    # Imported here: URLs are set up when first needed.
     from workers import urls
 
-    found: dict[tuple[Binding, str], list[str]] = defaultdict(list)
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for pattern in urls.urlpatterns:
         view: Any = (pattern.switched_on() if isinstance(pattern, Switched) else pattern).callback
         path = "/" + str(pattern.pattern)
@@ -60,7 +60,7 @@ def needs(command: Row) -> str:
 def reference() -> Iterator[str]:
     """The tables of docs/authorization.md, line by line."""
     known = addresses()
-    for binding in Binding:
+    for binding in bindings():
         yield f"### {binding}"
         yield ""
         yield "| command | scope | reads | key of a project | key of a worker or label | redacted |"

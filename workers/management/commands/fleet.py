@@ -51,7 +51,7 @@ HELP = {
 }
 REFUSED, WRONG, TIMED_OUT, NO_MATCH = 1, 2, 3, 4
 LOOK_EVERY = 0.5
-"""Seconds between two looks while waiting."""
+"""Seconds between two checks while waiting."""
 
 
 def seconds(text: str) -> float:
@@ -66,7 +66,7 @@ def seconds(text: str) -> float:
 
 
 def _readable(read: Callable[[str], Any]) -> Callable[[str], str]:
-    """Let the parser refuse what the drain could not read, before any worker is looked for."""
+    """Let the parser reject what the drain could not read, before any worker is queried."""
 
     def check(text: str) -> str:
         try:
@@ -79,11 +79,11 @@ def _readable(read: Callable[[str], Any]) -> Callable[[str], str]:
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter, DjangoHelpFormatter):
-    """Leaves the examples on lines of their own."""
+    """Keeps the examples on their own lines."""
 
 
 class Parser(CommandParser):
-    """Wrong arguments have their exit code under `call_command` too."""
+    """Uses the exit code for wrong arguments under `call_command` too."""
 
     def error(self, message: str) -> Any:
         if not self.called_from_command_line:
@@ -120,6 +120,7 @@ class Command(BaseCommand):
             versions=tuple(options["version_name"]),
             queues=tuple(options["queue"]),
             worker_ids=tuple(options["worker"]),
+            projects=tuple(options["project"]),
         )
         verb = options["verb"]
         if verb == "status":
@@ -142,7 +143,10 @@ class Command(BaseCommand):
         if self.is_json:
             self._print({"workers": [_document(worker) for worker in rows]})
             return
-        for line in _columns([HEADER, *map(_line, rows)]):
+        lines = [HEADER, *map(_line, rows)]
+        if not any(worker.project for worker in rows):
+            lines = [(name, *rest) for name, _project, *rest in lines]
+        for line in _columns(lines):
             self.stdout.write(line)
 
     def _direct(self, selector: fleet.Selector, directive: WorkerState) -> None:
@@ -156,6 +160,8 @@ class Command(BaseCommand):
         progress: dict[str, Any] = {
             "asked": len(given.heard),
             "reported": 0,
+            "relayed": 0,
+            "enforced": 0,
             "waiting": [],
             "gone": [],
         }
@@ -167,17 +173,19 @@ class Command(BaseCommand):
                 found = fleet.convergence(action_id)
                 progress.update(
                     reported=found.count(Answer.REPORTED),
+                    relayed=found.count(Answer.RELAYED),
+                    enforced=found.count(Answer.ENFORCED),
                     waiting=[row[0].worker_id for row in found.rows if row[2] == Answer.WAITING],
                     gone=[row[0].worker_id for row in found.rows if row[2] == Answer.GONE],
                 )
-                self._show(progress["reported"], len(found.rows))
+                self._show(found.followed, len(found.rows))
                 return found.is_over
 
             is_over = self._wait(look) if self.options["wait"] else True
         self._tell(
             {"verb": self.options["verb"], "converged": is_over and not progress["waiting"]}
             | progress,
-            f"{progress['asked']} asked, {progress['reported']} report it.",
+            _in_words(progress),
         )
         if not is_over:
             self._fail(f"Not yet heard: {', '.join(progress['waiting'][:10])}", TIMED_OUT)
@@ -187,7 +195,7 @@ class Command(BaseCommand):
         state: dict[str, Any] = {}
 
         def look() -> bool:
-            # As the reaper does; one that runs elsewhere does no harm.
+            # As the reaper does; a reaper elsewhere does no harm.
             rolling.drive()
             fresh = FleetOperation.objects.get(pk=operation.pk)
             steps = list(fresh.steps.values_list("worker_id", "phase", "is_open"))
@@ -230,10 +238,10 @@ class Command(BaseCommand):
         except OJSError as problem:
             self._fail(problem.message, REFUSED)
 
-    # Waiting and telling
+    # Waiting and reporting
 
     def _wait(self, look: Callable[[], bool]) -> bool:
-        """Look again and again until it is over; False if the time is up before."""
+        """Check repeatedly until `look` returns True; False if the time is up first."""
         limit = self.options["timeout"]
         deadline = None if limit is None else time.monotonic() + limit
         pause = threading.Event()
@@ -271,7 +279,13 @@ def _selection(parser: Any) -> None:
         "--version", dest="version_name", **several, help="of this version (repeat: any)"
     )
     parser.add_argument("--queue", **several, help="serving it (repeat: any)")
-    parser.add_argument("--worker", **several, metavar="ID", help="with this id (repeat: any)")
+    parser.add_argument(
+        "--worker",
+        **several,
+        metavar="ID",
+        help="stored under this id, or, with --project, with this id in it (repeat: any)",
+    )
+    parser.add_argument("--project", **several, help="of this project (repeat: any)")
     parser.add_argument("--all", action="store_true", help="every live worker")
 
 
@@ -296,13 +310,23 @@ def _drain_options(parser: Any) -> None:
     )
 
 
-HEADER = ("WORKER", "HOST", "CONDITION", "JOBS", "HEARTBEAT", "LABELS")
+HEADER = ("WORKER", "PROJECT", "HOST", "CONDITION", "JOBS", "HEARTBEAT", "LABELS")
+
+
+def _in_words(progress: dict[str, Any]) -> str:
+    words = f"{progress['asked']} asked, {progress['reported']} report it"
+    if progress["relayed"]:
+        words += f", relayed to {progress['relayed']} that report no state"
+    if progress["enforced"]:
+        words += f", enforced at fetch for {progress['enforced']}"
+    return f"{words}."
 
 
 def _line(worker: Any) -> tuple[str, ...]:
     asked = "" if worker.desired_state == worker.state else f" → {worker.desired_state}"
     return (
         worker.pk,
+        worker.project or "-",
         worker.hostname or "-",
         f"{worker.condition}{asked}",
         f"{worker.in_hand}/{worker.concurrency or '?'}",
@@ -322,6 +346,7 @@ def _columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def _document(worker: Any) -> dict[str, Any]:
     return {
         "worker_id": worker.pk,
+        "project": worker.project or None,
         "state": str(worker.state),
         "desired_state": str(worker.desired_state),
         "condition": str(worker.condition),

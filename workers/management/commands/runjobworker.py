@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from jobs.conf import ojs_settings
 from jobs.spec.validation import QUEUE_LENGTH, QUEUE_PATTERN
+from jobs.spec.worker_ids import SEPARATOR, is_reserved
 from jobs.store import keepalive
 from workers.management import alive
 from workers.runtime import handlers, signals
@@ -25,7 +26,7 @@ from workers.runtime.supervisor import Supervisor
 
 LINE = "{asctime} {levelname:<7} {name}: {message}"
 LEVELS = {0: logging.WARNING, 1: logging.INFO}
-"""By `--verbosity`."""
+"""Log level for each `--verbosity`."""
 LONGEST_NAME = 255
 
 
@@ -34,7 +35,7 @@ def words(text: str) -> list[str]:
 
 
 def speak(verbosity: int) -> None:
-    """Let a worker be heard on stderr, unless the site has configured where its log lines go."""
+    """Log to stderr, unless the site has configured where a worker's log lines go."""
     for name in ("jobs", "workers"):
         logger = logging.getLogger(name)
         if not logger.hasHandlers():
@@ -47,9 +48,9 @@ def speak(verbosity: int) -> None:
 def _refuse_nonsense(given: dict[str, Any], concurrency: int, grace: float) -> None:
     """
     Raises:
-        CommandError: options that no worker can be run with, each or together.
+        CommandError: the options, alone or together, cannot run a worker.
     """
-    # Said so that what is not a number at all (NaN) is refused as well.
+    # Written so that NaN is refused as well.
     if not (grace >= 0 and given["poll_interval"] > 0 and given["max_memory"] >= 0):
         raise CommandError("Numbers must be positive.")
     if concurrency < 1 or given["processes"] < 1:
@@ -65,6 +66,8 @@ def _refuse_nonsense(given: dict[str, Any], concurrency: int, grace: float) -> N
         raise CommandError("--processes needs a system that can fork; start several commands.")
     if any(len(name) > LONGEST_NAME for name in [*given["labels"], given["worker_id"] or ""]):
         raise CommandError(f"Labels and --worker-id have {LONGEST_NAME} characters at most.")
+    if is_reserved(given["worker_id"] or ""):
+        raise CommandError(f"--worker-id must not contain '{SEPARATOR}'.")
     if given["url"]:
         try:
             HttpClient("", given["url"])
@@ -101,8 +104,8 @@ class Command(BaseCommand):
         speak(given["verbosity"])
         options = self._options(given)
         handlers.autodiscover()
-        # What a site has imported stays: the collector need not look at it again and again, and
-        # forked children go on sharing it.
+        # Imported objects stay: the collector need not scan them again and again, and forked
+        # children keep sharing them.
         gc.collect()
         gc.freeze()
         outside = alive.outside(given)
@@ -148,7 +151,7 @@ class Command(BaseCommand):
                 logging.getLogger("workers.runtime").error("The server refuses: %s", problem)
                 code = 1
         if len(process.active):
-            # A handler did not heed its shutdown, and would keep the interpreter waiting.
+            # A handler ignored its shutdown, and would keep the interpreter waiting.
             logging.shutdown()
             sys.stdout.flush()
             sys.stderr.flush()

@@ -22,9 +22,9 @@ from workers.chores import reaper
 from workers.management import alive
 
 SIGN_OF_LIFE = 5
-"""Seconds between two signs of life, or a third of the silence that is complained of."""
+"""Seconds between two signs of life, or a third of the silence that triggers a warning."""
 PATIENCE = (0.5, 1, 2, 5)
-"""Seconds to wait for a database that is away, growing."""
+"""Growing pauses, in seconds, while the database is unavailable."""
 
 
 class Command(BaseCommand):
@@ -76,8 +76,8 @@ class Command(BaseCommand):
             raise CommandError(f"Not everything was done; what failed: {'; '.join(failed)}")
 
     def _loop(self, interval: float, only: list[str]) -> None:
-        # Not an Event: a second signal on the heels of the first would find its lock taken by the
-        # handler of the first, in the same thread, and wait for ever.
+        # Not an Event: a second signal right after the first would find its lock held by the first
+        # one's handler, in the same thread, and wait forever.
         asked: queue.SimpleQueue[int] = queue.SimpleQueue()
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, lambda number, frame: asked.put(number))
@@ -123,7 +123,7 @@ class Command(BaseCommand):
             self._say(line)
 
     def _give_up(self) -> None:
-        """Hanging, and not on the database: whoever started this process starts another."""
+        """End a process that hangs, but not on the database: its manager starts another."""
         logging.shutdown()
         os._exit(1)
 

@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from types import ModuleType
+
+from jobs.conf import protocols
+
 from ..operation import Operation
 from . import (
     admin,
     admin_queues,
     bulk,
-    flare,
     fleet,
     jobs,
     limits,
     queue_operations,
     queues,
     schemas,
-    workers,
     workflows,
 )
 
 Key = tuple[str, str]
 """Method and path: `("GET", "/ojs/v1/jobs/{job_id}")`."""
 
+OF_PROTOCOLS: list[ModuleType] = [
+    import_module(protocol.http.operations)
+    for protocol in protocols()
+    if protocol.http is not None and protocol.http.operations
+]
+"""What the packages of worker protocols name: `OPERATIONS`, and where there are any, `ALIASES`,
+`TAGS`, `COMPONENTS` and `LINKS`. One whose answers have a `MEDIA_TYPE` of its own also has
+`REFUSED`, the beginning of its refusals' names, and `refusal()`, which writes one."""
+
 TABLES = (
     jobs,
     bulk,
-    workers,
+    *OF_PROTOCOLS,
     workflows,
     queues,
     queue_operations,
@@ -33,13 +45,14 @@ TABLES = (
     admin_queues,
     schemas,
     fleet,
-    flare,
 )
 
 OPERATIONS: dict[Key, Operation] = {
     key: operation for table in TABLES for key, operation in table.OPERATIONS.items()
 }
-ALIASES: dict[Key, Key] = {key: same for table in TABLES for key, same in table.ALIASES.items()}
+ALIASES: dict[Key, Key] = {
+    key: same for table in TABLES for key, same in getattr(table, "ALIASES", {}).items()
+}
 """Other ways to say the same, for other clients."""
 
 TAGS = {
@@ -58,5 +71,6 @@ TAGS = {
     "Events": "What happened.",
     "Server": "What it can do, and how it is.",
     "Admin": "For operators without a browser.",
-    "Flare": "The Zeridion Flare Workers API, where it is switched on.",
 }
+for table in OF_PROTOCOLS:
+    TAGS |= getattr(table, "TAGS", {})

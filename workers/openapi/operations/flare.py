@@ -28,6 +28,8 @@ MEDIA_TYPE = "application/json"
 REFUSED = "FlareRefused"
 refusal = views.refusal
 ID = "job_01KGWTDD4D9ZQR00000G5HS4QY"
+TAGS = {"Flare": "The Zeridion Flare Workers API, where it is switched on."}
+LINKS = {("/flare/v1/jobs", "201"): ("job_id", "/id", ("/flare/v1/jobs/",))}
 JOB = {
     "id": ID,
     "job_type": "email.send",
@@ -172,4 +174,3 @@ OPERATIONS = {
         "Cancel a job", WHOLE, refusals=NO_JOB + STATE
     ),
 }
-ALIASES: dict[tuple[str, str], tuple[str, str]] = {}

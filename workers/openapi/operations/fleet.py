@@ -16,7 +16,11 @@ NO_WORKER = refuses(NotFound, "There is no such worker.")
 GONE = refuses(Conflict, "It is gone, or nothing leads back to running.")
 STATES = ("running", "quiet", "terminate", "stale")
 WORKER = {
-    "id": text(),
+    "id": text(
+        "Where another worker of this id is stored already: `PROJECT@/ID`, for a key without a "
+        "project."
+    ),
+    "project": nullable(text("Null for a worker without one.")),
     "hostname": text(),
     "pid": nullable(integer()),
     "state": enum(*STATES, "terminated"),
@@ -40,6 +44,7 @@ WORKER = {
 }
 ONE = {
     "id": "worker-1",
+    "project": None,
     "hostname": "host-1",
     "pid": 4711,
     "state": "running",

@@ -1,4 +1,4 @@
-"""Heartbeats on PostgreSQL: one statement each, or one for all that a process has in hand."""
+"""Heartbeats on PostgreSQL: one statement each, or one for all that are pending in a process."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def _write(heartbeat: Heartbeat) -> Written | None:
         HEARTBEAT.sized(limit=limit),
         {
             "worker_id": heartbeat.worker_id,
+            "project": heartbeat.project,
             "sequence": heartbeat.sequence,
             "state": heartbeat.state and str(heartbeat.state),
             "active_job_ids": _json(heartbeat.active_job_ids),
@@ -50,7 +51,7 @@ def _write(heartbeat: Heartbeat) -> Written | None:
             if said.job_versions is None
             else orjson.dumps(said.job_versions).decode(),
             "heartbeat_timeout": said.heartbeat_timeout,
-            # An array as PostgreSQL spells it: they are looked through already.
+            # A PostgreSQL array literal: the ids have been checked already.
             "job_ids": f"{{{','.join(job_ids)}}}",
             "requested": heartbeat.requested,
             "grace": ojs_settings.GRACE_PERIOD,

@@ -1,9 +1,9 @@
-"""Heartbeats that arrive at the same time are written by one statement.
+"""Writes heartbeats that arrive at the same time in one statement.
 
-Most of a fleet's heartbeats say nothing new: the worker lives, and goes on with the jobs that it
-holds. One statement writes all of those that several threads of a server process have in hand. It
-waits for nothing: what concerns a worker of which a row is locked, or that has lost a job, or says
-another state than before, is left to a statement of its own, which waits.
+Most of a fleet's heartbeats bring nothing new: the worker lives and keeps running the jobs it
+holds. One statement writes those of several threads of a server process. It never waits for a
+lock: a heartbeat is left to a statement of its own, which waits, if one of its rows is locked, if
+its worker has lost a job, or if it reports a new state.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from jobs.store.sql import load
 from ..contract import Heartbeat
 
 MOST = 32
-"""Heartbeats of one statement."""
+"""Most heartbeats in one statement."""
 ABREAST = 3
-"""Statements of a process at the same time. With one, PostgreSQL would be idle whenever the thread
-that got its answer is not running yet, and whenever the disk is waited for."""
+"""Most statements of a process in flight at once. With only one, PostgreSQL would be idle until the
+thread that receives the answer runs, and while it waits for the disk."""
 MOST_JOBS = 100
-"""Jobs of one of them: its rows stay locked until all are written."""
+"""Most jobs of one heartbeat: its rows stay locked until all heartbeats are written."""
 
 REPEATED = (
     *("hostname", "pid", "queues", "concurrency", "labels", "started_at", "version"),
@@ -37,29 +37,29 @@ REPEATED = (
 )
 """What heartbeats may repeat or correct of a worker's description."""
 OWN_WAY = ("protocol", "heartbeat_timeout")
-"""What only some protocols say: such heartbeats go their own way."""
+"""Sent by some protocols only: heartbeats with these are written separately."""
 
 HEARTBEATS = load(__package__, "heartbeats")
 STATEMENTS = {
     limit: HEARTBEATS.sized(most=MOST, limit=limit) for limit in (100, 1_000, MOST * MOST_JOBS)
 }
-"""By the most jobs that they are for."""
+"""Keyed by the most jobs that a statement takes."""
 
 Standing = tuple[str, str]
 """State and directive of a worker."""
 _Said = tuple[str, int, bytes]
-"""Who, how many jobs, and the whole of it as JSON."""
+"""Worker id, number of jobs, and the whole heartbeat as JSON."""
 
 _combiners: dict[str, Combiner[_Said, Standing]] = {}
-"""By the alias of the database."""
-# Threads that wait or write are not in a forked process.
+"""Keyed by database alias."""
+# A forked process does not inherit the threads that wait or write.
 os.register_at_fork(after_in_child=_combiners.clear)
 
 
 def write(heartbeat: Heartbeat) -> Standing | None:
-    """Write the heartbeat with those that other threads have in hand; return how the worker stands.
+    """Write the heartbeat together with those of other threads; return the worker's standing.
 
-    None, and nothing is written, where it has to go a way of its own.
+    None if nothing was written, because the heartbeat has to be written separately.
     """
     database = alias()
     if not _is_usual(heartbeat) or not _is_on_its_own(database):
@@ -82,24 +82,26 @@ def _is_usual(heartbeat: Heartbeat) -> bool:
 
 
 def _is_on_its_own(name: str) -> bool:
-    """Whether what this thread does may be done on another thread's connection."""
+    """Whether this thread's write may run on another thread's connection."""
     database: Any = connections[name]
     settings = database.settings_dict
     return (
-        # The wrapper of another package may give each thread's connection a tenant of its own.
+        # A third-party database wrapper may tie each thread's connection to a tenant.
         type(database).__module__.startswith("django.")
-        # Off in a transaction, too.
+        # Also off inside a transaction.
         and (database.autocommit if database.connection else settings["AUTOCOMMIT"])
         and not database.execute_wrappers
         and not database.queries_logged
-        # Where it is not prepared, planning it takes longer than all the heartbeats.
+        # If the statement is not prepared, planning it takes longer than the separate writes.
         and not settings.get("DISABLE_SERVER_SIDE_CURSORS")
     )
 
 
 def _said(heartbeat: Heartbeat) -> _Said:
-    """As JSON, written by each thread for itself: what is wrong with one concerns nobody else."""
+    """Serialize in the thread of the heartbeat, so that a bad one does not affect the others."""
     document: dict[str, Any] = {"worker_id": heartbeat.worker_id}
+    if heartbeat.project:
+        document["project"] = heartbeat.project
     if heartbeat.state is not None:
         document["state"] = heartbeat.state
     if heartbeat.active_job_ids is not None:
@@ -128,7 +130,7 @@ def _write_all(said: list[_Said]) -> list[Standing | None]:
     try:
         rows = run(STATEMENTS[limit], parameters)
     except Error:
-        # Whatever it was, each finds out for itself whether it is concerned.
+        # Whatever the cause, each heartbeat is then written separately and meets its own error.
         return [None] * len(said)
     written = {worker_id: (state, directive) for worker_id, state, directive in rows}
     return [written.get(worker_id) for worker_id, *_ in said]

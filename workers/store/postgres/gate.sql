@@ -1,5 +1,5 @@
--- Whether a worker may have more jobs, how many, and which: `fetching.gate.evaluate` in SQL. It takes
--- the place of the gate in the claim of the jobs app.
+-- Whether a worker may have more jobs, how many, and which: `fetching.gate.evaluate` in SQL.
+-- Replaces the gate in the claim statement of the jobs app.
 
 \set worker_id 'worker-1'
 
@@ -10,12 +10,15 @@ SELECT CASE WHEN worker.worker_id IS NULL THEN NULL
             ELSE worker.concurrency - (
                  SELECT count(*)
                    FROM ojs_jobs_job
-                  WHERE reserved_by = me.id AND reserved_for IS NOT NULL)
+                  WHERE reserved_by = me.id
+                    AND reserved_for IS NOT NULL
+                    AND (worker.project = '' OR project IN ('', worker.project)))
             END AS room,
        CASE WHEN me.id = '' THEN '[]' ELSE (
             SELECT coalesce(jsonb_agg(word), '[]')
               FROM jsonb_array_elements_text(worker.labels || worker.capabilities) AS word
-             WHERE NOT starts_with(word, 'worker:')) || to_jsonb('worker:' || me.id)
+             WHERE NOT starts_with(word, 'worker:'))
+            || to_jsonb('worker:' || regexp_replace(me.id, '^.*@/', ''))
             END AS able,
        nullif(worker.job_versions, '{}') AS versions
   FROM (SELECT :'worker_id'::varchar(255) AS id) AS me

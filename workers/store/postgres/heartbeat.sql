@@ -1,9 +1,11 @@
--- Writes a heartbeat down and extends the jobs that it names (OJS worker protocol §4, §5.4).
+-- Writes a heartbeat and extends the jobs that it names (OJS worker protocol §4, §5.4).
 --
--- §2.3: nothing leads back from `terminate`. A resume has been heard when the worker says `running`;
--- a later `quiet` is then its own. Jobs are locked in the order of their ids, as every batch does.
+-- §2.3: there is no way back from `terminate`. A resume has been heard when the worker reports
+-- `running`; a later `quiet` is then the worker's own. Jobs are locked in the order of their ids, as
+-- in every batch.
 
 \set worker_id 'worker-1'
+\set project ''
 \set sequence 1
 \set state 'running'
 \set active_job_ids '[]'
@@ -22,13 +24,14 @@
 \set grace '25 seconds'
 \set records_events true
 \set records_heartbeats false
--- It tells the planner how many jobs there are.
+-- Tells the planner how many jobs there are.
 \set limit 10
 
 WITH before AS MATERIALIZED (
     SELECT worker_id, state
       FROM ojs_workers_worker
      WHERE worker_id = :'worker_id'
+       AND :'project'::text IN ('', project)
        AND state <> 'terminated'
        AND (:'sequence'::bigint IS NULL OR sequence IS NULL OR sequence < :'sequence'::bigint)
        FOR UPDATE
@@ -75,7 +78,7 @@ CROSS JOIN LATERAL (
       ) AS job
      LIMIT :limit
 ), extended AS (
-    -- `greatest` passes over NULL. A terminating worker's jobs last its grace period at least.
+    -- `greatest` ignores NULL. A terminating worker's jobs stay reserved for at least its grace period.
     UPDATE ojs_jobs_job AS job
        SET reserved_by = beat.worker_id,
            reserved_until = statement_timestamp() + greatest(

@@ -1,26 +1,27 @@
--- Writes several heartbeats that say nothing new.
+-- Writes several heartbeats that bring nothing new.
 --
--- Only what is sure to be written is: rows that are not locked, of workers that say what they said
--- before, with all the jobs they name in their hands. SKIP LOCKED waits for nothing, so that the
--- order of the locks does not matter. What decides is settled before the UPDATEs: they may have to
--- look again at a row that changed meanwhile, and would count anew.
+-- Writes only what is certain: rows that are not locked, of workers that report the same state as
+-- before and hold all the jobs they name. SKIP LOCKED never waits, so the order of the locks does
+-- not matter. The conditions are evaluated before the UPDATEs: those may have to re-read a row that
+-- changed meanwhile, and would count again.
 
 \set heartbeats '[{"worker_id": "worker-1", "state": "running", "active_job_ids": []}]'
 \set grace '25 seconds'
--- They tell the planner how many heartbeats and jobs there are.
+-- Tell the planner how many heartbeats and jobs there are.
 \set most 32
 \set limit 100
 
 WITH free AS MATERIALIZED (
     SELECT heartbeat.*, worker.state AS state_now, worker.directive
       FROM jsonb_to_recordset(:'heartbeats'::jsonb) AS heartbeat (
-           worker_id text, state text, sequence bigint, requested interval,
+           worker_id text, project text, state text, sequence bigint, requested interval,
            active_job_ids jsonb, hostname text, pid bigint, queues jsonb, concurrency integer,
            labels jsonb, started_at timestamptz, version text, job_versions jsonb)
 CROSS JOIN LATERAL (
         SELECT state, directive
           FROM ojs_workers_worker
          WHERE worker_id = heartbeat.worker_id
+           AND project = coalesce(heartbeat.project, project)
            AND state = coalesce(heartbeat.state, state)
            AND state <> 'terminated'
            AND directive <> 'running'

@@ -1,10 +1,10 @@
-"""Whose a worker id is, where a protocol keeps it unique among active workers (AGQ §2.2)."""
+"""Ownership of worker ids, where a protocol keeps them unique among active workers (AGQ §2.2)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jobs.errors import Conflict, PermissionDenied
+from jobs.errors import Conflict
 from jobs.store import clock
 
 from ..models import Worker
@@ -12,37 +12,37 @@ from ..models import Worker
 
 @dataclass(frozen=True, slots=True)
 class SessionClaim:
-    """Why somebody may register under an id that may be in use."""
+    """The right to register under an id that may be in use."""
 
     sessions: tuple[str, ...]
-    """What the key used is known by; one empty text without a key. The first is kept, and any of
-    them proves that it is the same key."""
+    """Hashes that identify the key; one empty text without a key. The first is stored, and any of
+    them proves that the key is the same."""
     may_resume: bool
-    """Whether it may be the same worker that comes back, if the keys are the same."""
+    """Whether the same key may resume the registration of an active worker."""
 
 
-class ForeignWorker(PermissionDenied):
-    """The worker id is that of another project, or of none."""
+class ForeignWorker(Conflict):
+    """The name has just been taken by a worker of another project, or of none.
 
-    def __init__(self, worker_id: str) -> None:
-        super().__init__(
-            f"Worker '{worker_id}' is not of this project.",
-            hint="A worker id stays with the project that used it for as long as there is a "
-            "record of the worker, dead or not. Choose another id.",
-            worker_id=worker_id,
-        )
+    A new lookup then returns another name (`workers.access.admission.as_worker`).
+    """
+
+    retryable = True
+
+    def __init__(self) -> None:
+        super().__init__("The worker cannot be recorded at this moment; send the request again.")
 
 
 def require_own(worker: Worker, project: str | None) -> None:
     """
     Args:
-        project: that of the key which speaks for the worker; a key without one speaks for all.
+        project: the project of the key; a key without one speaks for all workers.
 
     Raises:
-        ForeignWorker: it is another project's, or none's.
+        ForeignWorker: the worker belongs to another project, or to none.
     """
     if project and worker.project != project:
-        raise ForeignWorker(worker.pk)
+        raise ForeignWorker
 
 
 class WorkerExists(Conflict):
@@ -55,7 +55,7 @@ def claimed(
     """Return the locked row of `worker_id` with the claim written into it."""
     created = False
     if known is None:
-        # Two that come at once: one of them makes the row, and the other finds it made.
+        # Of two concurrent registrations, one creates the row and the other finds it.
         known, created = Worker.objects.get_or_create(
             pk=worker_id,
             defaults={

@@ -1,0 +1,164 @@
+"""Worker protocols: one object describes each, and its package exports it as `PROTOCOL`.
+
+`OJS["WORKER_PROTOCOLS"]` lists the packages; `jobs.conf` loads them, since each may have options of
+its own. A package is imported while settings are read: its `__init__` imports no models, and names
+everything that is needed later by its dotted path.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+
+OJS = "ojs"
+"""The protocol of requests and workers that name no other."""
+DEFAULT_PACKAGES = tuple(f"workers.bindings.{name}" for name in (OJS, "flare", "agq", "rota"))
+NAME = re.compile(r"[a-z][a-z0-9]{0,15}")
+"""It begins the names of environment variables, up to the first `_`, and fits into columns."""
+LISTENING = ("HOST", "PORT", "URL", "TLS_CERTIFICATE", "TLS_KEY")
+"""Options of every protocol that has a server."""
+
+
+class Reports(StrEnum):
+    """Whether workers report which state they are in: running, quiet or terminating."""
+
+    ALWAYS = "always"
+    """Every heartbeat says it."""
+    OPTIONALLY = "optionally"
+    """There is a word for it, which a worker may leave out."""
+    NEVER = "never"
+    """There is no word for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HTTP:
+    """Endpoints below the URLs of the site."""
+
+    path: str
+    """Where they begin, without slashes at the ends: `flare/v1`."""
+    urls: str
+    """The module with their `urlpatterns`."""
+    switch: str = ""
+    """The option that switches them on; without one they are always served."""
+    in_manifest: bool = True
+    """The manifest lists them by the protocol's name."""
+    operations: str = ""
+    """The module that describes them for the OpenAPI document."""
+
+    @property
+    def prefix(self) -> str:
+        """The path segment that is the protocol's alone: `/flare/`."""
+        return f"/{self.path.partition('/')[0]}/"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A process of its own, `manage.py runprotocol <name>`, beside the HTTP port.
+
+    The class is called with a certificate (or None) and a health signal, in a running event loop;
+    `await server.run(host, port, stop, say)` serves until the event `stop` is set, and calls `say`
+    with a line when it listens.
+    """
+
+    factory: str
+    """The class, by its dotted path."""
+    schemes: tuple[str, str]
+    """Of its URL, without and with TLS: `("redis", "rediss")`."""
+    path: str = ""
+    """Of its URL: `/work`."""
+    needs: str = ""
+    """A package that it imports and that the protocol's extra installs."""
+
+    @property
+    def is_installed(self) -> bool:
+        return not self.needs or find_spec(self.needs) is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerProtocol:
+    """What is true of a protocol, for everything outside of its package."""
+
+    name: str
+    """In rows, in the manifest and, in capitals, among the settings: `agq`."""
+    title: str
+    """For people: `AGQ`."""
+    summary: str = ""
+    """Who uses it, in a few words: `workers with any Redis client`."""
+    hears: frozenset[str] = frozenset()
+    """The states that an answer can ask a worker to enter: `quiet`, `terminate`."""
+    reports: Reports = Reports.NEVER
+    http: HTTP | None = None
+    server: Server | None = None
+    options: type[Any] | None = None
+    """A dataclass of `jobs.conf.option()`s: `OJS["AGQ"]`, `OJS_AGQ_<NAME>`."""
+    commands: str = ""
+    """The module whose `COMMANDS` declare who may do what (`jobs.access`)."""
+    binding: str = ""
+    """What that table calls it; the title, if empty."""
+
+    @property
+    def group(self) -> str:
+        """The name of its dictionary of options in `OJS`."""
+        return self.name.upper()
+
+    @property
+    def named_in_table(self) -> str:
+        return self.binding or self.title
+
+    def can_hear(self, state: str) -> bool:
+        """Whether a worker can be asked to enter `state`; `running` withdraws a `quiet`."""
+        return ("quiet" if state == "running" else state) in self.hears
+
+
+def undeclared(name: str) -> WorkerProtocol:
+    """Describe the protocol of a worker that was recorded when its package was still listed."""
+    return WorkerProtocol(name=name, title=name)
+
+
+def declared_by(packages: Sequence[str]) -> tuple[WorkerProtocol, ...]:
+    """Import the packages and return what they declare, in this order.
+
+    Raises:
+        ImproperlyConfigured: one cannot be imported or declares nothing usable, or two have the
+            same name; the text names the package.
+    """
+    found: dict[str, WorkerProtocol] = {}
+    for package in packages:
+        protocol = _read(package)
+        if protocol.name in found:
+            raise _wrong(package, f"the name {protocol.name!r} is taken by another package")
+        found[protocol.name] = protocol
+    return tuple(found.values())
+
+
+def _read(package: Any) -> WorkerProtocol:
+    if not isinstance(package, str):
+        raise _wrong(package, "it must be the dotted path of a package")
+    try:
+        protocol = import_module(package).PROTOCOL
+    except (ImportError, ValueError) as problem:
+        raise _wrong(package, f"it cannot be imported: {problem}") from problem
+    except AttributeError:
+        raise _wrong(package, "it has no PROTOCOL") from None
+    if not isinstance(protocol, WorkerProtocol):
+        raise _wrong(package, "its PROTOCOL is no jobs.protocols.WorkerProtocol")
+    if not NAME.fullmatch(protocol.name):
+        raise _wrong(package, f"the name {protocol.name!r} must match {NAME.pattern}")
+    if protocol.server is not None:
+        options = protocol.options
+        named = {option.name for option in fields(options)} if options else set()
+        missing = [name for name in LISTENING if name not in named]
+        if missing:
+            raise _wrong(package, f"its server needs the options {', '.join(missing)}")
+    return protocol
+
+
+def _wrong(package: Any, why: str) -> ImproperlyConfigured:
+    return ImproperlyConfigured(f'OJS["WORKER_PROTOCOLS"] names {package!r}: {why}.')

@@ -1,0 +1,1 @@
+"""What runs the no-op job here: a Django site with one handler."""

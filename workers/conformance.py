@@ -1,0 +1,97 @@
+"""Hooks of the public conformance suite, all of them; only `CONFORMANCE_MODE` loads this module.
+
+The suite empties the server between two cases, and some of its jobs say what their worker shall
+hear. A system check refuses the mode outside `DEBUG`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.signals import request_started
+from django.db.models import Model
+from django.dispatch import receiver
+from django.http import HttpRequest
+
+from jobs import engine
+from jobs import models as job_models
+from jobs.conf import ojs_settings
+from jobs.http.base import OJSViewSet, Response
+from jobs.models import Job
+from jobs.store.database import atomic
+
+from . import models, protocol
+from .lifecycle import WorkerState
+
+LEFT_BY_CASES: tuple[type[Model], ...] = (
+    job_models.Checkpoint,
+    job_models.CronRun,
+    job_models.CronJob,
+    job_models.Dependency,
+    job_models.ProgressReport,
+    job_models.JobError,
+    job_models.JobLog,
+    job_models.Job,
+    job_models.JobSpec,
+    job_models.Workflow,
+    job_models.Event,
+    job_models.RefusedFinish,
+    job_models.Queue,
+    job_models.RateLimit,
+    job_models.BulkRequest,
+    job_models.JobCounter,
+    job_models.QueueFlow,
+    job_models.QueuePolicy,
+    job_models.QueueRollup,
+    job_models.QueueSample,
+    job_models.Rollup,
+    job_models.RollupMark,
+    job_models.Maintenance,
+    job_models.JobSchema,
+    job_models.OperatorAction,
+    models.Directive,
+    models.OperationStep,
+    models.FleetOperation,
+    models.FleetSample,
+    models.Worker,
+)
+"""What a case may leave behind. Keys stay, and the processes that are listening and serving."""
+
+
+def is_on() -> bool:
+    return ojs_settings.CONFORMANCE_MODE
+
+
+class ConformanceViewSet(OJSViewSet):
+    """`/ojs/v1/admin/reset`, which is routed only while the mode is on."""
+
+    resource = "reset"
+
+    def reset(self, request: HttpRequest) -> Response:
+        """Delete everything that a case may have left behind."""
+        with atomic():
+            for model in LEFT_BY_CASES:
+                model._default_manager.all().delete()
+        engine.forget_queues()
+        return Response({"reset": True})
+
+
+@receiver(request_started, dispatch_uid="ojs_conformance_queues")
+def forget_queues(**kwargs: Any) -> None:
+    """Another server process may have deleted the queues that this one has made sure of."""
+    if is_on():
+        engine.forget_queues()
+
+
+def obey_test_directive(reply: protocol.Reply) -> None:
+    """Let a job whose `meta` has a `test_directive` say what its worker shall hear."""
+    if not is_on():
+        return
+    jobs = Job.objects.filter(pk__in=reply.jobs_extended).values_list("meta", flat=True)
+    for meta in jobs:
+        directive = meta.get("test_directive")
+        if directive in (WorkerState.QUIET, WorkerState.TERMINATE):
+            reply.state = WorkerState(directive)
+
+
+protocol.before_reply = obey_test_directive
