@@ -259,6 +259,12 @@ THERE |= {
     ("bulk.enqueue", (503, "service_unavailable")): in_maintenance,
     ("metrics.retrieve", (501, "unsupported")): without_prometheus,
     ("metrics.retrieve", (404, "not_found")): lambda stage: stage.send(options={"METRICS": False}),
+    ("reset.reset", (400, "invalid_request")): lambda stage: stage.send(
+        query="x=%00", options={"CONFORMANCE_MODE": True}
+    ),
+    ("reset.reset", (422, "unsupported")): lambda stage: stage.send(
+        headers={"OJS-Version": "2.0"}, options={"CONFORMANCE_MODE": True}
+    ),
     ("reset.reset", (404, "not_found")): lambda stage: stage.send(),
     ("results.retrieve", (408, "timeout")): waited_for,
     ("results.retrieve", (410, "RESULT_PRUNED")): pruned,
@@ -309,7 +315,7 @@ def test_every_refusal_that_is_listed_can_happen(settings):
         ways = [*EVERYWHERE.get(code, ()), *filter(None, [THERE.get((name_of(door), code))])]
         seen = []
         for provoke in ways:
-            with transaction.atomic():
+            with transaction.atomic(using=alias()):
                 seen.append(refused_with(provoke(Stage(door, s, keys))))
                 transaction.set_rollback(True, using=alias())
             forget_keys()
