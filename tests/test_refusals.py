@@ -265,7 +265,6 @@ THERE |= {
     ("reset.reset", (422, "unsupported")): lambda stage: stage.send(
         headers={"OJS-Version": "2.0"}, options={"CONFORMANCE_MODE": True}
     ),
-    ("reset.reset", (404, "not_found")): lambda stage: stage.send(),
     ("results.retrieve", (408, "timeout")): waited_for,
     ("results.retrieve", (410, "RESULT_PRUNED")): pruned,
     ("jobs.cancel", (409, "conflict")): about("completed"),

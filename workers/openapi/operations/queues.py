@@ -287,7 +287,6 @@ OPERATIONS = {
         "Delete everything",
         {200: Reply("All is gone.", obj("reset", reset=boolean()), {"reset": True})},
         'For the conformance suite; there is nothing here outside `OJS["CONFORMANCE_MODE"]`.',
-        refusals=refuses(NotFound, "The server is not in that mode."),
         asks_database=False,
     ),
 }
