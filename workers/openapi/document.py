@@ -10,16 +10,19 @@ from functools import cache
 from typing import Any
 
 from django.utils.html import escape
+from django.utils.module_loading import import_string
 from django.utils.safestring import SafeString, mark_safe
+
+GENERATOR = "workers.openapi.generate.document"
 
 
 @cache
 def current() -> dict[str, Any]:
     """Return the OpenAPI document of this server; it takes a tenth of a second, once."""
-    # Not before it is asked for: it knows the endpoints of protocols that may be switched off.
-    from .generate import document
-
-    return document()
+    # By its name, and not before it is asked for: it knows the endpoints of every binding, and one
+    # of them serves it.
+    document: dict[str, Any] = import_string(GENERATOR)()
+    return document
 
 
 @dataclass(frozen=True, slots=True)
