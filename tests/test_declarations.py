@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -39,6 +41,7 @@ from tests.access.scenes import scene
 from tests.database import alias
 from tests.endpoints import OPTIONS, Stage, doors_by_path
 from workers.api.requests import ShownStates
+from workers.bindings.rota.messages import HeartbeatMembers
 from workers.openapi import operations
 from workers.openapi.components import COMPONENTS
 
@@ -195,3 +198,52 @@ def test_every_member_that_is_described_is_read(settings):
             unread.append((f"{method} {path}", member.name, wrong, reply.content[:200]))
 
     assert not unread, "\n".join(map(str, unread))
+
+
+# What the guide says of Rota, which is no part of the OpenAPI document
+
+LIMITS = ("maxLength", "minLength", "minimum", "maximum", "maxItems", "minItems")
+GUIDE = Path(__file__).parent.parent / "docs" / "protocols" / "rota.md"
+
+
+def rules_of(schema: dict[str, Any], definitions: dict[str, Any]) -> Any:
+    """The limits and choices of a schema and its parts, wherever those are defined."""
+    if "$ref" in schema:
+        return rules_of(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    rules: dict[str, Any] = {name: schema[name] for name in LIMITS if name in schema}
+    if "enum" in schema or "const" in schema:
+        rules["choices"] = sorted(schema.get("enum", [schema.get("const")]))
+    if "properties" in schema:
+        rules["required"] = sorted(schema.get("required", ()))
+        rules["properties"] = {
+            name: rules_of(part, definitions) for name, part in schema["properties"].items()
+        }
+    if "items" in schema:
+        rules["items"] = rules_of(schema["items"], definitions)
+    return rules
+
+
+def without_moments(rules: Any) -> Any:
+    """The guide says that they are texts, and the declaration in which form."""
+    if not isinstance(rules, dict):
+        return rules
+    return {
+        name: without_moments(part)
+        for name, part in rules.items()
+        if name not in ("time", "started_at")
+    }
+
+
+def test_the_guide_to_rota_has_the_limits_that_are_declared():
+    (text,) = [
+        block.partition("\n```")[0]
+        for block in GUIDE.read_text().split("```json\n")[1:]
+        if '"$defs"' in block
+    ]
+    definitions = json.loads(text)["$defs"]
+    declared = rules_of(HeartbeatMembers.json_schema(), {})
+    written = rules_of(definitions["heartbeat"], definitions)
+    # It may be about a job, and is a line of its log then.
+    del written["properties"]["status"]["properties"]["alerts"]["items"]["properties"]["job_id"]
+
+    assert without_moments(written) == without_moments(declared)
