@@ -61,4 +61,4 @@ def check(method: str, reply: Any) -> None:
         return
     path = path_of(match.route)
     codes = listed(method, path)
-    assert codes is None or code in codes, f"{method} {path} is not said to refuse with {code}"
+    assert codes is None or code in codes, f"{method} {path} does not list {code}"

@@ -82,8 +82,8 @@ class OneOf(Member[str | None]):
 
     def check(self, value: Any, place: str) -> str:
         if value not in self.choices:
-            told = self.sentence.format(name=place, choices=", ".join(self.choices), value=value)
-            raise InvalidRequest(told, field=place)
+            message = self.sentence.format(name=place, choices=", ".join(self.choices), value=value)
+            raise InvalidRequest(message, field=place)
         found: str = value
         return found
 

@@ -303,7 +303,8 @@ class Number(Member[float | None]):
     """A number, both ends included.
 
     Args:
-        sentence: the refusal, of `{name}` and `{value}`.
+        sentence: the refusal, of `{name}`, `{value}`, `{least}` and `{most}`.
+        typed: refuse what is not a number with the words for a wrong type.
     """
 
     def __init__(
@@ -316,10 +317,6 @@ class Number(Member[float | None]):
         typed: bool = True,
         **words: Any,
     ) -> None:
-        """
-        Args:
-            typed: refuse what is no number with the words for a wrong type.
-        """
         super().__init__(about, **words)
         self.least, self.most = least, most
         self.sentence = sentence
@@ -331,8 +328,8 @@ class Number(Member[float | None]):
             return float(value)
         if not is_number and self.is_typed:
             raise wrong_type(place, "number", value)
-        told = self.sentence.format(name=place, value=value, least=self.least, most=self.most)
-        raise refuse(place, told)
+        message = self.sentence.format(name=place, value=value, least=self.least, most=self.most)
+        raise refuse(place, message)
 
     def rules(self) -> Schema:
         return {"type": "number", "minimum": self.least, "maximum": self.most}
@@ -355,6 +352,7 @@ class Choice(Member[V | None], Generic[V]):
         choices: word → what it means.
         sentence: the refusal, of `{name}`, `{choices}` and `{value}`.
         details: of the refusal.
+        unsaid: choices that are not described.
     """
 
     def __init__(
@@ -367,10 +365,6 @@ class Choice(Member[V | None], Generic[V]):
         unsaid: Iterable[str] = (),
         **words: Any,
     ) -> None:
-        """
-        Args:
-            unsaid: choices that are not described.
-        """
         super().__init__(about, **words)
         self.choices = choices
         self.sentence = sentence
@@ -381,8 +375,8 @@ class Choice(Member[V | None], Generic[V]):
         if type(value) is str and value in self.choices:
             return self.choices[value]
         (FILLED if self.is_required else TEXT).check(value, place)
-        told = self.sentence.format(name=place, choices=", ".join(self.choices), value=value)
-        raise refuse(place, told, **self.details)
+        message = self.sentence.format(name=place, choices=", ".join(self.choices), value=value)
+        raise refuse(place, message, **self.details)
 
     def rules(self) -> Schema:
         return {"type": "string", "enum": [str(c) for c in self.choices if c not in self.unsaid]}
@@ -448,8 +442,8 @@ class Listed(Member[list[V] | None], Generic[V]):
             most = most()
         if self.least <= len(value) and (most is None or len(value) <= most):
             return
-        told = self.sentence.format(name=place, least=self.least, most=most, size=len(value))
-        raise refuse(place, told, **self.details)
+        message = self.sentence.format(name=place, least=self.least, most=most, size=len(value))
+        raise refuse(place, message, **self.details)
 
     def items_schema(self) -> Schema:
         return {}
@@ -555,7 +549,7 @@ class Period(Duration):
     """A length of time that is also taken in milliseconds, as `<name>_ms`, which wins.
 
     Args:
-        in_milliseconds: what people are told of that member.
+        in_milliseconds: the description of that member.
     """
 
     milliseconds = Integer(most=CENTURY * 1000)

@@ -256,9 +256,9 @@ class Generation:
         word = DIALECTS[media_type].REFUSED if media_type in DIALECTS else "Refused"
         name = "_".join([f"{word}{status}", *examples])
         self.responses.setdefault(name, _refused(examples, media_type))
-        told = dict.fromkeys(refusal.description for refusal in together)
+        descriptions = dict.fromkeys(refusal.description for refusal in together)
         reference = f"#/components/responses/{name}"
-        return {"$ref": reference, "description": " ".join(told)}
+        return {"$ref": reference, "description": " ".join(descriptions)}
 
 
 def _refused(examples: dict[str, Any], media_type: str) -> dict[str, Any]:
