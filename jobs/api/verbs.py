@@ -12,13 +12,13 @@ from ..access.projects import give
 from ..conf import ojs_settings
 from ..errors import QueueFull
 from ..http.dialects import job_reply
-from ..http.paging import number
+from ..http.parameters import BLOCK_TIMEOUT
 from ..http.request import Meta
 from ..http.verbs import VerbRequest, VerbResponse
 from ..http.waiting import until
 from ..spec.batches import Memory, checked_once, new_jobs
+from ..spec.bulk_requests import Batch
 from ..spec.envelope import envelope
-from ..spec.fields import array, missing, refuse
 from ..spec.validation import NewJob, new_job, read_args
 from ..store import clock
 
@@ -43,16 +43,7 @@ def create(request: VerbRequest) -> VerbResponse:
 
 def batch(request: VerbRequest) -> VerbResponse:
     """PUSH many: all or none (OJS HTTP §9.2)."""
-    body = request.read(required=True)
-    documents = array(body, "jobs")
-    if documents is None:
-        raise missing("jobs")
-    if not 1 <= len(documents) <= ojs_settings.MAX_BATCH:
-        raise refuse(
-            "jobs",
-            f"A batch must hold 1 to {ojs_settings.MAX_BATCH} jobs, not {len(documents)}.",
-            validation="size",
-        )
+    documents = Batch.jobs.read(request.read(required=True))
     asked = new_jobs(documents, clock.now())
     jobs = enqueue_or_wait(request.meta, give(asked, request.caller.project))
     count = len(jobs)
@@ -108,7 +99,7 @@ def enqueue_or_wait(meta: Meta, new: Sequence[NewJob]) -> Sequence[NewJob]:
     given = meta.get("HTTP_OJS_BLOCK_TIMEOUT")
     if given is None:
         return engine.enqueue(new)
-    seconds = number({"OJS-Block-Timeout": given}, "OJS-Block-Timeout", 0, least=0, most=86_400)
+    seconds = BLOCK_TIMEOUT.check(given, BLOCK_TIMEOUT.name)
     refused: list[QueueFull] = []
 
     def look() -> Sequence[NewJob] | None:

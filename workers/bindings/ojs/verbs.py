@@ -37,7 +37,7 @@ def heartbeat(request: VerbRequest) -> VerbResponse:
         "active_job_ids": requests.active_job_ids(body),
         "description": description,
         "requested": requests.requested_extension(body),
-        "sequence": requests.fields.integer(body, "sequence"),
+        "sequence": requests.Heartbeat.sequence.read(body),
         "project": caller.project,
     }
     reply = admission.as_worker(
@@ -59,7 +59,7 @@ def fetch(request: VerbRequest) -> VerbResponse:
     asked: dict[str, Any] = {
         "queues": requests.queues(body),
         "count": requests.count(body),
-        "types": requests.fields.texts(body, "types"),
+        "types": requests.Fetch.types.read(body),
         "visibility_timeout": requests.requested_extension(body),
         "project": caller.project,
     }
