@@ -25,7 +25,7 @@ from django.core.exceptions import ImproperlyConfigured
 from .errors import InvalidRequest
 from .producer import retry_document
 from .spec.durations import LONGEST
-from .spec.retry import READERS, InvalidRetryPolicy, RetryPolicy
+from .spec.retry import InvalidRetryPolicy, RetryPolicy
 from .spec.versions import ALL, Versions, read_versions, version_number
 
 F = TypeVar("F")
@@ -95,11 +95,6 @@ def checked_policy(name: str, policy: Mapping[str, Any]) -> dict[str, Any]:
     """
     if not isinstance(policy, Mapping):
         raise ImproperlyConfigured(f"{name}: retry: must be a dictionary, not {policy!r}.")
-    # A client's policy may be newer than this server; an unknown name in the site's own code is a
-    # misspelling.
-    unknown = sorted(str(key) for key in policy.keys() - READERS.keys())
-    if unknown:
-        raise ImproperlyConfigured(f"{name}: retry: there is no {unknown[0]!r} in a policy.")
     try:
         document = retry_document(policy)
         RetryPolicy.parse(document)

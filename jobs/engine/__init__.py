@@ -36,6 +36,7 @@ from .enqueue import enqueue, enqueue_after
 from .failure import fail, is_final
 from .flow import repair
 from .inheritance import results_of_workflow
+from .inheritance import subtree as workflow_members
 from .insertion import forget_queues
 from .outcomes import Outcome
 from .progress import ProgressState, progress_of, report_progress, standing
@@ -126,5 +127,6 @@ __all__ = [
     "time_out",
     "too_large",
     "upsert_cron",
+    "workflow_members",
     "write_lines",
 ]

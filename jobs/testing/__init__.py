@@ -5,8 +5,8 @@
 * neither: jobs go to the database, inside the test's transaction.
 
 `run_jobs()` runs waiting jobs, in memory or in the database. The assertions check the jobs of the
-innermost `fake()` or `inline()`, else those in the database. Modes are never guessed (§4.3), and
-belong to the process: jobs enqueued by a test's threads are included.
+innermost `fake()` or `inline()`, else those in the database. Modes are never guessed (§4.3). A
+thread has modes of its own; one that entered none takes part in those of the test that started it.
 
     with testing.fake():
         sign_up("user@example.com")
@@ -30,7 +30,7 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 from django.db.models import F
 
-from .. import engine, producer
+from .. import engine, place
 from ..engine import ClaimedJob
 from ..models import Job, Workflow
 from ..spec.lifecycle import State
@@ -40,9 +40,6 @@ from .session import WAITING, WORKER, Session, TestJob, execute, sweep
 
 FAILED = (State.RETRYABLE, State.DISCARDED)
 DEADLINES = ("scheduled_at", "expires_at", "deadline")
-
-
-_sessions: list[Session] = []
 
 
 @contextlib.contextmanager
@@ -62,21 +59,22 @@ def inline() -> Iterator[Session]:
 @contextlib.contextmanager
 def _active(session: Session) -> Iterator[Session]:
     with session.begun():
-        before = producer.deliver, producer.withdraw, producer.clock
-        producer.deliver, producer.withdraw = session.deliver, session.cancel
-        producer.clock = session.now
-        _sessions.append(session)
+        place.enter(session)
         try:
             yield session
         finally:
-            _sessions.remove(session)
-            producer.deliver, producer.withdraw, producer.clock = before
+            place.leave(session)
             forget_failures()
 
 
 def _place() -> Callable[[], AbstractContextManager[None]]:
     """Return the context for the engine: the jobs of the innermost mode, else the database's."""
-    return _sessions[-1].inside if _sessions else contextlib.nullcontext
+    return place.current().inside
+
+
+def _session() -> Session | None:
+    found = place.current()
+    return found if isinstance(found, Session) else None
 
 
 # Jobs enqueued, and their outcomes (§6)
@@ -200,7 +198,8 @@ def clear_all() -> None:
 
 
 def _all() -> list[Any]:
-    return _sessions[-1].jobs if _sessions else list(Job.objects.order_by("id"))
+    session = _session()
+    return session.jobs if session else list(Job.objects.order_by("id"))
 
 
 def _check(
@@ -266,8 +265,9 @@ def advance_time(by: timedelta | None = None, **parts: float) -> None:
     by = by if by is not None else timedelta(**parts)
     if not isinstance(by, timedelta):
         raise TypeError(f"advance_time() takes a timedelta, or parts such as hours=24; not {by!r}.")
-    if _sessions:
-        _sessions[-1].advance(by)
+    session = _session()
+    if session is not None:
+        session.advance(by)
         return
     for name in DEADLINES:
         jobs = Job.objects.filter(**{f"{name}__isnull": False})
@@ -286,9 +286,10 @@ def freeze_time(moment: datetime | str) -> None:
         RuntimeError: neither is active. Jobs in the database use the database's clock; let time
             pass for them with `advance_time()`.
     """
-    if not _sessions:
+    session = _session()
+    if session is None:
         raise RuntimeError("freeze_time() is for fake() and inline(): use advance_time() here.")
-    _sessions[-1].freeze(parse_timestamp(moment) if isinstance(moment, str) else moment)
+    session.freeze(parse_timestamp(moment) if isinstance(moment, str) else moment)
 
 
 async def arun_jobs(queue: str | None = None, **how: Any) -> int:

@@ -17,6 +17,7 @@ from django.utils import timezone
 from .. import engine
 from ..engine import ClaimedJob, Completion
 from ..models import Job, JobError
+from ..place import Place
 from ..spec.envelope import claimed_envelope
 from ..spec.lifecycle import State
 from ..spec.validation import NewJob
@@ -84,8 +85,10 @@ class TestJob:
         return self._current.attempt > 0
 
 
-class Session:
+class Session(Place):
     """The jobs of one test."""
+
+    is_memory = True
 
     def __init__(self, *, runs_inline: bool = False) -> None:
         self.runs_inline = runs_inline
