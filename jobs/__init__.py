@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .composition import Composition, Step, batch, chain, graph, group, job
     from .handles import (
         AttemptError,
         JobHandle,
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 OPEN_JOB_SPEC = True
 """How the two apps know each other from packages of a site that have the same names."""
 _PLACES = {
+    "composition": ("Composition", "Step", "batch", "chain", "graph", "group", "job"),
     "handles": (
         *("AttemptError", "JobHandle", "WaitsForever", "WorkflowHandle"),
         *("afind", "aget", "aget_workflow", "find", "get", "get_workflow", "wait", "wait_async"),
@@ -41,9 +43,11 @@ _PLACES = {
 __all__ = [
     "JSON",
     "AttemptError",
+    "Composition",
     "JobHandle",
     "JobOptions",
     "Retry",
+    "Step",
     "WaitsForever",
     "WorkflowHandle",
     "acancel",
@@ -52,12 +56,17 @@ __all__ = [
     "afind",
     "aget",
     "aget_workflow",
+    "batch",
     "cancel",
+    "chain",
     "enqueue",
     "enqueue_many",
     "find",
     "get",
     "get_workflow",
+    "graph",
+    "group",
+    "job",
     "wait",
     "wait_async",
 ]

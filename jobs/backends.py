@@ -30,7 +30,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from .models import Job
-from .producer import enqueue as enqueue_job
+from .producer import enqueue_many
 from .spec.identifiers import parse_uuid
 from .spec.lifecycle import State
 from .spec.validation import QUEUE_LENGTH, QUEUE_PATTERN, TYPE_PATTERN
@@ -107,25 +107,31 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Enqueue in the caller's transaction."""
-        self.validate_task(task)
         given = normalize_json(list(args)), normalize_json(dict(kwargs))
-        sent, meta = encode_arguments(task, *given)
-        asked = options_of(task.func)
-        job = enqueue_job(
-            self.type_of(task),
-            sent,
-            queue=task.queue_name,
-            priority=task.priority,
-            scheduled_at=task.run_after,
-            retry=asked.retry or self.options.get("RETRY"),
-            meta=meta,
-            version=asked.version,
-        )
+        (job,) = enqueue_many([self.item_of(task, *given)])
         if job is None:
             raise InvalidTask("An enqueue middleware dropped the task.")
         result = make_result(self, task, *given, id=str(job.id), enqueued_at=job.created_at)
         task_enqueued.send(type(self), task_result=result)
         return result
+
+    def item_of(self, task: Any, args: list[Any], kwargs: dict[str, Any]) -> dict[str, object]:
+        """Return what `jobs.enqueue()` takes for a call of the task.
+
+        Raises:
+            InvalidTask: it breaks the framework's rules or those for OJS names.
+        """
+        self.validate_task(task)
+        sent, meta = encode_arguments(task, args, kwargs)
+        item: dict[str, object] = {"retry": self.options.get("RETRY")}
+        # An option that the framework knows as well gives way to what `@task` or `using()` says.
+        item |= options_of(task.func).enqueue
+        item |= {"type": self.type_of(task), "args": sent, "meta": meta, "queue": task.queue_name}
+        if task.priority:
+            item["priority"] = task.priority
+        if task.run_after is not None:
+            item["scheduled_at"] = task.run_after
+        return item
 
     def get_result(self, result_id: str) -> Any:
         """
@@ -190,6 +196,18 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
                 checked_policy(place, self.options["RETRY"])
             except ImproperlyConfigured as problem:
                 yield checks.Error(str(problem), id="ojs.E014")
+
+
+def item_of_task(task: Any, args: list[Any], kwargs: dict[str, Any]) -> dict[str, object]:
+    """Return what `jobs.enqueue()` takes for a call of a task.
+
+    Raises:
+        TypeError: the task is of another backend.
+    """
+    backend = task.get_backend()
+    if not isinstance(backend, OJSBackend):
+        raise TypeError(f"{task.module_path} is a task of {type(backend).__name__}, not of ours.")
+    return backend.item_of(task, normalize_json(args), normalize_json(kwargs))
 
 
 def make_result(

@@ -33,6 +33,7 @@ from .spec.identifiers import uuid7
 from .spec.jsonable import DEEPEST, jsonable
 from .spec.retry import READERS
 from .spec.time_limits import TIME_LIMITS, expire_unstarted
+from .spec.timestamps import format_timestamp
 from .spec.validation import NewJob, new_job
 
 OPTIONS = frozenset(
@@ -186,7 +187,7 @@ async def acancel(job_id: UUID | str, *, reason: str = "") -> None:
 
 def _passed_on(item: Mapping[str, Any], now: datetime) -> NewJob | None:
     """Pass an item through the enqueue middleware; None if it was dropped."""
-    document = _document(item)
+    document = envelope_of(item)
     # Middleware sees the whole envelope, so the id must already be set (OJS middleware §3.4).
     own_id = "id" not in document
     document.setdefault("id", str(uuid7()))
@@ -202,7 +203,7 @@ def _passed_on(item: Mapping[str, Any], now: datetime) -> NewJob | None:
 
 
 def _read(item: Mapping[str, Any], now: datetime) -> NewJob:
-    return _checked(_document(item), now)
+    return _checked(envelope_of(item), now)
 
 
 def _plain_args(item: Mapping[str, Any]) -> list[Any]:
@@ -229,7 +230,7 @@ def _all_plain_args(items: Sequence[Any]) -> Arguments | None:
     return copies if copies == given and rb"\u0000" not in written else None
 
 
-def _document(item: Mapping[str, Any]) -> dict[str, Any]:
+def envelope_of(item: Mapping[str, Any]) -> dict[str, Any]:
     """Return the envelope of one item, as middleware sees it."""
     if not isinstance(item, Mapping):
         raise refuse("", "Each job must be a mapping such as {'type': …, 'args': […]}.")
@@ -257,16 +258,7 @@ def _args(item: Mapping[str, Any]) -> list[Any]:
 
 def _checked(document: dict[str, Any], now: datetime) -> NewJob:
     """Convert Python values to JSON, then check the envelope by the rules of the HTTP binding."""
-    wire = {name: value for name, value in document.items() if name not in MOMENTS + PERIODS}
-    for name in PERIODS:
-        if document.get(name) is not None:
-            wire[f"{name}_ms"] = _milliseconds(name, document[name])
-    for name in TIME_LIMITS:
-        if document.get(name) is not None:
-            wire[name] = -(-_milliseconds(name, document[name]) // 1000)
-    if document.get("retry") is not None:
-        wire["retry"] = retry_document(document["retry"])
-    wire = {name: jsonable(value, name) for name, value in wire.items()}
+    wire = _wire(document)
     moments = {name: document[name] for name in MOMENTS if document.get(name) is not None}
     wire |= {name: value for name, value in moments.items() if isinstance(value, str)}
     job = new_job(wire, now)
@@ -276,6 +268,46 @@ def _checked(document: dict[str, Any], now: datetime) -> NewJob:
             if name == "expires_at":
                 expire_unstarted(job, now)
     return job
+
+
+def step_document(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job as JSON, as it would be sent over HTTP, to be made later, perhaps repeatedly.
+
+    A timedelta counts from when the job is made.
+
+    Raises:
+        InvalidRequest: an option does not exist, or a value is not JSON.
+    """
+    document = envelope_of(item)
+    for name in ("id", "pending"):
+        if document.get(name) is not None:
+            raise refuse(name, f"A job that is made later has no '{name}' of its own.")
+    wire = _wire(document)
+    for name in MOMENTS:
+        value = document.get(name)
+        if isinstance(value, timedelta):
+            if value < timedelta(0):
+                raise refuse(name, f"The '{name}' field must not be negative.")
+            value = f"+{format_duration(value)}"
+        elif isinstance(value, datetime):
+            value = format_timestamp(_moment(name, value, value))
+        if value is not None:
+            wire[name] = value
+    return wire
+
+
+def _wire(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the envelope as JSON, without its moments."""
+    wire = {name: value for name, value in document.items() if name not in MOMENTS + PERIODS}
+    for name in PERIODS:
+        if document.get(name) is not None:
+            wire[f"{name}_ms"] = _milliseconds(name, document[name])
+    for name in TIME_LIMITS:
+        if document.get(name) is not None:
+            wire[name] = -(-_milliseconds(name, document[name]) // 1000)
+    if document.get("retry") is not None:
+        wire["retry"] = retry_document(document["retry"])
+    return {name: jsonable(value, name) for name, value in wire.items()}
 
 
 def _mapping(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -14,8 +14,9 @@ thread has modes of its own; one that entered none takes part in those of the te
 
 In memory means an SQLite database for each mode, on which the server's engine works: states,
 retries, expiry, unique jobs and rate limits behave as in production. Differences from production
-(§8): nothing happens until the test triggers it; `inline()` ignores delays and limits; workflows,
-schedules and the configuration of queues are in the site's database, which the modes do not query.
+(§8): nothing happens until the test triggers it; `inline()` ignores delays and limits, and runs a
+workflow to its end before it raises the first error; schedules, the configuration of queues and
+workflows of other clients are in the site's database, which the modes do not query.
 """
 
 from __future__ import annotations
@@ -159,20 +160,24 @@ def assert_workflow_created(
 ) -> None:
     """Assert that at least one such workflow was created, or exactly `count` (§6.4).
 
-    The server creates workflows in the database, whatever the mode.
+    A workflow made in Python is where the innermost mode keeps its jobs. One that a client creates
+    over HTTP is in the database, whatever the mode.
     """
-    made = list(Workflow.objects.filter(parent__isnull=True).order_by("id"))
+    inside = _place()
+    with inside():
+        flows = Workflow.objects.filter(parent__isnull=True).order_by("id")
+        made = [(workflow, _step_types(workflow)) for workflow in flows]
     found = [
         workflow
-        for workflow in made
+        for workflow, types in made
         if workflow.type == type
         and (name is None or workflow.name == name)
         and (step_count is None or workflow.size == step_count)
-        and (step_types is None or _step_types(workflow) == list(step_types))
+        and (step_types is None or types == list(step_types))
     ]
     if len(found) == count or (count is None and found):
         return
-    there = "\n".join(f"  {flow.type} {flow.name!r} of {_step_types(flow)}" for flow in made)
+    there = "\n".join(f"  {flow.type} {flow.name!r} of {types}" for flow, types in made)
     number = "at least one" if count is None else count
     raise AssertionError(
         f"Expected {number} such workflow(s) of type {type!r}; found {len(found)}. All workflows:\n"
@@ -191,10 +196,11 @@ def _step_types(workflow: Workflow) -> list[str]:
 
 
 def clear_all() -> None:
-    """Delete all jobs, also in the database if no mode is active."""
+    """Delete all jobs and workflows, in the database if no mode is active."""
     inside = _place()
     with inside():
         Job.objects.all().delete()
+        Workflow.objects.all().delete()
 
 
 def _all() -> list[Any]:

@@ -90,6 +90,40 @@ def test_a_task_is_a_job_of_its_own_type(shop):
 
 
 @pytest.mark.django_db
+def test_options_of_a_task_are_those_of_its_jobs(shop, monkeypatch):
+    options = task_options(
+        priority=3,
+        tags=["bill"],
+        unique={"keys": ["type"], "on_conflict": "ignore"},
+        expires_at=timedelta(hours=1),
+        rate_limit={"key": "stripe", "concurrency": 1},
+        retry=jobs.Retry(max_attempts=7),
+    )
+    monkeypatch.delattr(shop.add.func, "ojs_options", raising=False)
+    options(shop.add)
+    try:
+        first = shop.add.enqueue(1)
+        again = shop.add.using(priority=9).enqueue(2)
+    finally:
+        del shop.add.func.ojs_options
+
+    job = Job.objects.get()
+    assert first.id == again.id == str(job.pk)
+    assert (job.priority, job.tags, job.max_attempts) == (3, ["bill"], 7)
+    assert (job.rate_key, job.expires_at > timezone.now()) == ("stripe", True)
+
+
+def test_a_task_is_a_step_of_a_workflow(shop):
+    with testing.inline():
+        flow = jobs.chain(
+            jobs.job(shop.add, [1, 2]), jobs.job(shop.send_invoice, kwargs={"order": 7})
+        )
+        results = flow.enqueue().results()
+
+    assert results == [3, {"order": 7, "copy_to": ""}]
+
+
+@pytest.mark.django_db
 def test_a_task_belongs_to_the_transaction_it_is_enqueued_in(shop):
     with pytest.raises(ZeroDivisionError), atomic():
         shop.add.enqueue(1, 2)

@@ -52,6 +52,8 @@ def task_handler(type: str) -> Handler | None:
         asked.atomic_ack,
         runs.ended,
         asked.versions,
+        asked.retry_on,
+        asked.discard_on,
     )
 
 
@@ -64,7 +66,9 @@ def imported_types() -> list[str]:
         value.get_backend().type_of(value)
         for module in list(sys.modules.values())
         for value in list(vars(module).values() if hasattr(module, "__dict__") else ())
-        if isinstance(value, framework.Task) and framework.is_ours(value)
+        # Not isinstance(), which asks a lazy object for its class, and so wakes it: the admin of a
+        # site that has none.
+        if issubclass(type(value), framework.Task) and framework.is_ours(value)
     }
     return sorted(found)
 
