@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .composition import Composition, Step, batch, chain, graph, group, job
+    from .crontab import cron
     from .handles import (
         AttemptError,
         JobHandle,
@@ -33,6 +34,7 @@ OPEN_JOB_SPEC = True
 """How the two apps know each other from packages of a site that have the same names."""
 _PLACES = {
     "composition": ("Composition", "Step", "batch", "chain", "graph", "group", "job"),
+    "crontab": ("cron",),
     "handles": (
         *("AttemptError", "JobHandle", "WaitsForever", "WorkflowHandle"),
         *("afind", "aget", "aget_workflow", "find", "get", "get_workflow", "wait", "wait_async"),
@@ -59,6 +61,7 @@ __all__ = [
     "batch",
     "cancel",
     "chain",
+    "cron",
     "enqueue",
     "enqueue_many",
     "find",

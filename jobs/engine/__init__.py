@@ -24,9 +24,11 @@ from .control import (
 )
 from .cron import (
     NewCronJob,
+    RegisteredCron,
     delete_cron,
     enqueue_due_schedules,
     let_time_pass,
+    register_cron,
     run_cron_now,
     set_cron_enabled,
     upsert_cron,
@@ -63,6 +65,7 @@ __all__ = [
     "NewCronJob",
     "Outcome",
     "ProgressState",
+    "RegisteredCron",
     "Saved",
     "activate",
     "bounds",
@@ -109,6 +112,7 @@ __all__ = [
     "queue_policy",
     "queues",
     "reclaim",
+    "register_cron",
     "register_specs",
     "relieve",
     "repair",

@@ -15,7 +15,7 @@ from jobs.conf import ojs_settings
 from jobs.spec.validation import QUEUE_LENGTH, QUEUE_PATTERN
 from jobs.spec.worker_ids import SEPARATOR, is_reserved
 from jobs.store import keepalive
-from workers.management import alive
+from workers.management import alive, schedules
 from workers.runtime import handlers, signals
 from workers.runtime.client import Client, LocalClient, Refused
 from workers.runtime.health_signal import HealthSignal
@@ -110,6 +110,8 @@ class Command(BaseCommand):
         gc.freeze()
         outside = alive.outside(given)
         keepalive.apply()
+        if not given["url"]:
+            schedules.register()
         if given["processes"] > 1:
             run = functools.partial(self._run, options, given)
             code = Supervisor(given["processes"], run, outside).run()
