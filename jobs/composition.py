@@ -27,7 +27,7 @@ from .options import StepOptions
 from .place import current
 from .producer import envelope_of, step_document
 from .spec.identifiers import uuid7
-from .spec.workflow_plans import MEMBERS, plan_of
+from .spec.workflow_plans import plan_of
 
 
 class Enqueueable(Protocol):
@@ -113,7 +113,7 @@ class Composition:
     def _document(self) -> dict[str, Any]:
         names = self._names()
         document: dict[str, Any] = {"type": self.kind, "name": self.name}
-        document[MEMBERS[self.kind]] = [
+        document["steps" if self.kind in ("chain", "dag") else "jobs"] = [
             member._document() if isinstance(member, Composition) else _document(member, names)
             for member in self.members
         ]
