@@ -467,12 +467,22 @@ def find(
         raise InvalidRequest("The 'limit' must not be negative.", field="limit")
     place = current()
     with place.inside():
-        rows = _jobs().order_by("-pk")
-        wanted = {"type": type, "queue": queue, "state": state}
-        rows = rows.filter(**{name: value for name, value in wanted.items() if value is not None})
-        if tag is not None:
-            rows = rows.filter(JSONArrayHas("tags", tag))
-        return [JobHandle(row, place) for row in rows[:limit]]
+        rows = matching(type=type, queue=queue, tag=tag, state=state)
+        return [JobHandle(row, place) for row in rows.order_by("-pk")[:limit]]
+
+
+def matching(
+    *,
+    type: str | None = None,
+    queue: str | None = None,
+    tag: str | None = None,
+    state: str | None = None,
+) -> QuerySet[Job]:
+    """Return the rows of the jobs that fit all that is given."""
+    wanted = {"type": type, "queue": queue, "state": state}
+    given = {name: value for name, value in wanted.items() if value is not None}
+    rows = _jobs().filter(**given)
+    return rows if tag is None else rows.filter(JSONArrayHas("tags", tag))
 
 
 async def afind(

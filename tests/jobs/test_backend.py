@@ -454,3 +454,72 @@ def test_the_end_of_a_task_whose_worker_died_is_told(
         assert heard == ([("finished", "FAILED")] if attempt == 2 else [])
 
     assert shop.add.get_backend().get_result(result.id).status == TaskResultStatus.FAILED
+
+
+# Beside other backends, and other names of queues
+
+
+def test_a_broken_backend_beside_ours_breaks_nothing(settings, db):
+    settings.TASKS = TASKS | {"broken": {"BACKEND": "no.such.Backend"}}
+    from tests.shop import tasks
+
+    result = tasks.add.enqueue(1, 2)
+
+    assert find_task(f"{PATH}.add") is not None
+    assert tasks.add.get_result(result.id).status == TaskResultStatus.READY
+    assert f"{PATH}.add" in handlers.known()
+
+
+@pytest.mark.django_db
+def test_queues_may_have_names_that_ojs_does_not_have(settings):
+    names = {"QUEUE_NAMES": {"My_Queue": "my-queue"}}
+    ours = TASKS["default"]
+    options = ours["OPTIONS"] | names
+    settings.TASKS = {"default": ours | {"QUEUES": ["My_Queue"], "OPTIONS": options}}
+    from tests.shop import tasks
+
+    result = tasks.add.using(queue_name="My_Queue").enqueue(1, 2)
+
+    assert Job.objects.get().queue == "my-queue"
+    assert tasks.add.get_result(result.id).task.queue_name == "My_Queue"
+    assert list(task_backends["default"].check()) == []
+
+
+@pytest.mark.parametrize(
+    "names", [{"My_Queue": "Also_None"}, {"a_b": "same", "c_d": "same"}, {"a_b": 3}]
+)
+def test_a_wrong_name_of_a_queue_is_reported(settings, names):
+    ours = TASKS["default"]
+    settings.TASKS = {"default": ours | {"OPTIONS": {"QUEUE_NAMES": names}}}
+
+    assert {error.id for error in task_backends["default"].check()} == {"ojs.E012"}
+
+
+# Results in the tests of a site
+
+
+def test_a_task_has_its_result_at_once_in_the_inline_mode(shop):
+    with testing.inline():
+        result = shop.add.enqueue(1, 2)
+
+    assert (result.status, result.return_value) == (TaskResultStatus.SUCCESSFUL, 3)
+
+
+def test_a_task_has_its_result_when_it_has_run_in_the_fake_mode(shop):
+    with testing.fake():
+        result = shop.add.enqueue(1, 2)
+        assert result.status == TaskResultStatus.READY
+        testing.run_jobs()
+        result.refresh()
+
+    assert (result.status, result.return_value) == (TaskResultStatus.SUCCESSFUL, 3)
+
+
+def test_a_result_that_is_not_json_is_a_type_error(shop):
+    with testing.fake():
+        result = shop.opaque.enqueue()
+        testing.run_jobs()
+        result.refresh()
+
+    assert result.status == TaskResultStatus.FAILED
+    assert [error.exception_class for error in result.errors] == [TypeError]
