@@ -56,6 +56,9 @@ Task, TaskContext, TaskError = _base.Task, _base.TaskContext, _base.TaskError
 TaskResult, TaskResultStatus = _base.TaskResult, _base.TaskResultStatus
 # The package uses a different name from Django's.
 InvalidTask = getattr(_exceptions, "InvalidTask", None) or _exceptions.InvalidTaskError
+InvalidBackend = (
+    getattr(_exceptions, "InvalidTaskBackend", None) or _exceptions.InvalidTaskBackendError
+)
 TaskResultDoesNotExist = _exceptions.TaskResultDoesNotExist
 task_enqueued, task_started = _signals.task_enqueued, _signals.task_started
 task_finished = _signals.task_finished

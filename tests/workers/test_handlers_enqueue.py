@@ -190,3 +190,31 @@ def test_what_is_discarded_is_never_retried(fake_jobs):
 def test_a_wrong_option_is_refused_at_import(options, said):
     with pytest.raises(ImproperlyConfigured, match=said):
         handler("test.handlers.wrong", **options)(lambda context: None)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_the_log_of_a_failure_begins_with_the_frames_of_the_handler(caplog, kind):
+    from uuid import uuid4
+
+    from workers.runtime import JobContext
+    from workers.runtime.execution import execute, execute_async
+
+    def fail(context: Any) -> None:
+        raise ZeroDivisionError
+
+    async def afail(context: Any) -> None:
+        fail(context)
+
+    context = JobContext(
+        id=uuid4(), type="a", queue="b", args=[], meta={}, attempt=1, max_attempts=1
+    )
+    handler("test.handlers.fail")(fail if kind == "sync" else afail)
+    found = handlers.find("test.handlers.fail")
+    assert found is not None
+    if kind == "sync":
+        execute(found, context)
+    else:
+        async_to_sync(execute_async)(found, context)
+
+    (record,) = [record for record in caplog.records if record.exc_info]
+    assert record.exc_info[2].tb_frame.f_globals["__name__"] == __name__

@@ -20,7 +20,7 @@ from workers import protocol
 
 from .context import JobContext
 from .handling import Handler
-from .outcomes import Directive, InvalidResult, JobTimeout, failure_of
+from .outcomes import Directive, InvalidResult, JobTimeout, failure_of, frames_of
 
 current_job: ContextVar[JobContext | None] = ContextVar("ojs_current_job", default=None)
 """The job this thread or task runs."""
@@ -121,7 +121,8 @@ def _log(context: JobContext, problem: BaseException) -> None:
         return
     level = logging.WARNING if context.cancelled else logging.ERROR
     said = "Attempt %d of %d failed: %s"
-    context.log(said, context.attempt, context.max_attempts, problem, level=level, exc_info=problem)
+    where = type(problem), problem, frames_of(problem)
+    context.log(said, context.attempt, context.max_attempts, problem, level=level, exc_info=where)
 
 
 def interrupted(context: JobContext) -> Failure:

@@ -36,6 +36,12 @@ def _framework() -> Any:
     return backends
 
 
+def is_of_a_task_backend(problem: Exception) -> bool:
+    """Whether the Tasks framework could not make a backend of one of its aliases."""
+    framework = _framework()
+    return framework is not None and isinstance(problem, framework.InvalidBackend)
+
+
 def task_handler(type: str) -> Handler | None:
     """The handler of a Django task, or None if the type names none."""
     framework = _framework()
@@ -95,7 +101,7 @@ class _Runs:
         """
         if context.cancelled_because in UNWANTED:
             return
-        result = context.metadata.get(RESULT) or self._result(context)
+        result: Any = context.metadata.get(RESULT) or self._result(context)
         status = self.framework.TaskResultStatus.SUCCESSFUL
         if isinstance(outcome, Failure):
             if not _is_last(context, outcome):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
 from jobs.conf import ojs_settings
@@ -27,6 +28,7 @@ from workers.runtime.http import HttpClient
 from workers.runtime.options import Options, new_worker_id
 from workers.runtime.process import WorkerProcess
 from workers.runtime.supervisor import Supervisor
+from workers.runtime.tasks import is_of_a_task_backend
 
 LINE = "{asctime} {levelname:<7} {name}: {message}"
 LEVELS = {0: logging.WARNING, 1: logging.INFO}
@@ -109,6 +111,20 @@ class Command(BaseCommand):
             "[OJS_AUTH_TOKEN]",
         )
         add("--poll-interval", type=float, default=1.0, help="seconds, where --url does not wait")
+
+    def check(self, *args: Any, **kwargs: Any) -> None:
+        """Run the system checks, of which that of the Tasks framework may raise.
+
+        It does where any alias of `TASKS` names a backend that cannot be used. Jobs of ours can be
+        run all the same.
+        """
+        try:
+            super().check(*args, **kwargs)
+        except ImproperlyConfigured as problem:
+            if not is_of_a_task_backend(problem):
+                raise
+            self.stderr.write(f"TASKS: {problem}")
+            super().check(*args, **kwargs | {"tags": ["ojs"]})
 
     def handle(self, *args: Any, **given: Any) -> None:
         speak(given["verbosity"])
