@@ -40,7 +40,9 @@ class DeadJobAdmin(JobPages):
     buttons: ClassVar[dict[str, Any]] = {"retry": _("Retry"), "discard": _("Discard")}
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
-        figures = {} if request.method == "POST" else {"matrix": matrix()}
+        figures: dict[str, Any] = {}
+        if request.method != "POST":
+            figures = {"matrix": matrix(), "may_retry": self.has_retry_permission(request)}
         return super().changelist_view(request, figures | (extra_context or {}))
 
     has_retry_permission = may("ojs_jobs.retry_job")

@@ -15,7 +15,7 @@ from jobs import engine
 from jobs.access.redaction import HIDDEN, redact, redact_text
 from jobs.admin import confirm as confirming
 from jobs.admin import job as job_admin
-from jobs.admin import job_list
+from jobs.admin import job_list, matrix
 from jobs.models import CronRun, Job, Maintenance, OperatorAction, Workflow
 from jobs.models.cron import Outcome
 from jobs.spec import queue_config
@@ -31,7 +31,7 @@ from tests.factories import (
     ahead,
     many_jobs,
 )
-from tests.operators import answer, choose, confirm, list_of, messages, staff, viewer
+from tests.operators import answer, choose, confirm, forms, list_of, messages, staff, viewer
 from workers.models import Worker
 
 pytestmark = pytest.mark.django_db
@@ -493,7 +493,8 @@ def test_the_dead_letter_is_counted_by_type_and_by_error_and_each_number_leads_t
     old = JobFactory(dead=True, type="email.send", finished_at=timezone.now() - timedelta(days=2))
     JobErrorFactory(job=old, type="timeout")
 
-    sections = dict(admin_client.get(list_of(DEAD)).context["matrix"]["sections"])
+    page = admin_client.get(list_of(DEAD))
+    sections = {title: rows for title, _, rows in page.context["matrix"]["sections"]}
     (row,) = sections["By job type"]
     errors = {row.name: row.cells for row in sections["By last error"]}
 
@@ -506,6 +507,52 @@ def test_the_dead_letter_is_counted_by_type_and_by_error_and_each_number_leads_t
         for count, query in cells:
             listed = admin_client.get(list_of(DEAD) + query).context["cl"].result_list
             assert len(listed) == count, (name, query)
+
+
+def test_what_fails_now_comes_before_what_failed_more_often():
+    """Names that have no row of their own are added up in the last one."""
+    for number in range(matrix.ROWS + 1):
+        for _ in range(2):
+            job = JobFactory(dead=True, finished_at=timezone.now() - timedelta(days=2))
+            JobErrorFactory(job=job, type=f"old_{number:02}")
+    JobErrorFactory(job=JobFactory(dead=True), type="ValueError")
+
+    _, (_, _, rows) = matrix.matrix()["sections"]
+
+    assert [row.name for row in rows] == [
+        "ValueError",
+        *(f"old_{number:02}" for number in range(matrix.ROWS - 1)),
+        "other",
+    ]
+    assert rows[-1].others == 2
+    assert rows[-1].cells == [(0, ""), (0, ""), (4, ""), (4, "")]
+
+
+def test_a_cell_of_the_matrix_retries_what_it_counts(admin_client):
+    wanted, other = JobFactory(dead=True), JobFactory(dead=True)
+    JobErrorFactory(job=wanted, type="smtp_down")
+    JobErrorFactory(job=other, type="timeout")
+    page = admin_client.get(list_of(DEAD))
+    form = next(form for form in forms(page) if form.fields.get("_selected_action") == "all")
+    _, (_, _, rows) = page.context["matrix"]["sections"]
+    count, query = next(row for row in rows if row.name == "smtp_down").cells[0]
+    assert f'formaction="{query.replace("&", "&amp;")}"' in page.content.decode()
+
+    question = admin_client.post(list_of(DEAD) + query, form.fields)
+    done = answer(admin_client, question)
+
+    assert count == 1
+    assert done.redirect_chain[-1][0] == list_of(DEAD)
+    assert list(Job.objects.filter(state=State.AVAILABLE)) == [wanted]
+
+
+def test_who_may_not_retry_sees_no_button_for_it_in_the_matrix():
+    JobErrorFactory(job=JobFactory(dead=True))
+
+    page = staff("view_deadjob").get(list_of(DEAD))
+
+    assert page.context["matrix"]["sections"]
+    assert "formaction" not in page.content.decode()
 
 
 def test_a_job_finished_meanwhile_is_left_alone_by_every_verb():
