@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, Min, QuerySet
+from django.db.models import Count, Exists, Min, Q, QuerySet
 from django.db.models.functions import TruncMinute
 
 from ..models import Job, JobError, QueueRollup, QueueSample, Rollup, RollupMark
@@ -184,6 +185,56 @@ def sample() -> int:
             update_fields=SAMPLED,
         )
     return 0
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """What has happened since the last minute that was rolled up."""
+
+    until: datetime
+    """The end of that minute."""
+    is_new: bool
+    """Whether nothing was counted before the moment that was asked about."""
+    completed: int = 0
+    failed: int = 0
+
+
+MOST_UNFINISHED = 100_000
+"""Rows that are counted while a page is being loaded: a roll-up that stands still costs no more."""
+
+
+# The conditions and the order are those of the indexes.
+SINCE = """
+    SELECT (SELECT count(*)
+              FROM (SELECT 1
+                      FROM ojs_jobs_job
+                     WHERE finished_at IS NOT NULL AND state = 'completed' AND finished_at >= %s
+                  ORDER BY finished_at
+                     LIMIT %s) AS first),
+           (SELECT count(*)
+              FROM (SELECT 1
+                      FROM ojs_jobs_joberror
+                     WHERE occurred_at >= %s
+                  ORDER BY occurred_at
+                     LIMIT %s) AS first)
+"""
+
+
+def unfinished(since: datetime) -> Unfinished:
+    """Count what no roll-up contains yet, so that figures are of this second.
+
+    Args:
+        since: the beginning of the figures' range, for `is_new`.
+    """
+    now = clock.now()
+    before = Rollup.objects.filter(Q(completed__gt=0) | Q(failed__gt=0), start__lt=since)
+    mark = RollupMark.objects.filter(pk="jobs").annotate(is_old=Exists(before)).first()
+    until = mark.until if mark else floor(now, MINUTE)
+    start = connection().ops.adapt_datetimefield_value(max(until, since))
+    with connection().cursor() as cursor:
+        cursor.execute(SINCE, [start, MOST_UNFINISHED, start, MOST_UNFINISHED])
+        completed, failed = cursor.fetchone()
+    return Unfinished(until, not (mark and mark.is_old), completed, failed)
 
 
 def prune(model: Any) -> None:

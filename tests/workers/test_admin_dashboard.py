@@ -176,6 +176,7 @@ def test_cards_say_how_it_is(admin_client):
     JobFactory(queue="mail", created_at=ago(80))
     for _ in range(3):
         done = JobFactory(completed=True, queue="mail", finished_at=ago(300))
+    JobFactory(completed=True, queue="mail", finished_at=ago(7300))  # it has run for hours
     JobErrorFactory(job=done, occurred_at=ago(310))
     rollup.roll_up()
 

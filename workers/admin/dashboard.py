@@ -95,7 +95,7 @@ def cards(figures: Figures, points: Points) -> list[tuple[str, str, str]]:
     completed, failed = points.total("completed"), points.total("failed")
     attempts = completed + failed
     span = str(LABELS[points.range.key])
-    seconds = points.range.length.total_seconds()
+    seconds = points.elapsed.total_seconds()
     return [
         (
             _("Throughput"),
