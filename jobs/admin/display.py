@@ -149,6 +149,14 @@ def admin_url(site_name: str, model: str, page: str, *keys: object) -> str:
         return ""
 
 
+def page_url(site: Any, request: Any, model: Any, page: str, *keys: object) -> str:
+    """`admin_url()` for a reader: empty too where this user may not look at the model."""
+    pages = site._registry.get(model)
+    if pages is None or not pages.has_view_or_change_permission(request):
+        return ""
+    return admin_url(site.name, f"{model._meta.app_label}_{model._meta.model_name}", page, *keys)
+
+
 def link(url: str, text: str) -> str | SafeString:
     return format_html('<a href="{}">{}</a>', url, text) if url else text
 

@@ -62,7 +62,7 @@ class DashboardAdmin(admin.ModelAdmin):
             raise PermissionDenied
         chosen = RANGES.get(request.GET.get("range", ""), RANGES["1h"])
         refresh = request.GET.get("refresh", "")
-        figures = Figures(self.admin_site.name, reaper_seen(request))
+        figures = Figures(self.admin_site, request, reaper_seen(request))
         points = Points(chosen)
         context = {
             **self.admin_site.each_context(request),
