@@ -16,11 +16,11 @@ from typing import Any
 from django.db.models import Count, Exists, Min, Q, QuerySet
 from django.db.models.functions import TruncMinute
 
-from ..models import Job, JobError, QueueRollup, QueueSample, Rollup, RollupMark
+from ..models import Job, JobError, QueueSample, Rollup, RollupMark
 from ..spec.lifecycle import State
 from ..store import clock
 from ..store.database import atomic, connection
-from . import queue_rollup
+from . import parts
 from .dashboard import INDEXED
 from .histogram import Bucket, added, put
 
@@ -50,7 +50,8 @@ def roll_up() -> int:
     else:
         return 0
     prune(Rollup)
-    prune(QueueRollup)
+    for model in parts.COLUMNS:
+        prune(model)
     return 0
 
 
@@ -68,7 +69,7 @@ def step() -> bool:
         end = min(now, start + STEP + LATE)
         _count(start, end)
         sum_hours(Rollup, start, end, COUNTED, SAMPLED)
-        queue_rollup.count(start, end)
+        parts.count(start, end)
         RollupMark.objects.filter(pk="jobs").update(until=end)
     return end < now
 
@@ -106,7 +107,7 @@ def _count(start: datetime, end: datetime) -> None:
             put(histogram, bucket, jobs)
     for minute, count in _per_minute(finished.filter(state=State.DISCARDED), "finished_at"):
         found[minute].discarded = count
-    for minute, count in _per_minute(queue_rollup.created(start, end), "created_at"):
+    for minute, count in _per_minute(parts.created(start, end), "created_at"):
         found[minute].enqueued = count
     errors = JobError.objects.filter(occurred_at__gte=start, occurred_at__lt=end)
     for minute, count in _per_minute(errors, "occurred_at"):

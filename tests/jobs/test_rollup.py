@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db.models import Sum
 from django.utils import timezone
 
-from jobs.models import QueueSample, Rollup, RollupMark
+from jobs.models import QueueRollup, QueueSample, Rollup, RollupMark, TypeRollup
 from jobs.record import rollup
 from jobs.record.history import RANGES, Points
 from tests.factories import JobErrorFactory, JobFactory, ago
@@ -207,3 +208,22 @@ def test_the_pace_of_a_new_server_is_that_of_its_short_life(is_new):
 
     assert (elapsed == RANGES["1h"].length) is not is_new
     assert elapsed >= timedelta(seconds=130)
+
+
+def test_types_are_counted_like_queues():
+    settled(200, type="a", queue="x", wait=2.0, run=4.0)
+    settled(200, type="a", queue="y", wait=2.0, run=4.0)
+    settled(200, type="b", queue="x", wait=2.0, run=4.0)
+    JobErrorFactory(job=JobFactory(type="b", dead=True, finished_at=ago(200)), occurred_at=ago(200))
+    rollup.roll_up()
+
+    def sums(model, column):
+        rows = model.objects.filter(resolution=3600).values_list(column)
+        return {
+            name: (completed, failed)
+            for name, completed, failed in rows.annotate(Sum("completed"), Sum("failed"))
+        }
+
+    assert sums(TypeRollup, "type") == {"a": (2, 0), "b": (1, 1)}
+    assert sums(QueueRollup, "queue") == {"x": (2, 0), "y": (1, 0), "default": (0, 1)}
+    assert TypeRollup.objects.filter(type="a", resolution=60).first().runs == {"23": 2}
