@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import BadRequest, PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -150,7 +150,10 @@ class JobPages(ReadOnlyModelAdmin):
         """Export everything that the list shows with these filters."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        jobs = self.get_changelist_instance(request).get_queryset(request)
+        changes = self.get_changelist_instance(request)
+        if changes.problem:
+            raise BadRequest(changes.problem)
+        jobs = changes.get_queryset(request)
         return as_csv(jobs, str(self.opts.model_name), is_redacted=not may_see(request.user))
 
     def render_change_form(

@@ -11,12 +11,9 @@ from typing import Any
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
-from ..models import DeadJob
 from ..store import clock
-from .filters import WINDOWS, last_error
+from .filters import DEAD, WINDOWS, newest_dead
 
-MOST = 3_000
-"""Newest dead jobs that are counted, as the page says: each takes a lookup of its last error."""
 ROWS = 15
 
 
@@ -29,12 +26,11 @@ class Row:
     """How many names the row stands for that have none of their own."""
 
 
-def matrix() -> dict[str, Any]:
-    """Counts by type and by last error, for each window and in all: one query."""
-    newest = DeadJob.objects.order_by("-finished_at").annotate(error=last_error())
-    rows = list(newest.values_list("type", "error", "finished_at")[: MOST + 1])
-    is_capped = len(rows) > MOST
-    rows = rows[:MOST]
+def matrix(request: Any) -> dict[str, Any]:
+    """Counts by type and by last error, for each window and in all."""
+    rows = newest_dead(request)
+    is_capped = len(rows) > DEAD
+    rows = rows[:DEAD]
     now = clock.now()
     edges: list[tuple[str, datetime | None]] = [
         *((key, now - window) for key, window in WINDOWS.items()),
@@ -48,7 +44,7 @@ def matrix() -> dict[str, Any]:
             (_("By last error"), _("Error"), _rows("error", counts["error"], edges)),
         ],
         "is_empty": not rows,
-        "most": MOST if is_capped else None,
+        "most": DEAD if is_capped else None,
     }
 
 

@@ -27,6 +27,15 @@ MOST = 100
 SUMMED = ("enqueued", "completed", "failed", "discarded", "waits", "runs")
 
 
+MOST_NAMES = 500
+
+
+def names(model: Any) -> list[str]:
+    """The queues or types that did anything while their roll-ups are kept: five weeks."""
+    rows = model.objects.filter(resolution=3600).order_by(COLUMNS[model])
+    return list(rows.values_list(COLUMNS[model], flat=True).distinct()[:MOST_NAMES])
+
+
 def created(start: datetime, end: datetime) -> QuerySet[Job]:
     """Jobs created from `start` to `end`.
 

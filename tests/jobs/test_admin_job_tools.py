@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
 
@@ -18,6 +19,7 @@ from jobs.admin import job as job_admin
 from jobs.admin import job_list, matrix
 from jobs.models import CronRun, Job, Maintenance, OperatorAction, Workflow
 from jobs.models.cron import Outcome
+from jobs.record import rollup
 from jobs.spec import queue_config
 from jobs.spec.identifiers import uuid7
 from jobs.spec.lifecycle import State
@@ -69,7 +71,6 @@ def everything_matched(client, action, query=""):
         ("error:E42", True),
         ("after:2020-01-01", True),
         ("before:2020-01-01", False),
-        ("after:nonsense", False),
         ("after:2999-01-01T10:00", False),
     ],
 )
@@ -82,6 +83,59 @@ def test_a_job_is_searched_by_what_is_in_it(admin_client, term, found):
     page = admin_client.get(list_of(JOB), {"q": term})
 
     assert bool(page.context["cl"].result_list) is found
+
+
+@pytest.mark.parametrize(
+    ("term", "said"),
+    [
+        ("stat:discarded", "There is no search word “stat:”."),
+        ("stat:discarded", "Did you mean “state:”?"),
+        ("foo:bar", "Words are: id: type: queue: state:"),
+        ("foo.bar:1", "There is no search word “foo.bar:”."),
+        ("after:yesterday", "“yesterday” is no time: write 2026-01-31"),
+        ("state:dead", "“dead” is no state. States are: scheduled, available,"),
+        ("id:12", "“12” is no job id: it must be a UUID."),
+        ("type:a before:", "“” is no time"),
+    ],
+)
+def test_what_is_no_search_is_refused_with_the_words_there_are(admin_client, term, said):
+    JobFactory()
+
+    page = admin_client.get(list_of(JOB), {"q": term})
+
+    assert said in page.content.decode()
+    assert not page.context["cl"].result_list
+    assert "0 jobs" not in page.content.decode()
+    assert admin_client.get(list_of(JOB) + "csv/", {"q": term}).status_code == 400
+
+
+def test_every_type_is_offered_however_many_there_are_and_one_can_be_typed(admin_client):
+    for number in range(54):
+        JobFactory(type=f"type-{number}", completed=True, finished_at=ago(200))
+    rollup.roll_up()
+    for _ in range(20):
+        JobFactory(type="newest")
+
+    page = admin_client.get(list_of(JOB), {"queue": "default"}).content.decode()
+
+    form = page.split('<form method="get" class="ojs-filter">')[1].split("</form>")[0]
+    assert form.count("<option") == 55
+    assert '<input type="hidden" name="queue" value="default">' in form
+    typed = admin_client.get(list_of(JOB), {"queue": "default", "type": "type-3"})
+    assert [job.type for job in typed.context["cl"].result_list] == ["type-3"]
+
+
+def test_only_errors_and_types_of_dead_jobs_are_offered_for_the_dead_letter(admin_client):
+    JobErrorFactory(job=JobFactory(type="alive"), type="survived")
+    dead = JobFactory(dead=True, type="dead")
+    JobErrorFactory(job=dead, type="first")
+    JobErrorFactory(job=dead, type="last")
+
+    filters = admin_client.get(list_of(DEAD)).context["cl"].filter_specs
+
+    offered = {spec.parameter_name: spec.lookup_choices for spec in filters}
+    assert offered["error"] == [("last", "last")]
+    assert offered["type"] == [("dead", "dead")]
 
 
 def test_the_list_is_narrowed_to_a_time(admin_client):
@@ -517,7 +571,7 @@ def test_what_fails_now_comes_before_what_failed_more_often():
             JobErrorFactory(job=job, type=f"old_{number:02}")
     JobErrorFactory(job=JobFactory(dead=True), type="ValueError")
 
-    _, (_, _, rows) = matrix.matrix()["sections"]
+    _, (_, _, rows) = matrix.matrix(HttpRequest())["sections"]
 
     assert [row.name for row in rows] == [
         "ValueError",
