@@ -127,13 +127,10 @@ class OperatorActionAdmin(ReadOnlyModelAdmin):
 
     @admin.display(description=_("selection"))
     def chosen(self, action: OperatorAction) -> str | SafeString:
-        """How the targets were chosen, and the first of them."""
+        """How the targets were chosen; the first of them where nothing else is recorded."""
         told = {key: value for key, value in action.selection.items() if key != "ids"}
         words = "; ".join(f"{key}: {_told(value)}" for key, value in told.items())
-        named = self._links(action, NAMED)
-        if not words or not named:
-            return named or (display.code(words) if words else display.NOTHING)
-        return format_html_join(" ", "{}", ((display.code(words),), (named,)))
+        return display.code(words) if words else self._links(action, NAMED) or display.NOTHING
 
     @admin.display(description=_("targets"))
     def targets(self, action: OperatorAction) -> str | SafeString:
@@ -145,10 +142,10 @@ class OperatorActionAdmin(ReadOnlyModelAdmin):
         model = model_of(action.target_kind)
         name = model._meta.label_lower.replace(".", "_") if model else ""
         shown = [
-            (key, display.link(display.admin_url(self.admin_site.name, name, "change", key), key))
+            (display.ident(key, display.admin_url(self.admin_site.name, name, "change", key)),)
             for key in keys[:most]
         ]
-        named = format_html_join(" ", '<span class="ojs-clip" title="{}">{}</span>', shown)
+        named = format_html_join(" ", "{}", shown)
         if shown and action.count > len(shown):
             more = gettext("and %(count)d more") % {"count": action.count - len(shown)}
             return format_html_join(" ", "{}", ((named,), (more,)))

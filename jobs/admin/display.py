@@ -16,6 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 
+from ..spec.identifiers import parse_uuid
 from ..store import clock
 from .words import word
 
@@ -161,12 +162,34 @@ def link(url: str, text: str) -> str | SafeString:
     return format_html('<a href="{}">{}</a>', url, text) if url else text
 
 
+SHORT = 20
+"""Longest id that is shown whole."""
+
+
+def short(text: str) -> str:
+    """An id that fits a column. The end of a UUID is what distinguishes it from its neighbours."""
+    if len(text) <= SHORT:
+        return text
+    return f"…{text[-12:]}" if parse_uuid(text) else f"{text[:9]}…{text[-9:]}"
+
+
+def ident(text: str, url: str = "") -> SafeString:
+    """A short id with the whole on hover; `admin.js` puts a button beside it that copies it."""
+    return format_html(
+        '<span class="ojs-id" title="{}" data-ojs-copy="{}">{}</span>',
+        text,
+        text,
+        link(url, short(text)),
+    )
+
+
 def worker_link(site_name: str, worker_id: str) -> str | SafeString:
     """A worker's id, linked to its page if the app that runs jobs has one in this admin."""
     if not worker_id:
         return NOTHING
-    return link(admin_url(site_name, "ojs_workers_worker", "change", worker_id), worker_id)
+    return ident(worker_id, admin_url(site_name, "ojs_workers_worker", "change", worker_id))
 
 
 def job_link(site_name: str, job_id: object, text: str = "") -> str | SafeString:
-    return link(admin_url(site_name, "ojs_jobs_job", "change", job_id), text or str(job_id))
+    url = admin_url(site_name, "ojs_jobs_job", "change", job_id)
+    return link(url, text) if text else ident(str(job_id), url)

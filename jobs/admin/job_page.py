@@ -180,10 +180,7 @@ class JobPages(ReadOnlyModelAdmin):
 
     @admin.display(description=_("job"), ordering="id")
     def short_id(self, job: Job) -> SafeString:
-        # The end of a UUIDv7 is its random part, which distinguishes neighbours.
-        return format_html(
-            '<code class="ojs-nowrap" title="{}">…{}</code>', job.pk, str(job.pk)[-12:]
-        )
+        return display.ident(str(job.pk))
 
     @admin.display(description=_("state"), ordering="state")
     def shown_state(self, job: Job) -> SafeString:
@@ -199,19 +196,13 @@ class JobPages(ReadOnlyModelAdmin):
 
     @admin.display(description=_("worker"))
     def worker(self, job: Job) -> str | SafeString:
-        name = job.reserved_by or job.finished_by
-        # An id as long as a UUID would make each row five lines high.
-        return format_html(
-            '<span class="ojs-clip" title="{}">{}</span>',
-            name,
-            display.worker_link(self.admin_site.name, name),
-        )
+        return display.worker_link(self.admin_site.name, job.reserved_by or job.finished_by)
 
     # Fields of the page
 
     @admin.display(description=_("id"))
     def identity(self, job: Job) -> SafeString:
-        return format_html("<code>{}</code>", job.pk)
+        return format_html('<code data-ojs-copy="{}">{}</code>', job.pk, job.pk)
 
     @admin.display(description=_("version"))
     def shown_version(self, job: Job) -> str:

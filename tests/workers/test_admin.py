@@ -9,6 +9,7 @@ from django.contrib.admin.utils import quote
 from django.urls import reverse
 
 from jobs import engine
+from jobs.admin import filters
 from jobs.conf import protocol_of
 from jobs.models import OperatorAction, RefusedFinish
 from tests.factories import JobFactory, WorkerFactory, ago, ahead
@@ -156,7 +157,8 @@ def test_workers_without_a_directive_are_filtered_by(admin_client):
     assert listed(admin_client, directive="none") == [wanted.pk]
 
 
-def test_a_list_of_choices_is_cut_off_but_holds_the_chosen_one(admin_client):
+def test_a_list_of_choices_is_cut_off_but_holds_the_chosen_one(admin_client, monkeypatch):
+    monkeypatch.setattr(filters, "CHOICES", 50)
     for number in range(60):
         WorkerFactory(hostname=f"host-{number:02}")
 

@@ -191,7 +191,7 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
         client = [part for part in (project, title, worker.version[:40]) if part]
         return format_html(
             '{}<br><span class="ojs-quiet"><span class="ojs-nowrap">{}</span><br>{}</span>',
-            worker.worker_id,
+            display.ident(worker.worker_id),
             ":".join(place),
             ", ".join(client),
         )

@@ -1,0 +1,37 @@
+/* Puts a button beside each id that copies the whole of it. Without script there is none, and the
+   whole is on hover. */
+"use strict";
+
+document.addEventListener("DOMContentLoaded", () => {
+    const words = document.querySelector("meta[name=ojs-copy]");
+    if (!words || !navigator.clipboard) {
+        return;
+    }
+
+    function equip(part) {
+        for (const id of part.querySelectorAll("[data-ojs-copy]")) {
+            // Nothing to press inside of a link.
+            const place = id.closest("a") ?? id;
+            if (place.nextElementSibling?.classList.contains("ojs-copy")) {
+                continue;
+            }
+            const button = document.createElement("button");
+            button.type = "button";
+            button.className = "ojs-copy";
+            button.title = words.content;
+            button.setAttribute("aria-label", `${words.content}: ${id.dataset.ojsCopy}`);
+            button.addEventListener("click", async () => {
+                await navigator.clipboard.writeText(id.dataset.ojsCopy);
+                button.classList.add("ojs-copied");
+                setTimeout(() => button.classList.remove("ojs-copied"), 1500);
+            });
+            place.after(button);
+        }
+    }
+
+    equip(document);
+    // What a page fetches anew.
+    for (const part of document.querySelectorAll("[data-ojs-refresh]")) {
+        new MutationObserver(() => equip(part)).observe(part, {childList: true});
+    }
+});
