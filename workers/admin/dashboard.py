@@ -40,7 +40,7 @@ class DashboardAdmin(admin.ModelAdmin):
 
     class Media:
         css: ClassVar[dict[str, Any]] = {"all": ["ojs/admin.css", "ojs/dashboard.css"]}
-        js = ("ojs/dashboard.js",)
+        js = ("ojs/dashboard.js", "ojs/charts.js")
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
@@ -95,11 +95,11 @@ def cards(figures: Figures, points: Points) -> list[tuple[str, str, str]]:
     completed, failed = points.total("completed"), points.total("failed")
     attempts = completed + failed
     span = str(LABELS[points.range.key])
-    seconds = points.elapsed.total_seconds()
+    a_second, (size, words, _title) = pace_of(points)
     return [
         (
             _("Throughput"),
-            pace(completed / seconds),
+            words % {"rate": display.decimal(a_second * size, ".3g")},
             _("%(count)s completed in %(span)s") % {"count": grouped(completed), "span": span},
         ),
         (_("Queue depth"), figures.depth, _("available jobs now")),
@@ -118,13 +118,19 @@ def cards(figures: Figures, points: Points) -> list[tuple[str, str, str]]:
     ]
 
 
-def pace(a_second: float) -> str:
-    """A rate in the unit that needs no leading zeros."""
-    if a_second >= 1:
-        return _("%(rate)s a second") % {"rate": display.decimal(a_second, ".3g")}
-    if a_second * 60 >= 1:
-        return _("%(rate)s a minute") % {"rate": display.decimal(a_second * 60, ".3g")}
-    return _("%(rate)s an hour") % {"rate": display.decimal(a_second * 3600, ".3g")}
+PACES = (
+    (1, gettext_lazy("%(rate)s a second"), gettext_lazy("Throughput, jobs a second")),
+    (60, gettext_lazy("%(rate)s a minute"), gettext_lazy("Throughput, jobs a minute")),
+    (3600, gettext_lazy("%(rate)s an hour"), gettext_lazy("Throughput, jobs an hour")),
+)
+"""Seconds, and what a rate in them is called on a card and above a chart."""
+
+
+def pace_of(points: Points) -> tuple[float, Any]:
+    """How many a second were completed, and the unit that needs no leading zeros."""
+    a_second = points.total("completed") / points.elapsed.total_seconds()
+    unit = next((unit for unit in PACES if a_second * unit[0] >= 1), None)
+    return a_second, unit or PACES[-1 if a_second else 1]
 
 
 def charts(points: Points, fleet: Points) -> list[Chart]:
@@ -132,11 +138,16 @@ def charts(points: Points, fleet: Points) -> list[Chart]:
 
 
 def throughput(points: Points) -> Chart:
+    _a_second, (size, _words, title) = pace_of(points)
+
+    def rates(name: str) -> list[float | None]:
+        return [None if rate is None else rate * size for rate in points.rate(name)]
+
     lines = [
-        Line(_("completed"), "main", points.rate("completed")),
-        Line(_("failed attempts"), "bad", points.rate("failed")),
+        Line(_("completed"), "main", rates("completed")),
+        Line(_("failed attempts"), "bad", rates("failed")),
     ]
-    return Chart("throughput", _("Throughput, jobs a second"), points.moments, lines)
+    return Chart("throughput", title, points.moments, lines)
 
 
 def latency(points: Points) -> Chart:
