@@ -189,6 +189,7 @@ LOGGING = {
     "formatters": {
         "console": {"format": "{asctime} {levelname:<7} {name}: {message}", "style": "{"},
     },
+    "filters": {"without_traceback": {"()": "ojs_project.refused.WithoutTraceback"}},
     "handlers": {
         "console": {"class": "logging.StreamHandler", "formatter": "console"},
     },
@@ -197,6 +198,7 @@ LOGGING = {
     # every refused request through.
     "loggers": {
         "django": {"handlers": [], "propagate": True, "level": LOG_LEVEL},
+        "django.request": {"filters": ["without_traceback"]},
         # Failed logins are worth a line; each of its lookups is not.
         "axes": {"level": "WARNING"},
     },

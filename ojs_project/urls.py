@@ -5,6 +5,7 @@ from django.views.generic import RedirectView
 from workers.bindings.ojs.observing import MetricsViewSet, ReadinessViewSet
 from workers.bindings.ojs.views import HealthViewSet
 
+handler403 = "ojs_project.refused.permission_denied"
 handler500 = "ojs_project.unavailable.server_error"
 
 # Django's own index page, with our notices above it.

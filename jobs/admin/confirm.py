@@ -68,6 +68,10 @@ class TypedForm(ReasonForm):
         return self.expected
 
 
+DESTRUCTIVE: set[str] = set()
+"""Names of the actions that cannot be undone: their buttons look like it."""
+
+
 @dataclass(frozen=True)
 class Question:
     """The contents of the confirmation page."""
@@ -94,12 +98,22 @@ class Question:
     left_out: Callable[[int, int], str] = lambda count, rest: ""
     """Says so, given how many it concerns and how many it does not."""
 
+    def __post_init__(self) -> None:
+        if self.is_destructive:
+            DESTRUCTIVE.add(self.action)
+
     def form(self, count: int, data: Any = None) -> forms.Form:
         if count <= TYPED_ABOVE:
             return self.form_class(data)
         form = TypedForm(data)
         form.expected = count
         return form
+
+
+def in_order(buttons: dict[str, Text], may: Collection[str]) -> list[tuple[str, Text, bool]]:
+    """Name, label and whether it is destructive of each permitted button; these come last."""
+    found = [(name, label, name in DESTRUCTIVE) for name, label in buttons.items() if name in may]
+    return sorted(found, key=lambda button: button[2])
 
 
 @dataclass(frozen=True)

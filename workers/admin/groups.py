@@ -7,6 +7,8 @@ from typing import Any
 
 from django.http import HttpRequest
 
+from jobs.admin.confirm import in_order
+
 from ..fleet.orders import places
 from ..lifecycle import WorkerState
 from .filters import GroupFilter
@@ -39,7 +41,7 @@ def whole_list(changes: Any, request: HttpRequest, model_admin: Any) -> dict[str
         "live": live,
         "dead": changes.result_count - live,
         "groups": grouped(changes, request.GET.get(GroupFilter.parameter_name, "")),
-        "verbs": [(name, buttons[name]) for name in buttons if name in may],
+        "verbs": in_order(buttons, may),
         "is_narrowed": is_narrowed,
     }
 
