@@ -60,7 +60,7 @@ def test_it_is_on_the_index_for_whoever_may_see_it():
     allowed, other = staff("view_dashboard", username="a"), staff("view_job", username="b")
 
     assert url == DASHBOARD
-    assert f'href="{url}"' in allowed.get("/admin/").content.decode()
+    assert f'href="{url}"' in allowed.get("/admin/").content.decode()  # in the sidebar
     assert f'href="{url}"' not in other.get("/admin/").content.decode()
     assert allowed.get(url).status_code == 200
     assert other.get(url).status_code == 403

@@ -8,12 +8,13 @@ from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import path
+from django.urls import NoReverseMatch, path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext
 
 from jobs.admin import display
 from jobs.admin.charts import Chart, Line, seconds
+from jobs.conf import ojs_settings
 from jobs.models import Queue
 from jobs.record.dashboard import grouped
 from jobs.record.history import RANGES, Points
@@ -40,7 +41,7 @@ class DashboardAdmin(admin.ModelAdmin):
 
     class Media:
         css: ClassVar[dict[str, Any]] = {"all": ["ojs/admin.css", "ojs/dashboard.css"]}
-        js = ("ojs/dashboard.js", "ojs/charts.js")
+        js = ("ojs/dashboard.js", "ojs/charts.js", "ojs/admin.js")
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
@@ -64,6 +65,7 @@ class DashboardAdmin(admin.ModelAdmin):
         refresh = request.GET.get("refresh", "")
         figures = Figures(self.admin_site, request, reaper_seen(request))
         points = Points(chosen)
+        is_empty = not figures.queues and not points.total("completed")
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
@@ -80,6 +82,7 @@ class DashboardAdmin(admin.ModelAdmin):
             "queues": figures.queues[:SHOWN_QUEUES],
             "more_queues": max(0, len(figures.queues) - SHOWN_QUEUES),
             "may_pause": self._may_pause(request),
+            "first_steps": first_steps(request) if is_empty else None,
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name
@@ -88,6 +91,24 @@ class DashboardAdmin(admin.ModelAdmin):
     def _may_pause(self, request: HttpRequest) -> bool:
         queues = self.admin_site._registry.get(Queue)
         return queues is not None and "pause" in queues.get_actions(request)
+
+
+def first_steps(request: HttpRequest) -> dict[str, Any] | None:
+    """What to do next on an empty installation: lines to copy, with this server's own address."""
+    key = "" if ojs_settings.ALLOW_ANONYMOUS else "ojs_…"
+    try:
+        url = request.build_absolute_uri(reverse("ojs:jobs"))
+    except NoReverseMatch:  # the site has these pages, and no API
+        return None
+    job = '{"type": "hello.world", "args": ["Ada"]}'
+    header = f" -H 'Authorization: Bearer {key}'" if key else ""
+    headers = f', headers={{"Authorization": "Bearer {key}"}}' if key else ""
+    return {
+        "needs_key": bool(key),
+        "curl": f"curl -X POST {url}{header} -H 'Content-Type: application/json' -d '{job}'",
+        "python": f'import requests; requests.post("{url}", json={job}{headers}).json()',
+        "worker": "python manage.py runjobworker",
+    }
 
 
 def cards(figures: Figures, points: Points) -> list[tuple[str, str, str]]:
