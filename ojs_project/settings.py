@@ -88,6 +88,7 @@ MIDDLEWARE = [
     "ojs_project.middleware.ProtocolMiddleware",
     "ojs_project.unavailable.UnavailableMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
+    "ojs_project.middleware.CompressionMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
