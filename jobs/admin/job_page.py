@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..access.redaction import may_see, redact_quotes
 from ..engine import progress_of
-from ..models import Job
+from ..models import Job, Queue
 from ..spec.envelope import ERROR_FIELDS, envelope
 from ..spec.lifecycle import State
 from ..spec.versions import version_text
@@ -29,7 +29,7 @@ from .export import as_csv
 from .job_list import PREVIEW, NewestDead, NewestJobs
 from .search import HELP, search
 from .timeline import timeline
-from .why import why
+from .why import Reason, why
 
 OPTIONAL = {
     "project": "project",
@@ -170,11 +170,25 @@ class JobPages(ReadOnlyModelAdmin):
         context["lines_of_job"] = job.logs.order_by("-pk")[:LINES_SHOWN]
         context["timeline"] = timeline(job, self.admin_site.name)
         context["why"] = why(job)
+        context["reasons"] = self._reasons(request, context["why"])
         if may_copy(request, job):
             context["copy_url"] = display.admin_url(
                 self.admin_site.name, "ojs_jobs_job", "copy", job.pk
             )
         return super().render_change_form(request, context, *args, **kwargs)
+
+    def _reasons(self, request: HttpRequest, texts: list[str]) -> list[tuple[str, str, Any]]:
+        """Why it is not running: the text, a page about it, and the queue to resume, if any."""
+        queues = self.admin_site._registry.get(Queue)
+        may_resume = queues is not None and "resume" in queues.get_actions(request)
+        return [
+            (
+                str(text),
+                text.url(self.admin_site, request) if isinstance(text, Reason) else "",
+                getattr(text, "resumes", None) if may_resume else None,
+            )
+            for text in texts
+        ]
 
     # Columns
 

@@ -563,6 +563,34 @@ def test_the_dead_letter_is_counted_by_type_and_by_error_and_each_number_leads_t
             assert len(listed) == count, (name, query)
 
 
+def test_a_reason_leads_on_and_a_paused_queue_is_resumed_beside_it():
+    ops = staff("view_job", "view_queue", "pause_queue")
+    queue = QueueFactory(name="mail", paused_at=ago(60), paused_by="ann")
+    page = page_of(ops, JobFactory(queue="mail"))
+
+    ways = {text: url for text, url, _ in page.context["reasons"]}
+    assert ways["The queue “mail” is paused by ann."] == "/admin/ojs_jobs/queue/mail/change/"
+    # Not where the reader may not look.
+    assert ways["No live worker serves the queue “mail”."] == ""
+    form = next(form for form in forms(page) if form.fields.get("action") == "resume")
+    done = answer(ops, ops.post(form.action, form.fields))
+
+    assert done.redirect_chain[-1][0] == page.request["PATH_INFO"]
+    queue.refresh_from_db()
+    assert not queue.is_paused
+
+
+def test_who_may_not_resume_is_not_offered_it(admin_client):
+    QueueFactory(name="mail", paused_at=ago(60))
+    job = JobFactory(queue="mail")
+
+    page = page_of(staff("view_job", "view_queue"), job)
+    whole = page_of(admin_client, job).context["reasons"]
+
+    assert not any(form.fields.get("action") == "resume" for form in forms(page))
+    assert "/admin/ojs_workers/worker/?queue=mail" in [url for _, url, _ in whole]
+
+
 def test_what_fails_now_comes_before_what_failed_more_often():
     """Names that have no row of their own are added up in the last one."""
     for number in range(matrix.ROWS + 1):

@@ -283,10 +283,10 @@ def test_a_discarded_job_is_retried_from_the_list_of_jobs():
 @pytest.mark.parametrize(
     ("state", "offered"),
     [
-        ("scheduled", ["cancel", "run_now"]),
-        ("pending", ["cancel", "run_now"]),
+        ("scheduled", ["run_now", "cancel"]),
+        ("pending", ["run_now", "cancel"]),
         ("active", ["cancel"]),
-        ("retryable", ["cancel", "run_now"]),
+        ("retryable", ["run_now", "cancel"]),
         ("completed", []),
         ("cancelled", []),
         ("discarded", ["retry", "discard"]),
