@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.contrib.admin.utils import quote
@@ -72,6 +72,12 @@ def absolute(moment: datetime) -> str:
     return f"{formats.date_format(local, 'Y-m-d H:i:s')} {local.tzname()}"
 
 
+def exactly(moment: datetime) -> str:
+    """For a tooltip: in the reader's time zone and, if that is another one, in UTC."""
+    local, utc = absolute(moment), f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return local if local == utc else f"{local} = {utc}"
+
+
 def when(moment: datetime | None) -> str | SafeString:
     """For lists: the distance, with the moment itself as a tooltip."""
     if moment is None:
@@ -79,7 +85,7 @@ def when(moment: datetime | None) -> str | SafeString:
     return format_html(
         '<time datetime="{}" title="{}" class="ojs-nowrap">{}</time>',
         moment.isoformat(),
-        absolute(moment),
+        exactly(moment),
         distance(moment),
     )
 
@@ -89,8 +95,9 @@ def moment(value: datetime | None) -> str | SafeString:
     if value is None:
         return NOTHING
     return format_html(
-        '<time datetime="{}">{}</time> <span class="ojs-quiet">({})</span>',
+        '<time datetime="{}" title="{}">{}</time> <span class="ojs-quiet">({})</span>',
         value.isoformat(),
+        exactly(value),
         absolute(value),
         distance(value),
     )

@@ -28,7 +28,7 @@ from .copying import copy_view, may_copy
 from .export import as_csv
 from .job_list import PREVIEW, NewestDead, NewestJobs
 from .search import HELP, search
-from .timeline import timeline
+from .timeline import bar, timeline
 from .why import Reason, why
 
 OPTIONAL = {
@@ -169,6 +169,7 @@ class JobPages(ReadOnlyModelAdmin):
         ]
         context["lines_of_job"] = job.logs.order_by("-pk")[:LINES_SHOWN]
         context["timeline"] = timeline(job, self.admin_site.name)
+        context["bar"] = bar(context["timeline"])
         context["why"] = why(job)
         context["reasons"] = self._reasons(request, context["why"])
         if may_copy(request, job):

@@ -37,7 +37,7 @@ RANGES = {
 class Points:
     """Roll-ups, sorted into the points of a range."""
 
-    def __init__(self, chosen: Range, model: Any = Rollup) -> None:
+    def __init__(self, chosen: Range, model: Any = Rollup, **part: str) -> None:
         self.range, self.model = chosen, model
         end = rollup.floor(clock.now(), chosen.width) + chosen.width
         if chosen.width == rollup.MINUTE:
@@ -45,7 +45,7 @@ class Points:
         count = chosen.length // chosen.width
         self.moments = [end - chosen.width * back for back in range(count, 0, -1)]
         self.rows: list[list[Any]] = [[] for _ in self.moments]
-        for row in rollup.series(model, self.moments[0], chosen.resolution):
+        for row in rollup.series(model, self.moments[0], chosen.resolution, **part):
             index = (row.start - self.moments[0]) // chosen.width
             if 0 <= index < count:
                 self.rows[index].append(row)

@@ -245,7 +245,11 @@ def prune(model: Any) -> None:
         model.objects.filter(resolution=resolution, start__lt=long_ago).delete()
 
 
-def series(model: Any, since: datetime, resolution: int) -> QuerySet[Any]:
-    """Roll-ups from `since` on, oldest first; the unfinished minute is left out."""
-    rows: QuerySet[Any] = model.objects.filter(resolution=resolution, start__gte=since)
+def series(model: Any, since: datetime, resolution: int, **part: str) -> QuerySet[Any]:
+    """Roll-ups from `since` on, oldest first; the unfinished minute is left out.
+
+    Args:
+        part: the one queue or type, of models that have several.
+    """
+    rows: QuerySet[Any] = model.objects.filter(resolution=resolution, start__gte=since, **part)
     return rows.filter(start__lt=floor(clock.now(), MINUTE)).order_by("start")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from dataclasses import replace
 from datetime import timedelta
 
@@ -643,3 +644,13 @@ def test_a_job_finished_meanwhile_is_left_alone_by_every_verb():
 
     assert engine.cancel_jobs([job.pk, gone]) == []
     assert engine.run_now([job.pk, gone]) == []
+
+
+def test_a_jobs_life_is_drawn_in_proportion(admin_client):
+    job = JobFactory(dead=True, created_at=ago(300), started_at=ago(200), finished_at=ago(100))
+
+    drawn = str(page_of(admin_client, job).context["bar"])
+
+    widths = [float(width) for width in re.findall(r' width="([0-9.]+)"', drawn)]
+    assert len(widths) == 2 and abs(widths[0] - widths[1]) < 20
+    assert "created: waited 1 min 40 s, started: ran 1 min 40 s" in drawn

@@ -314,3 +314,15 @@ def test_a_long_gone_moment_is_in_no_chart(admin_client):
     page = admin_client.get(DASHBOARD)
 
     assert all(chart.is_empty for chart in page.context["charts"])
+
+
+def test_a_wall_display_has_figures_and_nothing_to_press():
+    ops = staff("view_dashboard", "view_queue", "pause_queue")
+    QueueFactory(name="mail")
+
+    page = ops.get(DASHBOARD + "?kiosk")
+
+    text = page.content.decode()
+    assert page.context["refresh"] == 5
+    assert 'id="header"' not in text and "nav-sidebar" not in text.split("<body")[1]
+    assert not any(form.fields.get("action") == "pause" for form in forms(page))

@@ -21,12 +21,14 @@ from jobs.record.history import RANGES, Points
 from jobs.store import clock
 
 from ..models import Dashboard, FleetSample
+from . import standings
 from .attention import attention
 from .figures import Figures
 from .notices import reaper_seen
 
 REFRESH = (0, 2, 5, 15, 60)
 """Seconds between two refreshes; 0 means never."""
+KIOSK_REFRESH = 5
 SHOWN_QUEUES = 50
 LABELS = {
     "1h": gettext_lazy("1 hour"),
@@ -56,13 +58,23 @@ class DashboardAdmin(admin.ModelAdmin):
 
     def get_urls(self) -> Any:
         view = self.admin_site.admin_view(self.changelist_view)
-        return [path("", view, name="ojs_workers_dashboard_changelist")]
+        by_name = self.admin_site.admin_view(self.standings_view)
+        return [
+            path("", view, name="ojs_workers_dashboard_changelist"),
+            path("standings/", by_name, name="ojs_workers_dashboard_standings"),
+        ]
+
+    def standings_view(self, request: HttpRequest) -> HttpResponse:
+        """How types and queues compare: count, wait, run and errors over the range."""
+        return standings.page(self, request, LABELS)
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
         chosen = RANGES.get(request.GET.get("range", ""), RANGES["1h"])
-        refresh = request.GET.get("refresh", "")
+        # A wall display: nothing to press, refreshed by itself.
+        is_kiosk = "kiosk" in request.GET
+        refresh = request.GET.get("refresh", str(KIOSK_REFRESH) if is_kiosk else "")
         figures = Figures(self.admin_site, request, reaper_seen(request))
         points = Points(chosen)
         is_empty = not figures.queues and not points.total("completed")
@@ -81,7 +93,10 @@ class DashboardAdmin(admin.ModelAdmin):
             "charts": charts(points, Points(chosen, FleetSample)),
             "queues": figures.queues[:SHOWN_QUEUES],
             "more_queues": max(0, len(figures.queues) - SHOWN_QUEUES),
-            "may_pause": self._may_pause(request),
+            "may_pause": not is_kiosk and self._may_pause(request),
+            "is_kiosk": is_kiosk,
+            # Django's word for a page without its header and sidebar.
+            "is_popup": is_kiosk,
             "first_steps": first_steps(request) if is_empty else None,
             **(extra_context or {}),
         }
