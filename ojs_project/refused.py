@@ -9,7 +9,6 @@ from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.utils.translation import gettext
 from django.views import defaults
 
 TEMPLATE = "admin/ojs/forbidden.html"
@@ -20,7 +19,7 @@ def permission_denied(request: HttpRequest, exception: Exception) -> HttpRespons
     user: Any = getattr(request, "user", None)
     if user is None or not user.is_authenticated:
         return defaults.permission_denied(request, exception)
-    context = admin.site.each_context(request) | {"title": gettext("You may not do this")}
+    context = admin.site.each_context(request)
     request.current_app = admin.site.name  # type: ignore[attr-defined]
     return TemplateResponse(request, TEMPLATE, context, status=403).render()
 

@@ -14,16 +14,16 @@ from ..conf import ojs_settings
 from ..errors import JobNotFound, QueueFull
 from ..http.base import OJSViewSet, Response, dumps
 from ..http.dialects import job_reply
-from ..http.paging import number
+from ..http.parameters import BLOCK_TIMEOUT
 from ..http.waiting import until
 from ..models import Job, ProgressReport
 from ..spec.batches import Memory, checked_once, new_jobs
+from ..spec.bulk_requests import Batch, Priority
 from ..spec.envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope, is_pruned, result_expires_at
-from ..spec.fields import array, integer, missing, refuse
 from ..spec.identifiers import parse_uuid
 from ..spec.lifecycle import TERMINAL, State
 from ..spec.timestamps import format_timestamp
-from ..spec.validation import PRIORITIES, NewJob, new_job, read_args
+from ..spec.validation import NewJob, new_job, read_args
 from ..store import clock
 
 memory = Memory()
@@ -91,11 +91,7 @@ def read_priority(body: dict[str, Any]) -> int:
     Raises:
         InvalidRequest: there is none, or it is out of range.
     """
-    least, most = PRIORITIES
-    value = integer(body, "priority", least=least, most=most)
-    if value is None:
-        raise missing("priority")
-    return value
+    return Priority.priority.read(body)
 
 
 def under_pressure(response: Response, jobs: Sequence[NewJob]) -> None:
@@ -137,7 +133,7 @@ def enqueue_or_wait(request: Any, new: Sequence[NewJob]) -> Sequence[NewJob]:
     given = request.META.get("HTTP_OJS_BLOCK_TIMEOUT")
     if given is None:
         return engine.enqueue(new)
-    seconds = number({"OJS-Block-Timeout": given}, "OJS-Block-Timeout", 0, least=0, most=86_400)
+    seconds = BLOCK_TIMEOUT.check(given, BLOCK_TIMEOUT.name)
     refused: list[QueueFull] = []
 
     def look() -> Sequence[NewJob] | None:
@@ -184,16 +180,7 @@ class JobViewSet(OJSViewSet):
 
     def batch(self, request: Any) -> Response:
         """PUSH many: all or none (OJS HTTP §9.2)."""
-        body = self.read(required=True)
-        documents = array(body, "jobs")
-        if documents is None:
-            raise missing("jobs")
-        if not 1 <= len(documents) <= ojs_settings.MAX_BATCH:
-            raise refuse(
-                "jobs",
-                f"A batch must hold 1 to {ojs_settings.MAX_BATCH} jobs, not {len(documents)}.",
-                validation="size",
-            )
+        documents = Batch.jobs.read(self.read(required=True))
         asked = new_jobs(documents, clock.now())
         jobs = enqueue_or_wait(request, give(asked, self.caller.project))
         count = len(jobs)

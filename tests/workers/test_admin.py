@@ -253,11 +253,11 @@ def test_a_worker_cannot_be_edited_added_or_deleted_by_hand(admin_client):
 @pytest.mark.parametrize(
     ("state", "directive", "offered"),
     [
-        ("running", "", ["quiet", "terminate", "drain"]),
-        ("running", "quiet", ["terminate", "resume", "drain"]),
-        ("quiet", "quiet", ["terminate", "resume", "drain"]),
-        ("quiet", "", ["terminate", "drain"]),
-        ("quiet", "running", ["quiet", "terminate", "drain"]),
+        ("running", "", ["quiet", "drain", "terminate"]),
+        ("running", "quiet", ["resume", "drain", "terminate"]),
+        ("quiet", "quiet", ["resume", "drain", "terminate"]),
+        ("quiet", "", ["drain", "terminate"]),
+        ("quiet", "running", ["quiet", "drain", "terminate"]),
         ("running", "terminate", []),
         ("terminate", "", []),
         ("terminated", "", []),

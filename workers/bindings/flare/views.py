@@ -131,7 +131,7 @@ class WorkerViewSet(FlareViewSet):
         worker_id = requests.worker_id(body, self.caller)
         queues = requests.queues(body)
         capacity = requests.capacity(body)
-        types = requests.names(body, "job_types")
+        types = requests.job_types(body)
         seen = self._description(queues=queues)
         name = self._seen(worker_id, seen)
         jobs = protocol.fetch(

@@ -25,7 +25,7 @@ def _mounted(request: HttpRequest) -> str:
 @gzip_page
 def openapi_json(request: HttpRequest) -> HttpResponse:
     """The OpenAPI document, for tools; the same for everybody."""
-    document = openapi.shipped() | {"servers": [{"url": _mounted(request) or "/"}]}
+    document = openapi.current() | {"servers": [{"url": _mounted(request) or "/"}]}
     response = HttpResponse(dumps(document), content_type="application/json")
     # Tools that run in a browser on another site may read it: it tells nothing of this one.
     response["Access-Control-Allow-Origin"] = "*"
@@ -43,7 +43,7 @@ def docs(request: HttpRequest) -> HttpResponse:
 
     `?q=` finds endpoints of all tags by words of their path, summary and description.
     """
-    document = openapi.shipped()
+    document = openapi.current()
     base = request.build_absolute_uri(_mounted(request) or "/").rstrip("/")
     sections = openapi.sections(document, base)
     tag, words = request.GET.get("tag", ""), request.GET.get("q", "").split()

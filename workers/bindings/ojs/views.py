@@ -67,7 +67,7 @@ class WorkerViewSet(OJSViewSet):
             "active_job_ids": requests.active_job_ids(body),
             "description": description,
             "requested": requests.requested_extension(body),
-            "sequence": requests.fields.integer(body, "sequence"),
+            "sequence": requests.Heartbeat.sequence.read(body),
             "project": self.caller.project,
         }
         reply = admission.as_worker(
@@ -88,7 +88,7 @@ class WorkerViewSet(OJSViewSet):
         asked: dict[str, Any] = {
             "queues": requests.queues(body),
             "count": requests.count(body),
-            "types": requests.fields.texts(body, "types"),
+            "types": requests.Fetch.types.read(body),
             "visibility_timeout": requests.requested_extension(body),
             "project": self.caller.project,
         }
