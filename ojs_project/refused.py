@@ -20,7 +20,7 @@ def permission_denied(request: HttpRequest, exception: Exception) -> HttpRespons
     if user is None or not user.is_authenticated:
         return defaults.permission_denied(request, exception)
     context = admin.site.each_context(request)
-    request.current_app = admin.site.name  # type: ignore[attr-defined]
+    request.current_app = admin.site.name
     return TemplateResponse(request, TEMPLATE, context, status=403).render()
 
 

@@ -150,7 +150,7 @@ class JobPages(ReadOnlyModelAdmin):
         """Export everything that the list shows with these filters."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        changes = self.get_changelist_instance(request)
+        changes: Any = self.get_changelist_instance(request)
         if changes.problem:
             raise BadRequest(changes.problem)
         jobs = changes.get_queryset(request)

@@ -7,7 +7,7 @@ very many only the busiest are kept: the tables are bounded whatever names clien
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -53,7 +53,7 @@ def count(start: datetime, end: datetime) -> None:
     """Replace the roll-ups of each queue and each type for the minutes from `start` to `end`."""
     found: dict[Any, dict[tuple[datetime, str], Any]] = {model: {} for model in COLUMNS}
 
-    def of(minute: datetime, names: dict[str, str]) -> Iterator[Any]:
+    def of(minute: datetime, names: Mapping[str, Any]) -> Iterator[Any]:
         """The roll-ups of a minute that a queue and a type belong to."""
         for model, column in COLUMNS.items():
             name = names[column]

@@ -64,7 +64,7 @@ def page(model_admin: Any, request: HttpRequest, labels: Any) -> HttpResponse:
             "rows": [_row(each) for each in rows[:SHOWN]],
             "more": max(0, len(rows) - SHOWN),
         }
-    request.current_app = site.name  # type: ignore[attr-defined]
+    request.current_app = site.name
     return TemplateResponse(request, "admin/ojs/standings.html", context)
 
 
