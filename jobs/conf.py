@@ -101,6 +101,14 @@ class Settings:
         1, "How often a waiting fetch looks by itself, in case a notification was missed."
     )
 
+    # How requests are answered
+    FAST_PATH: bool = option(
+        True,
+        "Answer enqueue, fetch, ack, nack and heartbeat over HTTP without REST framework's request "
+        "and response and, in the stand-alone project, past Django's middleware. The answers are "
+        "the same without it.",
+    )
+
     # Housekeeping
     REAPER_INTERVAL: timedelta = duration(0.5, "Pause between two rounds of the reaper.")
     REAPER_SILENT: timedelta = duration(

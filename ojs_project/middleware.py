@@ -13,9 +13,8 @@ from django.utils import translation
 
 from jobs.conf import protocols
 from jobs.errors import InvalidRequest
-from jobs.http.base import dress, error_response
+from jobs.http.base import refused
 from jobs.http.hosts import check_host
-from jobs.http.response import for_django
 
 PROTOCOLS = tuple({"/ojs/"} | {one.http.prefix for one in protocols() if one.http})
 """Path prefixes of machine clients: those of OJS HTTP, and of worker protocols over HTTP."""
@@ -35,7 +34,7 @@ class PolicyMiddleware:
     """Send a content security policy with every response.
 
     Django has a middleware for it from version 6 on. One policy for all pages, without nonces or
-    exceptions, is a mere header, and the fast path sends it without a middleware.
+    exceptions, is a mere header, and `bypass` sends it without a middleware.
     """
 
     def __init__(self, get_response: Handler) -> None:
@@ -62,18 +61,15 @@ class HostMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         try:
-            check_host(request)
+            check_host(request.META)
         except InvalidRequest as refusal:
             return _refused(request, refusal)
         return self.get_response(request)
 
 
 def _refused(request: HttpRequest, refusal: InvalidRequest) -> HttpResponse:
-    response: HttpResponse
     if request.path_info.startswith(PROTOCOLS):
-        answer = error_response(request, refusal)
-        dress(request, answer)
-        response = for_django(answer)
+        response = refused(request.META, refusal)
     else:
         text = f"{refusal.message}\n{refusal.hint}\n"
         response = HttpResponse(text, status=400, content_type="text/plain; charset=utf-8")

@@ -13,7 +13,7 @@ from django.core.management import CommandError, call_command
 from django.utils.http import urlencode
 
 from jobs.errors import OJSError
-from jobs.http.base import status_of
+from jobs.http.errors import status_of
 from tests.ojs_client import OJSClient
 from workers.bindings.flare.views import WORDS
 from workers.openapi import operations

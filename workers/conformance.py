@@ -11,12 +11,13 @@ from typing import Any
 from django.core.signals import request_started
 from django.db.models import Model
 from django.dispatch import receiver
-from django.http import HttpRequest
+from rest_framework.response import Response
 
 from jobs import engine
 from jobs import models as job_models
 from jobs.conf import ojs_settings
-from jobs.http.base import OJSViewSet, Response
+from jobs.http.base import OJSViewSet
+from jobs.http.request import Request
 from jobs.models import Job
 from jobs.store.database import atomic
 
@@ -68,7 +69,7 @@ class ConformanceViewSet(OJSViewSet):
 
     resource = "reset"
 
-    def reset(self, request: HttpRequest) -> Response:
+    def reset(self, request: Request) -> Response:
         """Delete everything that a case may have left behind."""
         with atomic():
             for model in LEFT_BY_CASES:

@@ -11,15 +11,19 @@ import getpass
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
+from django.http import HttpRequest
 from django.utils.encoding import force_str
 from django.utils.translation import gettext
 
 from ..models import OperatorAction, Source
 from ..store import clock
 from .address import address_of
+
+if TYPE_CHECKING:
+    from ..http.authentication import Caller
 
 SHOWN = 100
 """Keys of targets that an action lists; the rest are only counted."""
@@ -38,13 +42,13 @@ class Actor:
     """Key of the site's user, if it is one: Django's history needs it."""
 
 
-def of_request(request: Any) -> Actor:
+def of_request(request: HttpRequest) -> Actor:
     """The user of the admin who sent this request."""
     user = request.user
     return Actor(user.get_username(), Source.ADMIN, address_of(request.META), user.pk)
 
 
-def of_caller(caller: Any, request: Any) -> Actor:
+def of_caller(caller: Caller, request: HttpRequest) -> Actor:
     """The API key that sent this request."""
     return Actor(caller.name, Source.API, address_of(request.META))
 

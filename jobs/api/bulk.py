@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 from django.db import transaction
+from rest_framework.response import Response
 
 from .. import engine
 from ..access.audit import of_caller
@@ -24,7 +25,9 @@ from ..errors import (
     QueueClosed,
     QueueFull,
 )
-from ..http.base import OJSViewSet, Response, error_document, request_id
+from ..http.base import OJSViewSet
+from ..http.errors import error_document
+from ..http.request import Request
 from ..models import BulkRequest
 from ..record.events import bulk_event, record
 from ..spec.bulk_requests import LONGEST_KEY, Bulk, BulkChange, BulkEnqueue
@@ -32,8 +35,8 @@ from ..spec.fields import refuse
 from ..spec.validation import NewJob, new_job
 from ..store import clock
 from ..store.database import alias, atomic
-from .jobs import enqueued
 from .selection import Selection
+from .verbs import enqueued
 
 KEPT = timedelta(hours=24)
 ONE_BY_ONE = (DuplicateJob, QueueFull, QueueClosed, JobTypeNotAllowed)
@@ -45,7 +48,7 @@ class BulkViewSet(OJSViewSet):
 
     resource = "bulk"
 
-    def enqueue(self, request: Any) -> Response:
+    def enqueue(self, request: Request) -> Response:
         """Enqueue many: `atomic`, or each by itself and all that can be (§5)."""
         body = self.read(required=True)
         documents = BulkEnqueue.jobs.read(body)
@@ -83,7 +86,7 @@ class BulkViewSet(OJSViewSet):
 
     def _item(self, index: int, result: NewJob | OJSError, *, undone: bool) -> dict[str, Any]:
         if isinstance(result, OJSError):
-            error = error_document(result, request_id(self.request), retryable=result.retryable)
+            error = error_document(result, self.request_id, retryable=result.retryable)
             return {"index": index, "status": "failed", "error": error}
         if undone:
             problem = Conflict("Not enqueued: another job of the atomic batch failed.")
@@ -91,15 +94,15 @@ class BulkViewSet(OJSViewSet):
         status = "created" if result.existing is None else "duplicate"
         return {"index": index, "status": status, "job": enqueued(result)}
 
-    def cancel(self, request: Any) -> Response:
+    def cancel(self, request: Request) -> Response:
         """Cancel the jobs that wait, by ids or by a filter (§6)."""
         return self._change("cancel")
 
-    def retry(self, request: Any) -> Response:
+    def retry(self, request: Request) -> Response:
         """Retry discarded and retryable jobs (§7)."""
         return self._change("retry")
 
-    def delete_finished(self, request: Any) -> Response:
+    def delete_finished(self, request: Request) -> Response:
         """Delete finished jobs for good (§8)."""
         return self._change("delete")
 

@@ -9,13 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from rest_framework.response import Response
+
 from .. import engine
 from ..access.audit import of_caller, record_action
 from ..access.projects import own
 from ..errors import NotFound
-from ..http.base import OJSViewSet, Response
+from ..http.authentication import Caller
+from ..http.base import OJSViewSet
 from ..http.paging import page
 from ..http.parameters import CronHistoryQuery, CronQuery
+from ..http.request import Request
 from ..models import CronJob, CronRun
 from ..spec.cron_requests import new_cron_job
 from ..spec.operator_requests import SwitchCron
@@ -64,17 +68,18 @@ class CronViewSet(OJSViewSet):
 
     resource = "cron"
 
-    def confine(self, **named: Any) -> None:
+    @classmethod
+    def confine(cls, caller: Caller, **named: str) -> None:
         """
         Raises:
             NotFound: the caller's project has no such cron job.
         """
         name = named.get("name")
         # A cron job's project is for good: looking first is no race.
-        if name and not own(CronJob.objects.filter(pk=name), self.caller.project).exists():
+        if name and not own(CronJob.objects.filter(pk=name), caller.project).exists():
             raise _unknown(name)
 
-    def list(self, request: Any) -> Response:
+    def list(self, request: Request) -> Response:
         """Every registered cron job; `enabled` filters (§8.2)."""
         rows = own(CronJob.objects.order_by("name"), self.caller.project)
         enabled = CronQuery.enabled.read(request.query_params)
@@ -92,7 +97,7 @@ class CronViewSet(OJSViewSet):
         wrapped: dict[str, Any] = dict.fromkeys(names, documents)
         return Response(wrapped | {"count": pagination["total"], "pagination": pagination})
 
-    def create(self, request: Any) -> Response:
+    def create(self, request: Request) -> Response:
         """Register, or update what has the name (§8.1)."""
         new = new_cron_job(self.read(required=True), clock.now())
         cron, created = engine.upsert_cron(replace(new, project=self.caller.project))
@@ -101,28 +106,28 @@ class CronViewSet(OJSViewSet):
             response["Location"] = f"{request.path.rstrip('/')}/{cron.pk}"
         return response
 
-    def retrieve(self, request: Any, name: str) -> Response:
+    def retrieve(self, request: Request, name: str) -> Response:
         """One cron job (§8.3)."""
         cron = CronJob.objects.filter(pk=name).first()
         if cron is None:
             raise _unknown(name)
         return Response(reply(cron))
 
-    def destroy(self, request: Any, name: str) -> Response:
+    def destroy(self, request: Request, name: str) -> Response:
         """Remove a registration (§8.4)."""
         with atomic():
             cron = engine.delete_cron(name)
             self._audit("delete_cron", name)
         return Response(reply(cron, deleted=True))
 
-    def update(self, request: Any, name: str) -> Response:
+    def update(self, request: Request, name: str) -> Response:
         """Enable or disable (§8.5)."""
         return self._switch(name, SwitchCron.enabled.read(self.read(required=True)))
 
-    def pause(self, request: Any, name: str) -> Response:
+    def pause(self, request: Request, name: str) -> Response:
         return self._switch(name, False)
 
-    def resume(self, request: Any, name: str) -> Response:
+    def resume(self, request: Request, name: str) -> Response:
         return self._switch(name, True)
 
     def _switch(self, name: str, enabled: bool) -> Response:
@@ -135,14 +140,14 @@ class CronViewSet(OJSViewSet):
         actor = of_caller(self.caller, self.request)
         record_action(actor, verb, kind="cronjob", count=1, selection={"ids": [name]})
 
-    def trigger(self, request: Any, name: str) -> Response:
+    def trigger(self, request: Request, name: str) -> Response:
         """Run once now; the overlap policy holds."""
         with atomic():
             run = engine.run_cron_now(name)
             self._audit("run_now_cron", name)
         return Response(run_document(run), status=201 if run.job_id else 200)
 
-    def history(self, request: Any, name: str) -> Response:
+    def history(self, request: Request, name: str) -> Response:
         """What became of its occurrences, newest first."""
         if not CronJob.objects.filter(pk=name).exists():
             raise _unknown(name)

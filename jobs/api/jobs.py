@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any
 from uuid import UUID
 
+from rest_framework.response import Response
+
 from .. import engine
-from ..access.projects import give
-from ..conf import ojs_settings
-from ..errors import JobNotFound, QueueFull
-from ..http.base import OJSViewSet, Response, dumps
+from ..errors import JobNotFound
+from ..http.base import OJSViewSet
 from ..http.dialects import job_reply
-from ..http.parameters import BLOCK_TIMEOUT
-from ..http.waiting import until
+from ..http.renderers import dumps
+from ..http.request import Request
 from ..models import Job, ProgressReport
-from ..spec.batches import Memory, checked_once, new_jobs
-from ..spec.bulk_requests import Batch, Priority
+from ..spec.bulk_requests import Priority
 from ..spec.envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope, is_pruned, result_expires_at
 from ..spec.identifiers import parse_uuid
 from ..spec.lifecycle import TERMINAL, State
 from ..spec.timestamps import format_timestamp
-from ..spec.validation import NewJob, new_job, read_args
-from ..store import clock
-
-memory = Memory()
+from . import verbs
 
 
 def parse_id(text: str) -> UUID:
@@ -94,109 +87,20 @@ def read_priority(body: dict[str, Any]) -> int:
     return Priority.priority.read(body)
 
 
-def under_pressure(response: Response, jobs: Sequence[NewJob]) -> None:
-    """Warn a producer whose queue is nearly full (OJS backpressure §7.3)."""
-    pressed = [job.pressure for job in jobs if job.pressure is not None]
-    if pressed:
-        depth, bound = max(pressed, key=lambda pair: pair[0] / pair[1])
-        response["X-OJS-Queue-Depth"] = str(depth)
-        response["X-OJS-Queue-Bound"] = str(bound)
-        response["X-OJS-Queue-Pressure"] = f"{depth / bound:.2f}"
-
-
-def show_rate(response: Response, job: NewJob) -> None:
-    """Say what the job's own rate limit allows (OJS rate limiting §10.4)."""
-    rate = (job.rate_limit or {}).get("rate")
-    if rate is None:
-        return
-    remaining, reset = engine.limits.remaining(job.rate_key, rate)
-    response["X-RateLimit-Limit"] = str(rate["limit"])
-    response["X-RateLimit-Remaining"] = str(remaining)
-    response["X-RateLimit-Reset"] = str(int(reset.timestamp()) + 1)
-
-
-def enqueued(job: NewJob) -> dict[str, Any]:
-    """A job as a batch answers it: the one there was, where a unique policy ignored it."""
-    if job.existing is None:
-        return envelope(job)
-    return envelope(job.existing) | {"deduplicated": True}
-
-
-def enqueue_or_wait(request: Any, new: Sequence[NewJob]) -> Sequence[NewJob]:
-    """Enqueue; where a full queue says `block`, wait for room if the request asks so.
-
-    `OJS-Block-Timeout` says how many seconds, `MAX_WAIT` at most (OJS backpressure §5.2).
-
-    Raises:
-        QueueFull: there was no room in that time.
-    """
-    given = request.META.get("HTTP_OJS_BLOCK_TIMEOUT")
-    if given is None:
-        return engine.enqueue(new)
-    seconds = BLOCK_TIMEOUT.check(given, BLOCK_TIMEOUT.name)
-    refused: list[QueueFull] = []
-
-    def look() -> Sequence[NewJob] | None:
-        try:
-            # A refused attempt leaves its marks on unique jobs.
-            fresh = [replace(job, attributes=dict(job.attributes)) for job in new]
-            with engine.bounds.patiently():
-                return engine.enqueue(fresh)
-        except QueueFull as refusal:
-            refused[:] = [refusal]
-            if refusal.details["strategy"] != "block":
-                raise
-            return None
-
-    try:
-        stored = until(look, min(seconds, ojs_settings.MAX_WAIT.total_seconds()))
-        if stored is None:
-            raise refused[0]
-    except QueueFull as refusal:
-        engine.bounds.record_refusal(refusal)
-        raise
-    return stored
-
-
 class JobViewSet(OJSViewSet):
     """`/ojs/v1/jobs`"""
 
     resource = "jobs"
 
-    def create(self, request: Any) -> Response:
+    def create(self, request: Request) -> Response:
         """PUSH: enqueue one job (OJS HTTP §9.1)."""
-        check = partial(new_job, now=clock.now())
-        asked = checked_once(self.read(required=True), memory, check, read_args)
-        (job,) = enqueue_or_wait(request, give([asked], self.caller.project))
-        if job.existing is not None:
-            # 200: it was there before (OJS unique jobs §5.4).
-            known = job_reply(request.META, envelope(job.existing))
-            return Response(known | {"deduplicated": True})
-        response = self._answer(envelope(job), status=201)
-        under_pressure(response, [job])
-        show_rate(response, job)
-        response["Location"] = f"{request.path.rstrip('/')}/{job.id}"
-        return response
+        return self.carry_out(verbs.create)
 
-    def batch(self, request: Any) -> Response:
+    def batch(self, request: Request) -> Response:
         """PUSH many: all or none (OJS HTTP §9.2)."""
-        documents = Batch.jobs.read(self.read(required=True))
-        asked = new_jobs(documents, clock.now())
-        jobs = enqueue_or_wait(request, give(asked, self.caller.project))
-        count = len(jobs)
-        response = Response(
-            {
-                "jobs": [enqueued(job) for job in jobs],
-                "count": count,
-                "enqueued": count,
-                "failed": 0,
-            },
-            status=201,
-        )
-        under_pressure(response, jobs)
-        return response
+        return self.carry_out(verbs.batch)
 
-    def prioritize(self, request: Any, job_id: str) -> Response:
+    def prioritize(self, request: Request, job_id: str) -> Response:
         """Change the priority of a job that waits (OJS priority §8.1)."""
         change = engine.prioritize(parse_id(job_id), read_priority(self.read(required=True)))
         document = full_envelope(change.job, self.caller.project)
@@ -204,7 +108,7 @@ class JobViewSet(OJSViewSet):
         extra["previous_priority"] = change.previous_priority
         return Response(job_reply(request.META, document) | extra)
 
-    def retrieve(self, request: Any, job_id: str) -> Response:
+    def retrieve(self, request: Request, job_id: str) -> Response:
         """INFO: everything about a job (OJS HTTP §9.3)."""
         document = self._document(job_id)
         response = self._answer(document)
@@ -213,7 +117,7 @@ class JobViewSet(OJSViewSet):
             response["Retry-After"] = "1"
         return response
 
-    def cancel(self, request: Any, job_id: str) -> Response:
+    def cancel(self, request: Request, job_id: str) -> Response:
         """CANCEL (OJS HTTP §9.4)."""
         change = engine.cancel(parse_id(job_id), cancelled_by=self.caller.name)
         document = full_envelope(change.job, self.caller.project) | {
@@ -221,7 +125,7 @@ class JobViewSet(OJSViewSet):
         }
         return self._answer(document)
 
-    def activate(self, request: Any, job_id: str) -> Response:
+    def activate(self, request: Request, job_id: str) -> Response:
         """ACTIVATE: release a pending job (OJS HTTP §9.5)."""
         change = engine.activate(parse_id(job_id))
         document = full_envelope(change.job, self.caller.project) | {
@@ -236,5 +140,5 @@ class JobViewSet(OJSViewSet):
             raise JobNotFound(job_id)
         return full_envelope(job, self.caller.project)
 
-    def _answer(self, job: dict[str, Any], status: int = 200) -> Response:
-        return Response(job_reply(self.request.META, job), status=status)
+    def _answer(self, job: dict[str, Any]) -> Response:
+        return Response(job_reply(self.request.META, job))

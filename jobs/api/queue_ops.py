@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from django.db.models import Count
+from rest_framework.response import Response
 
 from .. import engine
 from ..access.audit import of_caller, record_action
 from ..access.projects import own
 from ..engine.queue_policy import DEFAULT
 from ..errors import NotFound
-from ..http.base import OJSViewSet, Response
+from ..http.base import OJSViewSet
 from ..http.dialects import queue_member
+from ..http.request import Request
 from ..models import Job, Queue
 from ..record import counts, dashboard
 from ..spec import queue_config
@@ -30,7 +32,7 @@ class QueueOperationsViewSet(OJSViewSet):
 
     resource = "queues"
 
-    def retrieve(self, request: Any, name: str) -> Response:
+    def retrieve(self, request: Request, name: str) -> Response:
         """A queue, its configuration and how deep it is (queue configuration §9.3)."""
         queue = found(name)
         document = full_document(queue)
@@ -39,7 +41,7 @@ class QueueOperationsViewSet(OJSViewSet):
         extra = {"queue": document, "stats": stats, "counts": by_state}
         return Response(document | extra)
 
-    def stats(self, request: Any, name: str) -> Response:
+    def stats(self, request: Request, name: str) -> Response:
         """How many jobs it has in which state (OJS HTTP §11.2)."""
         queue = found(name)
         project = self.caller.project
@@ -58,7 +60,7 @@ class QueueOperationsViewSet(OJSViewSet):
             }
         )
 
-    def priorities(self, request: Any, name: str) -> Response:
+    def priorities(self, request: Request, name: str) -> Response:
         """How many available jobs there are of each priority (OJS priority §10.3)."""
         found(name)
         rows = own(Job.objects.filter(queue=name, state=State.AVAILABLE), self.caller.project)
@@ -72,7 +74,7 @@ class QueueOperationsViewSet(OJSViewSet):
             }
         )
 
-    def pause(self, request: Any, name: str) -> Response:
+    def pause(self, request: Request, name: str) -> Response:
         """Hand out none of its jobs; new ones are taken and wait (OJS HTTP §11.3)."""
         body = self.read()
         reason = ShortReason.reason.read(body)
@@ -83,7 +85,7 @@ class QueueOperationsViewSet(OJSViewSet):
         at = format_timestamp(queue.paused_at)
         return Response(self._state(queue) | {"paused_at": at})
 
-    def resume(self, request: Any, name: str) -> Response:
+    def resume(self, request: Request, name: str) -> Response:
         """Hand them out again (OJS HTTP §11.4)."""
         with atomic():
             queue = engine.resume(checked(name), resumed_by=self.caller.name)
@@ -110,14 +112,14 @@ class QueueOperationsViewSet(OJSViewSet):
             "paused": queue.is_paused,
         }
 
-    def configuration(self, request: Any, name: str) -> Response:
+    def configuration(self, request: Request, name: str) -> Response:
         if name == DEFAULT:
             policy = engine.queue_policy.default_policy()
             return Response({"queue": name, "config": queue_config.public(policy)})
         queue = found(name)
         return Response({"queue": name, "config": full_document(queue)["config"]})
 
-    def configure(self, request: Any, name: str) -> Response:
+    def configure(self, request: Request, name: str) -> Response:
         """Change what is named; null takes it away (§9.1; backpressure §6.2)."""
         document = self._configured(name, self.read(required=True))
         return Response(document | {"queue": document})
@@ -134,11 +136,11 @@ class QueueOperationsViewSet(OJSViewSet):
             self._trace("change_queue", name, config=changes)
         return full_document(queue)
 
-    def limit(self, request: Any, name: str) -> Response:
+    def limit(self, request: Request, name: str) -> Response:
         """Set the rate limit of a whole queue (OJS rate limiting §7.2)."""
         return Response(self._configured(name, {"rate_limit": self.read(required=True)}))
 
-    def destroy(self, request: Any, name: str) -> Response:
+    def destroy(self, request: Request, name: str) -> Response:
         """Delete a queue, saying what becomes of its jobs (queue configuration §5.3)."""
         body = self.read()
         strategy = DeleteQueue.strategy.read(body)
@@ -159,7 +161,7 @@ class QueueOperationsViewSet(OJSViewSet):
             document["target_queue"] = target
         return Response(document, status=200 if gone else 202)
 
-    def purge(self, request: Any, name: str) -> Response:
+    def purge(self, request: Request, name: str) -> Response:
         """Delete its jobs of some states; a bounded number in one request (admin API §6.5)."""
         body = self.read()
         if not Purge.confirm.read(body):

@@ -6,16 +6,18 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import Q
+from rest_framework.response import Response
 
 from .. import engine
 from ..access.audit import of_caller, record_action
 from ..access.projects import of_worker, own
 from ..access.redaction import redact_job
 from ..errors import Unsupported
-from ..http.base import OJSViewSet, Response
+from ..http.base import OJSViewSet
 from ..http.dialects import job_reply
 from ..http.paging import bad_cursor, page
 from ..http.parameters import EventQuery
+from ..http.request import Request
 from ..models import DeadJob, Job, JobError, Queue
 from ..record import events
 from ..spec import queue_config
@@ -37,7 +39,7 @@ class QueueViewSet(OJSViewSet):
 
     resource = "queues"
 
-    def create(self, request: Any) -> Response:
+    def create(self, request: Request) -> Response:
         """Make a queue before its first job (queue configuration §9.2)."""
         body = self.read(required=True)
         name = NewQueue.name.read(body)
@@ -53,7 +55,7 @@ class QueueViewSet(OJSViewSet):
             )
         return Response(full_document(queue), status=201)
 
-    def list(self, request: Any) -> Response:
+    def list(self, request: Request) -> Response:
         """Every queue that has been used (OJS HTTP §11.1)."""
         queues, pagination = page(
             request.query_params,
@@ -95,7 +97,7 @@ class DeadLetterViewSet(OJSViewSet):
 
     resource = "dead-letter"
 
-    def retrieve(self, request: Any, job_id: str) -> Response:
+    def retrieve(self, request: Request, job_id: str) -> Response:
         job = DeadJob.objects.filter(pk=parse_id(job_id)).first()
         if job is None:
             raise engine.not_dead(job_id)
@@ -103,7 +105,7 @@ class DeadLetterViewSet(OJSViewSet):
             job_reply(request.META, self._shown(full_envelope(job, self.caller.project)))
         )
 
-    def retry(self, request: Any, job_id: str) -> Response:
+    def retry(self, request: Request, job_id: str) -> Response:
         """Enqueue it again with fresh attempts (OJS HTTP §12.2)."""
         if RetryDead.override.read(self.read()):
             # Else it would run as it was, and whoever asked for another queue would not know.
@@ -117,7 +119,7 @@ class DeadLetterViewSet(OJSViewSet):
         document |= {"re_enqueued_at": format_timestamp(job.enqueued_at)}
         return Response(job_reply(request.META, document))
 
-    def destroy(self, request: Any, job_id: str) -> Response:
+    def destroy(self, request: Request, job_id: str) -> Response:
         """Delete it for good (OJS HTTP §12.3)."""
         wanted = parse_id(job_id)
         with atomic():
@@ -178,7 +180,7 @@ class EventViewSet(OJSViewSet):
 
     resource = "events"
 
-    def list(self, request: Any) -> Response:
+    def list(self, request: Request) -> Response:
         parameters, project = request.query_params, self.caller.project
         limit = EventQuery.limit.read(parameters)
         rows = _filtered(events.settled(), parameters, project).order_by("id")

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from django.db.models import Count
+from rest_framework.response import Response
 
 from ..access.audit import of_caller, record_action
 from ..errors import NotFound
-from ..http.base import OJSViewSet, Response
+from ..http.base import OJSViewSet
 from ..http.paging import page
+from ..http.request import Request
 from ..models import Job, Queue, RateLimit
 from ..spec import rate_policy
 from ..spec.fields import refuse
@@ -25,7 +27,7 @@ class RateLimitViewSet(OJSViewSet):
 
     resource = "rate-limits"
 
-    def list(self, request: Any) -> Response:
+    def list(self, request: Request) -> Response:
         rows, pagination = page(
             request.query_params,
             RateLimit.objects.order_by("key"),
@@ -35,10 +37,10 @@ class RateLimitViewSet(OJSViewSet):
         )
         return Response({"items": documents(rows), "pagination": pagination})
 
-    def retrieve(self, request: Any, key: str) -> Response:
+    def retrieve(self, request: Request, key: str) -> Response:
         return Response(documents([_found(key)])[0])
 
-    def override(self, request: Any, key: str) -> Response:
+    def override(self, request: Request, key: str) -> Response:
         """Put other limits over a key's own, until `expires_at` or for good (§10.2)."""
         body = self.read(required=True)
         now = clock.now()

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from rest_framework.response import Response
+
 from ..access.projects import own
 from ..conf import ojs_settings
 from ..errors import JobNotFound, ResultPruned, WaitTimeout
-from ..http.base import OJSViewSet, Response
+from ..http.base import OJSViewSet
 from ..http.parameters import ResultQuery
+from ..http.request import Request
 from ..http.waiting import until
 from ..models import Job
 from ..spec.bulk_requests import ResultIds
@@ -35,7 +38,7 @@ class ResultViewSet(OJSViewSet):
 
     resource = "results"
 
-    def retrieve(self, request: Any, job_id: str) -> Response:
+    def retrieve(self, request: Request, job_id: str) -> Response:
         """The outcome of a job; with `wait=true` as soon as there is one (§8.2)."""
         parameters = request.query_params
         identifier = parse_id(job_id)
@@ -55,7 +58,7 @@ class ResultViewSet(OJSViewSet):
             response["Retry-After"] = "1"
         return response
 
-    def bulk(self, request: Any) -> Response:
+    def bulk(self, request: Request) -> Response:
         """The results of many jobs; null where there is none (§9.3)."""
         ids = ResultIds.ids.read(self.read(required=True))
         parsed = {text: parse_uuid(text) for text in ids}

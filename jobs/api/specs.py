@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from rest_framework.response import Response
+
 from .. import engine
 from ..access.audit import of_caller, record_action
 from ..errors import NotFound
-from ..http.base import OJSViewSet, Response
+from ..http.base import OJSViewSet
 from ..http.paging import page
+from ..http.request import Request
 from ..models import JobSpec
 from ..spec.operator_requests import RegisterSpecs
 from ..spec.timestamps import format_timestamp
@@ -31,7 +34,7 @@ class SpecViewSet(OJSViewSet):
 
     resource = "job-specs"
 
-    def list(self, request: Any) -> Response:
+    def list(self, request: Request) -> Response:
         """What is registered, by type."""
         found, pagination = page(
             request.query_params,
@@ -44,7 +47,7 @@ class SpecViewSet(OJSViewSet):
             {"specs": [spec_document(spec) for spec in found], "pagination": pagination}
         )
 
-    def create(self, request: Any) -> Response:
+    def create(self, request: Request) -> Response:
         """Make the checksums in `specs` (type → checksum) the status quo: all of them or none."""
         checksums = RegisterSpecs.specs.read(self.read(required=True))
         with atomic():
@@ -53,7 +56,7 @@ class SpecViewSet(OJSViewSet):
                 self._record(request, changed, {"registered": checksums})
         return Response({"registered": changed, "unchanged": len(checksums) - changed})
 
-    def destroy(self, request: Any, name: str) -> Response:
+    def destroy(self, request: Request, name: str) -> Response:
         """Withdraw one."""
         with atomic():
             if not engine.forget_specs([name]):
@@ -63,6 +66,6 @@ class SpecViewSet(OJSViewSet):
             self._record(request, 1, {"withdrawn": [name]})
         return Response({"type": name, "deleted": True})
 
-    def _record(self, request: Any, count: int, what: dict[str, Any]) -> None:
+    def _record(self, request: Request, count: int, what: dict[str, Any]) -> None:
         actor = of_caller(self.caller, request)
         record_action(actor, "register_spec", kind="jobspec", count=count, selection=what)

@@ -7,12 +7,15 @@ import time
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError
+from rest_framework.response import Response
 
 from .. import __version__
 from ..conf import is_served, ojs_settings, protocols
-from ..http.base import SPEC_VERSION, OJSViewSet, Response
+from ..http.base import OJSViewSet
 from ..http.body import COMPRESSIONS
 from ..http.endpoints import announced
+from ..http.request import Request
+from ..http.versioning import SPEC_VERSION
 from ..spec.validation import META_SIZE, QUEUE_LENGTH, TYPE_LENGTH
 from ..store.database import connection
 from ..store.trouble import explain
@@ -62,7 +65,7 @@ class ManifestViewSet(OJSViewSet):
 
     resource = "manifest"
 
-    def retrieve(self, request: Any) -> Response:
+    def retrieve(self, request: Request) -> Response:
         base = request.path.rsplit("/manifest", 1)[0]
         elsewhere = endpoints_beside(PORT.sub("", request.get_host()))
         for protocol in protocols():

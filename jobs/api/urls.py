@@ -1,10 +1,16 @@
 """The producer side of the OJS HTTP binding; `workers.urls` includes it."""
 
+from typing import Any
+
 from django.urls import path
 
+from ..http.fast_path import fast
+from ..http.verbs import Verb
+from . import verbs
 from .admin import urls as admin
 from .admin.bulk import AdminBulkViewSet
 from .admin.dead_letter import AdminDeadLetterViewSet, WholeDeadLetterViewSet
+from .admin.urls import Endpoint
 from .bulk import BulkViewSet
 from .cron import CronViewSet
 from .jobs import JobViewSet
@@ -23,10 +29,8 @@ DEAD = "v1/dead-letter"
 CRON = "v1/cron/<str:name>"
 
 # Route below `ojs/`, name, and who answers which method with what.
-ENDPOINTS = (
+ENDPOINTS: tuple[Endpoint, ...] = (
     ("manifest", "manifest", ManifestViewSet, {"get": "retrieve"}),
-    ("v1/jobs", "jobs", JobViewSet, {"post": "create"}),
-    ("v1/jobs/batch", "jobs-batch", JobViewSet, {"post": "batch"}),
     ("v1/jobs/results", "job-results", ResultViewSet, {"post": "bulk"}),
     ("v1/jobs/bulk", "jobs-bulk", BulkViewSet, {"post": "enqueue"}),
     ("v1/jobs/bulk/cancel", "bulk-cancel", BulkViewSet, {"post": "cancel"}),
@@ -76,7 +80,17 @@ ENDPOINTS = (
     ("v1/events", "events", EventViewSet, {"get": "list"}),
 )
 
+# The hot verbs have addresses of their own. The busiest come first.
+HOT: tuple[tuple[str, str, dict[str, Any], Verb], ...] = (
+    ("v1/jobs", "jobs", {"post": "create"}, verbs.create),
+    ("v1/jobs/batch", "jobs-batch", {"post": "batch"}, verbs.batch),
+)
+
 urlpatterns = [
+    *(
+        path(f"ojs/{route}", fast(JobViewSet.as_view(actions), verb), name=name)
+        for route, name, actions, verb in HOT
+    ),
     *(
         path(f"ojs/{route}", viewset.as_view(actions), name=name)
         for route, name, viewset, actions in ENDPOINTS

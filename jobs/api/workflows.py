@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from rest_framework.response import Response
+
 from .. import engine
 from ..access.projects import own
 from ..errors import WorkflowNotFound
-from ..http.base import OJSViewSet, Response
+from ..http.base import OJSViewSet
 from ..http.dialects import is_sdk
 from ..http.paging import bad_cursor, page
 from ..http.parameters import WorkflowQuery
+from ..http.request import Request
 from ..http.workflow_document import progress_document, summaries, workflow_document
 from ..models import Workflow
 from ..spec.identifiers import parse_uuid
@@ -24,7 +27,7 @@ class WorkflowViewSet(OJSViewSet):
 
     resource = "workflows"
 
-    def create(self, request: Any) -> Response:
+    def create(self, request: Request) -> Response:
         """Create and begin a workflow (OJS workflows §11.1)."""
         plan = plan_of(self.read(required=True), clock.now())
         workflow = engine.create_workflow(plan, project=self.caller.project)
@@ -32,11 +35,11 @@ class WorkflowViewSet(OJSViewSet):
         response["Location"] = f"{request.path.rstrip('/')}/{workflow.pk}"
         return response
 
-    def retrieve(self, request: Any, workflow_id: str) -> Response:
+    def retrieve(self, request: Request, workflow_id: str) -> Response:
         """The workflow with all its steps (OJS workflows §11.2)."""
         return self._answer(workflow_document(self._find(workflow_id)))
 
-    def list(self, request: Any) -> Response:
+    def list(self, request: Request) -> Response:
         """Newest first, those inside others left out; `state`, `type` and `name` filter."""
         parameters = request.query_params
         rows = Workflow.objects.filter(parent__isnull=True).order_by("-id")
@@ -64,7 +67,7 @@ class WorkflowViewSet(OJSViewSet):
             }
         )
 
-    def cancel(self, request: Any, workflow_id: str) -> Response:
+    def cancel(self, request: Request, workflow_id: str) -> Response:
         """Cancel; active jobs may finish (OJS workflows §11.3)."""
         # A workflow's project is for good: looking first is no race.
         workflow = engine.cancel_workflow(self._find(workflow_id).pk)
@@ -77,7 +80,7 @@ class WorkflowViewSet(OJSViewSet):
         }
         return self._answer(document)
 
-    def progress(self, request: Any, workflow_id: str) -> Response:
+    def progress(self, request: Request, workflow_id: str) -> Response:
         """How far the workflow is (OJS progress §9.2)."""
         response = Response(progress_document(self._find(workflow_id)))
         response["Cache-Control"] = "no-cache"

@@ -13,6 +13,7 @@ from typing import Any
 from django.db.models import F, Q
 from django.db.models.functions import Now
 from rest_framework.authentication import BaseAuthentication
+from rest_framework.request import Request
 
 from ..access.address import address_of
 from ..conf import ojs_settings
@@ -22,7 +23,10 @@ from ..protocols import OJS
 from ..spec.timestamps import format_timestamp
 from ..store.database import alias, atomic, connection
 from .origins import check_page
+from .request import Meta
 
+CHALLENGE = 'Bearer realm="ojs"'
+"""The `WWW-Authenticate` of every 401."""
 PREFIX = "ojs_"
 SHOWN = 12
 USED_EVERY = timedelta(minutes=1)
@@ -297,22 +301,38 @@ def _is_stale(moment: datetime | None, now: datetime) -> bool:
 
 
 class ApiKeyAuthentication(BaseAuthentication):
-    """`Authorization: Bearer <key>`; without one only where `ALLOW_ANONYMOUS` says so."""
+    """`Authorization: Bearer <key>`; without one only where `ALLOW_ANONYMOUS` says so.
 
-    def authenticate(self, request: Any, protocol: str = OJS) -> tuple[Caller, None]:
-        header = request.META.get("HTTP_AUTHORIZATION", "")
+    `request.auth` is the `Caller`. `request.user` is the site's own user, if its middleware found
+    one, and has no say: a key is no person.
+    """
+
+    protocol: str = OJS
+    """What the clients speak, for the record of a key's last use."""
+
+    def authenticate(self, request: Request) -> tuple[Any, Caller]:
+        user = getattr(request._request, "user", None)
+        return user, self.caller(request.method or "", request.META)
+
+    def caller(self, method: str, meta: Meta) -> Caller:
+        """
+        Raises:
+            NotAuthenticated: there is no good key, and a key is asked for.
+            PermissionDenied: none is asked for, and another site's page sends the request.
+        """
+        header: str = meta.get("HTTP_AUTHORIZATION", "")
         if header:
             scheme, _, key = header.partition(" ")
             if scheme.lower() != "bearer" or not key.strip():
                 raise NotAuthenticated(
                     "The Authorization header must be 'Bearer <API key>'.", reason="malformed"
                 )
-            address = address_of(request.META)
-            return caller_of(key.strip(), protocol=protocol, address=address), None
+            address = address_of(meta)
+            return caller_of(key.strip(), protocol=self.protocol, address=address)
         if ojs_settings.ALLOW_ANONYMOUS:
-            check_page(request)
-            return ANYBODY, None
+            check_page(method, meta)
+            return ANYBODY
         raise NotAuthenticated("An API key is required.")
 
-    def authenticate_header(self, request: Any) -> str:
-        return 'Bearer realm="ojs"'
+    def authenticate_header(self, request: Request) -> str:
+        return CHALLENGE

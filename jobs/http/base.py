@@ -1,236 +1,189 @@
-"""What every OJS HTTP endpoint shares: body, headers, errors (OJS HTTP §3 to §6, §16, §19).
+"""The viewset behind every HTTP endpoint, with its policies (OJS HTTP §3 to §6).
 
-Policies are pinned here: a host site's `REST_FRAMEWORK` setting changes nothing.
+All of REST framework's policies are pinned here: a site's `REST_FRAMEWORK` setting changes nothing.
 """
 
 from __future__ import annotations
 
-import logging
-import re
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Protocol
 
 from django.db import connections, transaction
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.utils.functional import cached_property
 from django.views.decorators.csrf import csrf_exempt
-from rest_framework import exceptions
+from rest_framework.exceptions import MethodNotAllowed
+from rest_framework.response import Response
 from rest_framework.viewsets import ViewSet
 
 from .. import access
-from ..access import Binding, Command, projects, refusals
-from ..access.address import address_of
-from ..errors import (
-    BatchTooLarge,
-    BodyTooLarge,
-    Conflict,
-    DatabaseRefused,
-    DatabaseUnavailable,
-    DuplicateJob,
-    InMaintenance,
-    InvalidPayload,
-    InvalidRequest,
-    InvalidRetryPolicyRequest,
-    JobTypeNotAllowed,
-    NotAuthenticated,
-    NotFound,
-    NotInstalled,
-    OJSError,
-    PermissionDenied,
-    QueueClosed,
-    QueueFull,
-    ResultPruned,
-    ResultTooLarge,
-    UnfinishedBody,
-    Unsupported,
-    UnsupportedCompression,
-    WaitTimeout,
-)
-from ..protocols import OJS
-from ..spec.identifiers import parse_uuid, uuid7
+from ..access import Binding, Command, projects
+from ..errors import OJSError
+from ..spec.identifiers import parse_uuid
 from ..store.database import connection, drop_if_dead
-from ..store.trouble import explain
 from ..store.watchdog import bounded
-from . import dialects
+from . import dialects, errors
 from .authentication import ApiKeyAuthentication, Caller
-from .body import read_object
-from .dialects import EVENTS
+from .body import read_required
 from .hosts import check_host
-from .request import Request
-from .response import Response, dumps, for_django
-
-logger = logging.getLogger("jobs.api")
-
-SPEC_VERSION = "1.0"
-OUR_VERSION = re.compile(r"1(\.[0-9]{1,9}){0,2}(-rc\.[0-9]{1,9})?")
-"""Any minor version of our major one: a newer one only adds (OJS HTTP §3.3)."""
-REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
-DOCUMENTATION = "https://openjobspec.org/errors/"
-
-STATUS: dict[type[OJSError], int] = {
-    InvalidPayload: 400,
-    InvalidRetryPolicyRequest: 422,
-    InvalidRequest: 400,
-    BodyTooLarge: 413,
-    BatchTooLarge: 413,
-    UnsupportedCompression: 415,
-    QueueFull: 429,
-    QueueClosed: 422,
-    JobTypeNotAllowed: 422,
-    NotInstalled: 501,
-    Unsupported: 422,
-    NotFound: 404,
-    ResultPruned: 410,
-    ResultTooLarge: 413,
-    WaitTimeout: 408,
-    UnfinishedBody: 408,
-    DuplicateJob: 409,
-    Conflict: 409,
-    InMaintenance: 503,
-    DatabaseUnavailable: 503,
-    DatabaseRefused: 500,
-    NotAuthenticated: 401,
-    PermissionDenied: 403,
-}
-ERROR_TYPES: dict[type[OJSError], str] = {InvalidRetryPolicyRequest: "validation_error"}
+from .negotiation import Negotiation
+from .parsers import OJSParser
+from .permissions import MayUseCommand, OfOwnProject
+from .renderers import OJSRenderer, PlainJSONRenderer, SDKRenderer, dumps
+from .request import Meta, Request, check_url, request_id_of
+from .verbs import Verb, VerbRequest, VerbResponse
+from .versioning import SPEC_VERSION, SpecVersioning
 
 
 class OJSViewSet(ViewSet):
-    """A viewset of the OJS HTTP binding. Who may use its actions is declared in `jobs.access`."""
+    """A viewset of the OJS HTTP binding. Who may use its actions is declared in `jobs.access`.
 
-    authentication_classes: Any = [ApiKeyAuthentication]
-    permission_classes: Any = []
-    throttle_classes: Any = []
-    parser_classes: Any = []
-    renderer_classes: Any = []
-    versioning_class: Any = None
+    Its hot verbs have a way around REST framework, too (`fast_path`), which asks for the same in
+    the same order.
+    """
+
+    authentication_classes: Sequence[type[ApiKeyAuthentication]] = [ApiKeyAuthentication]
+    permission_classes = [MayUseCommand, OfOwnProject]
+    throttle_classes = []
+    parser_classes = [OJSParser]
+    renderer_classes: Sequence[type[OJSRenderer]] = [OJSRenderer, PlainJSONRenderer, SDKRenderer]
+    content_negotiation_class = Negotiation
+    versioning_class: type[SpecVersioning] | None = SpecVersioning
     # No part of a host site's OpenAPI document; ours is in `workers.openapi`.
-    schema: Any = None
-    # No OPTIONS: DRF would describe its classes to anybody.
-    http_method_names: Any = ["get", "head", "post", "put", "patch", "delete"]
+    schema = None
+    # No OPTIONS: REST framework would describe its classes to anybody.
+    metadata_class = None
+    http_method_names = ["get", "head", "post", "put", "patch", "delete"]
 
-    protocol: ClassVar[str] = OJS
-    """What its clients speak, for the record of a key's last use."""
+    # REST framework sets it before the policies; what fails earlier is answered, too.
+    format_kwarg = None
+
+    request: Request
     binding: ClassVar[str] = Binding.OJS
     resource: ClassVar[str] = ""
     """What its actions are about; `resource.action` is the name of a command in the table."""
-    commands: ClassVar[dict[str, Command | None]] = {}
-    """Action → what the table says of it: looked up with the URLs, not for each request."""
-    command: Command | None = None
-    """What is asked for by the request."""
 
     @classmethod
-    def as_view(cls, actions: Any = None, **initkwargs: Any) -> Any:
-        if "get" in actions:
-            actions = {"head": actions["get"], **actions}
-        # Its own: a subclass has another binding, or is about something else.
-        cls.commands = cls.__dict__.get("commands", {}) | {
-            action: access.find(cls.binding, f"{cls.resource}.{action}")
-            for action in actions.values()
-        }
-        view = super().as_view(actions, **initkwargs)
+    def as_view(cls, actions: dict[str, Any] | None = None, **initkwargs: Any) -> Any:
+        # REST framework adds it with the first request, which may change what others iterate over.
+        head = {"head": actions["get"]} if actions and "get" in actions else {}
+        view = super().as_view(head | (actions or {}), **initkwargs)
         # The engine has its own transactions. One that the site's ATOMIC_REQUESTS put around a
         # request would stay open for as long as a fetch waits, in whichever database.
         for name in connections:
             view = transaction.non_atomic_requests(using=name)(view)
         return view
 
-    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        return for_django(self.answer(Request.of(request), *args, **kwargs))
-
-    @classmethod
-    def enter(cls, actions: dict[str, str], request: Request, **kwargs: Any) -> Any:
-        """Answer a request that does not come through Django's handler."""
-        self = cls()
-        self.action_map = actions
-        return self.answer(request, **kwargs)
-
-    def answer(self, request: Request, *args: Any, **kwargs: Any) -> Any:
-        """Carry out one request: what REST framework's `dispatch` does, without its policies."""
-        self.request: Any = request
-        self.args, self.kwargs = args, kwargs
-        self.action = self.action_map.get(request.method.lower(), "")
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         drop_if_dead(connection())
-        try:
-            with bounded("A request"):
-                self.initial(request, *args, **kwargs)
-                if not self.action:
-                    raise exceptions.MethodNotAllowed(request.method)
-                response = getattr(self, self.action)(request, *args, **kwargs)
-        except Exception as problem:
-            self._note_refusal(problem)
-            response = self.get_exception_handler()(problem, {"view": self, "request": request})
-        return self.finalize_response(request, response, *args, **kwargs)
+        with bounded("A request"):
+            return super().dispatch(request, *args, **kwargs)
+
+    def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
+        plain = super().initialize_request(request, *args, **kwargs)
+        # OPTIONS has none, either: REST framework's `metadata` is not served.
+        self.action = self.action_map.get((request.method or "").lower(), "")
+        return Request(
+            request,
+            plain.parsers,
+            self.get_authenticators(),
+            plain.negotiator,
+            plain.parser_context,
+        )
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
+        check_host(request.META)
+        check_url(request.path, request.META)
+        super().initial(request, *args, **kwargs)
+
+    def perform_authentication(self, request: Request) -> None:  # type: ignore[override]
+        """Only when the caller is asked for: what is open is served with a wrong key, too."""
 
     @property
-    def allowed_methods(self) -> list[str]:
-        return [name.upper() for name in self.http_method_names if name in self.action_map]
+    def default_response_headers(self) -> dict[str, str]:
+        # `Allow` is sent with a 405 only, and there is no cache that would heed `Vary`.
+        return {}
 
-    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
-        """Hold the request to what every endpoint asks; there is nothing to negotiate."""
-        check_host(request)
-        check_version(request.META)
-        check_url(request)
-        if not self.action:
-            return
-        command = self.command = self.commands.get(self.action)
-        if command is not None and command.is_open:
-            return
-        caller = self.caller
-        access.authorize(caller, command)
-        if caller.project:
-            self.confine(**kwargs)
+    def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response]:
+        return exception_handler
 
-    def confine(self, **named: Any) -> None:
-        """Hold the key of a project to what is its own of the things that the URL names.
+    def finalize_response(  # type: ignore[override]
+        self, request: Request, response: HttpResponseBase, *args: Any, **kwargs: Any
+    ) -> HttpResponseBase:
+        """Put the headers on that every response has."""
+        finished = super().finalize_response(request, response, *args, **kwargs)  # type: ignore[arg-type]
+        dress(
+            finished.headers,
+            finished.status_code,
+            self.request_id,
+            has_version=self.versioning_class is not None,
+        )
+        if isinstance(finished, Response) and finished.data is None:
+            finished.add_post_render_callback(_keep_type)
+        return finished
 
-        Raises:
-            NotFound: another project's do not exist for it. Every URL with a job id is asked.
-        """
-        if "job_id" in named:
-            self.require_own(named["job_id"])
+    # What the actions and the policies ask for
 
-    def require_own(self, job_id: str) -> None:
-        """
-        Raises:
-            JobNotFound: the caller's project has no such job.
-        """
-        parsed = parse_uuid(job_id)
-        if parsed is not None:
-            projects.require(parsed, self.caller.project)
+    @cached_property
+    def request_id(self) -> str:
+        return request_id_of(self.request.META)
+
+    @cached_property
+    def command(self) -> Command | None:
+        """The declaration of the action; None if it has none, and then no key may use it."""
+        return access.find(self.binding, f"{self.resource}.{self.action}")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the action is answered without a key."""
+        return self.command is not None and self.command.is_open
 
     # Django's, not that of functools: before Python 3.12 the latter holds a lock of the whole class
     # while it looks, so that one look at a database that hangs stopped every request.
     @cached_property
     def caller(self) -> Caller:
-        return AUTHENTICATION.authenticate(self.request, self.protocol)[0]
+        """Who asks; the key is looked up when this is first asked for.
+
+        Raises:
+            NotAuthenticated: there is no good key.
+        """
+        caller: Any = self.request.auth
+        assert isinstance(caller, Caller)
+        return caller
 
     @property
     def is_redacted(self) -> bool:
         """Whether arguments, results and errors are hidden from this caller here."""
         return access.is_redacted(self.command, self.caller)
 
-    def _note_refusal(self, problem: Exception) -> None:
-        if isinstance(problem, refusals.AUDITED):
-            # Asking for it again would only be refused again.
-            caller = self.__dict__.get("caller")
-            refusals.note(
-                problem,
-                protocol=self.protocol,
-                address=address_of(self.request.META),
-                key=caller.name if caller else "",
-                call=refusals.call_of(self.request.method, self.request.path),
-            )
+    @classmethod
+    def confine(cls, caller: Caller, **named: str) -> None:
+        """Hold the key of a project to what is its own of the things that the URL names.
 
-    def get_exception_handler(self) -> Callable[..., Response]:
-        return answer_error
+        Raises:
+            NotFound: another project's do not exist for it. Every URL with a job id is asked.
+        """
+        if "job_id" in named:
+            cls.require_own(caller, named["job_id"])
 
-    def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
-        dress(request, response)
-        return response
+    @classmethod
+    def require_own(cls, caller: Caller, job_id: str) -> None:
+        """
+        Raises:
+            JobNotFound: the caller's project has no such job.
+        """
+        parsed = parse_uuid(job_id)
+        if parsed is not None:
+            projects.require(parsed, caller.project)
+
+    @staticmethod
+    def refuse(problem: OJSError, request_id: str) -> VerbResponse:
+        """A refusal in the words of the binding."""
+        return errors.refusal(problem, request_id)
 
     def read(self, *, required: bool = False) -> dict[str, Any]:
-        """Return the request's JSON object; an empty body is `{}` (OJS HTTP §6.1).
+        """Return the request's JSON object, `request.data`; an empty body is `{}` (OJS HTTP §6.1).
 
         Args:
             required: refuse an empty body.
@@ -241,132 +194,71 @@ class OJSViewSet(ViewSet):
             BodyTooLarge: it exceeds `MAX_BODY_SIZE`.
             UnfinishedBody: it did not arrive.
         """
-        document = read_object(self.request)
-        if document is None and required:
-            raise InvalidPayload("The request body is empty; it must be a JSON object.")
-        return document or {}
+        document: Any = self.request.data
+        return read_required(document) if required else document or {}
 
-
-AUTHENTICATION = ApiKeyAuthentication()
-
-
-def check_version(headers: Any) -> None:
-    """
-    Raises:
-        Unsupported: the client asks for a spec version we do not speak (OJS HTTP §3.2).
-    """
-    wanted = headers.get("HTTP_OJS_VERSION")
-    if wanted and not OUR_VERSION.fullmatch(wanted.strip()):
-        raise Unsupported(f"OJS version {wanted!r} is not supported.", supported=[SPEC_VERSION])
-
-
-def check_url(request: Any) -> None:
-    """
-    Raises:
-        InvalidRequest: the URL contains a NUL character, which no text in PostgreSQL may.
-    """
-    if "\x00" in request.path or "%00" in request.META.get("QUERY_STRING", ""):
-        raise InvalidRequest("The URL contains a NUL character.", hint="Leave out the '%00'.")
-
-
-def request_id(request: Any) -> str:
-    """The client's `X-Request-Id` if it is printable, else one of ours (OJS HTTP §19)."""
-    found: str = getattr(request, "ojs_request_id", "")
-    if not found:
-        given = request.META.get("HTTP_X_REQUEST_ID", "")
-        found = given if REQUEST_ID.fullmatch(given) else f"req_{uuid7()}"
-        request.ojs_request_id = found
-    return found
-
-
-def dress(request: Any, response: Any) -> None:
-    """Put the standard headers on (OJS HTTP §6.5)."""
-    response["OJS-Version"] = SPEC_VERSION
-    response["X-Request-Id"] = request_id(request)
-    response["Content-Type"] = EVENTS if response.streaming else dialects.media_type(request.META)
-    # What must say when to come again (OJS errors §10, ERR-006).
-    if response.status_code in (429, 503) and "Retry-After" not in response:
-        response["Retry-After"] = "5"
-
-
-def answer_error(problem: Exception, context: dict[str, Any]) -> Response:
-    """Turn what was raised into an OJS error reply (OJS HTTP §16); bugs go on to Django."""
-    request = context["request"]
-    if isinstance(problem, OJSError):
-        return error_response(request, problem)
-    if isinstance(problem, exceptions.MethodNotAllowed):
-        allowed = ", ".join(context["view"].allowed_methods)
-        refusal = InvalidRequest(
-            f"{request.method} is not allowed here; allowed: {allowed}.", method=request.method
+    def carry_out(self, verb: Verb, **named: str) -> Response:
+        """Answer as the verb does, which the fast path calls as well."""
+        document: Any = self.request.data
+        request = VerbRequest(
+            self.caller, document, self.request.META, self.request.path, self.request_id
         )
-        response = error_response(request, refusal, status=405)
-        response["Allow"] = allowed
-        return response
-    if isinstance(problem, Http404):
-        return error_response(request, unknown_path(request))
-    trouble = explain(problem)
-    if isinstance(trouble, DatabaseUnavailable):
-        logger.error("%s %s", trouble, str(problem).strip())
-        return error_response(request, trouble)
-    if trouble is not None:
-        logger.exception("Database error")
-        return error_response(request, trouble)
-    logger.exception("Unhandled error")
-    return error_response(request, OJSError("Internal server error."), status=500, retryable=True)
+        return sent(verb(request, **named))
 
 
-def unknown_path(request: Any) -> NotFound:
-    return NotFound(
-        f"There is nothing at '{request.path}'.",
-        hint="See the endpoints of the OJS HTTP binding.",
-        resource_type="path",
-        resource_id=request.path,
-    )
+def _keep_type(response: Response) -> None:
+    # REST framework takes it off an empty response. Clients may look at it all the same.
+    response["Content-Type"] = response.accepted_renderer.media_type
 
 
-def status_of(problem: OJSError) -> int:
-    return next((code for kind, code in STATUS.items() if isinstance(problem, kind)), 500)
+def sent(response: VerbResponse) -> Response:
+    return Response(response.document, status=response.status, headers=response.headers)
 
 
-def error_document(problem: OJSError, identifier: str, *, retryable: bool) -> dict[str, Any]:
-    error: dict[str, Any] = {
-        "code": problem.code,
-        "message": problem.message,
-        "retryable": retryable,
-        "details": problem.details,
-        "request_id": identifier,
-        "docs_url": DOCUMENTATION + problem.code,
-        "doc_url": DOCUMENTATION + problem.code,
-    }
-    if problem.hint:
-        error["hint"] = problem.hint
-    if isinstance(problem, QueueFull | BatchTooLarge):
-        # Their documents show the details beside the code.
-        error = problem.details | error
-    if type(problem) in ERROR_TYPES:
-        error["type"] = ERROR_TYPES[type(problem)]
-    return error
-
-
-def error_response(
-    request: Any, problem: OJSError, *, status: int | None = None, retryable: bool | None = None
-) -> Response:
-    document = error_document(
+def exception_handler(problem: Exception, context: dict[str, Any]) -> Response:
+    """Turn what was raised into an error document (OJS HTTP §16), and note refusals."""
+    view: OJSViewSet = context["view"]
+    request: Request = context["request"]
+    method, path = request.method or "", request.path
+    if isinstance(problem, MethodNotAllowed):
+        allowed = ", ".join(view.allowed_methods)
+        return sent(errors.method_not_allowed(method, allowed, view.request_id))
+    errors.note_refusal(
         problem,
-        request_id(request),
-        retryable=problem.retryable if retryable is None else retryable,
+        # Asking for it again would only be refused again.
+        view.__dict__.get("caller"),
+        protocol=view.authentication_classes[0].protocol,
+        method=method,
+        path=path,
+        meta=request.META,
     )
-    response = Response({"error": document}, status=status or status_of(problem))
-    if isinstance(problem, QueueFull):
-        response["Retry-After"] = str(problem.RETRY_AFTER)
-        response["X-OJS-Queue-Depth"] = str(problem.details["depth"])
-        response["X-OJS-Queue-Bound"] = str(problem.details["bound"])
-    elif isinstance(problem, DatabaseUnavailable):
-        response["Retry-After"] = str(problem.RETRY_AFTER)
-    elif isinstance(problem, BatchTooLarge):
-        response["X-OJS-Max-Batch-Size"] = str(problem.details["max_batch_size"])
-    if response.status_code == 401:
-        response["WWW-Authenticate"] = 'Bearer realm="ojs"'
+    return sent(errors.answer_to(problem, view.request_id, path, view.refuse))
+
+
+class Headers(Protocol):
+    """Those of a response of Django's, or a dictionary."""
+
+    def __setitem__(self, name: str, text: str, /) -> None: ...
+    def __contains__(self, name: object, /) -> bool: ...
+
+
+def dress(headers: Headers, status: int, request_id: str, *, has_version: bool = True) -> None:
+    """Put the standard headers on, but for the `Content-Type` (OJS HTTP §6.5)."""
+    if has_version:
+        headers["OJS-Version"] = SPEC_VERSION
+    headers["X-Request-Id"] = request_id
+    # What must say when to come again (OJS errors §10, ERR-006).
+    if status in (429, 503) and "Retry-After" not in headers:
+        headers["Retry-After"] = "5"
+
+
+def refused(meta: Meta, problem: OJSError, *, has_version: bool = True) -> HttpResponse:
+    """A refusal by what is no viewset: a middleware, or the view of paths that nothing is at."""
+    request_id = request_id_of(meta)
+    found = errors.refusal(problem, request_id)
+    response = HttpResponse(dumps(found.document), status=found.status, headers=found.headers)
+    dress(response.headers, found.status, request_id, has_version=has_version)
+    response["Content-Type"] = dialects.media_type(meta)
     return response
 
 
@@ -374,8 +266,4 @@ def error_response(
 @csrf_exempt
 def not_found(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
     """The 404 of every path under /ojs that is not an endpoint."""
-    problem = unknown_path(request)
-    document = error_document(problem, request_id(request), retryable=False)
-    response = HttpResponse(dumps({"error": document}), status=404)
-    dress(request, response)
-    return response
+    return refused(request.META, errors.unknown_path(request.path))

@@ -21,10 +21,11 @@ from ..errors import (
     UnsupportedCompression,
 )
 from ..spec.validation import LARGEST_INTEGER
-from .dialects import MEDIA_TYPE
+from .dialects import MEDIA_TYPE, PLAIN_JSON
 from .origins import check_type
+from .request import Meta, Readable
 
-MEDIA_TYPES = frozenset({MEDIA_TYPE, "application/json"})
+MEDIA_TYPES = frozenset({MEDIA_TYPE, PLAIN_JSON})
 CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
 COMPRESSIONS = ["gzip"]
 DEEPEST = 200
@@ -38,7 +39,7 @@ EVERY_DIGIT_ZERO = bytes.maketrans(b"123456789", b"000000000")
 HUGE_INTEGER = re.compile(rb"(?<![\d.])\d{19,}(?![\d.eE])")
 
 
-def read_object(request: Any) -> dict[str, Any] | None:
+def read_object(stream: Readable, meta: Meta) -> dict[str, Any] | None:
     """Return the JSON object in the body, or None if that is empty (OJS HTTP §6.1).
 
     Raises:
@@ -49,54 +50,60 @@ def read_object(request: Any) -> dict[str, Any] | None:
         UnfinishedBody: it did not arrive.
     """
     try:
-        body = read_body(request)
+        body = read_body(stream, meta)
     except OSError as problem:
         raise UnfinishedBody(str(problem) or "The request body did not arrive.") from problem
     if not body.strip():
         return None
-    content_type = request.META.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+    content_type = meta.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
     if not content_type:
-        check_type(request)
+        check_type(meta)
     elif content_type not in MEDIA_TYPES:
         raise InvalidRequest(
             f"Content type {content_type!r} is not supported; send {MEDIA_TYPE}.",
             received=content_type,
             supported=sorted(MEDIA_TYPES),
         )
-    document = parse_json(body)
+    document: Any = parse_json(body)
     if type(document) is not dict:
         raise InvalidPayload("The request body must be a JSON object.")
     return document
 
 
-def read_body(request: Any) -> bytes:
+def read_required(document: dict[str, Any] | None) -> dict[str, Any]:
+    """
+    Raises:
+        InvalidPayload: the body that should hold it was empty.
+    """
+    if document is None:
+        raise InvalidPayload("The request body is empty; it must be a JSON object.")
+    return document
+
+
+def read_body(stream: Readable, meta: Meta) -> bytes:
     limit = ojs_settings.MAX_BODY_SIZE
-    declared = request.META.get("CONTENT_LENGTH") or ""
+    declared = meta.get("CONTENT_LENGTH") or ""
     size = int(declared) if CONTENT_LENGTH.fullmatch(declared) else 0
-    # Read from the stream: Django's own limit is the host site's, and lower. A chunked body tells
-    # no length, and Django would take it for empty.
-    chunked = not declared and request.META.get("wsgi.input_terminated")
-    stream = request.META["wsgi.input"] if chunked else request
-    body: bytes = b"" if size > limit else stream.read(limit + 1)
+    body = b"" if size > limit else stream.read(limit + 1)
     if size > limit or len(body) > limit:
         if size <= DRAINED * limit:
-            _drain(request, size)
+            _drain(stream, size)
         raise BodyTooLarge(
             f"The request body may have at most {limit} bytes.",
             max_size=limit,
             actual_size=max(size, len(body)),
         )
-    encoding = request.META.get("HTTP_CONTENT_ENCODING")
+    encoding = meta.get("HTTP_CONTENT_ENCODING")
     return _unpacked(body, encoding.strip().lower(), limit) if encoding else body
 
 
-def _drain(request: Any, size: int) -> None:
+def _drain(stream: Readable, size: int) -> None:
     """Read on to the end of what was announced.
 
     Many clients look for an answer only when they have sent everything: refused before, they see
     a broken connection.
     """
-    while size > 0 and request.read(CHUNK):
+    while size > 0 and stream.read(CHUNK):
         size -= CHUNK
 
 

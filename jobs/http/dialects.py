@@ -8,30 +8,33 @@ from __future__ import annotations
 
 from typing import Any
 
+from .request import Meta
+
 MEDIA_TYPE = "application/openjobspec+json"
+PLAIN_JSON = "application/json"
 EVENTS = "text/event-stream"
 # The Python SDK reads a reply only if its Content-Type contains "application/json". A parameter
 # says so without leaving the media type the binding asks for.
 MEDIA_TYPE_FOR_SDKS = f'{MEDIA_TYPE}; profile="application/json"'
 
 
-def is_sdk(headers: Any) -> bool:
-    return "HTTP_OJS_VERSION" in headers
+def is_sdk(meta: Meta) -> bool:
+    return "HTTP_OJS_VERSION" in meta
 
 
-def media_type(headers: Any) -> str:
-    accepted = headers.get("HTTP_ACCEPT", "")
-    if "application/json" in accepted and MEDIA_TYPE not in accepted:
-        return "application/json"
-    return MEDIA_TYPE_FOR_SDKS if is_sdk(headers) else MEDIA_TYPE
+def media_type(meta: Meta) -> str:
+    accepted = meta.get("HTTP_ACCEPT", "")
+    if PLAIN_JSON in accepted and MEDIA_TYPE not in accepted:
+        return PLAIN_JSON
+    return MEDIA_TYPE_FOR_SDKS if is_sdk(meta) else MEDIA_TYPE
 
 
-def queue_member(headers: Any, queue: dict[str, Any]) -> Any:
+def queue_member(meta: Meta, queue: dict[str, Any]) -> Any:
     """The member `queue` of a reply: SDKs decode the name that the binding puts there; plain users
     and the public conformance cases read an object."""
-    return queue["name"] if is_sdk(headers) else queue
+    return queue["name"] if is_sdk(meta) else queue
 
 
-def job_reply(headers: Any, job: dict[str, Any]) -> dict[str, Any]:
+def job_reply(meta: Meta, job: dict[str, Any]) -> dict[str, Any]:
     """Wrap a job as `job`; the Ruby SDK reads its fields at the top level instead."""
-    return job | {"job": job} if is_sdk(headers) else {"job": job}
+    return job | {"job": job} if is_sdk(meta) else {"job": job}

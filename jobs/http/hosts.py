@@ -15,6 +15,7 @@ from django.http import HttpRequest
 
 from ..errors import InvalidRequest
 from .once import Once
+from .request import Meta
 
 logger = logging.getLogger("jobs.http")
 
@@ -24,7 +25,7 @@ _served: set[tuple[Any, ...]] = set()
 _refused = Once()
 
 
-def is_served(meta: dict[str, Any]) -> bool:
+def is_served(meta: Meta) -> bool:
     """Whether this site answers to the host that a request names, by Django's own rule.
 
     Args:
@@ -41,7 +42,7 @@ def is_served(meta: dict[str, Any]) -> bool:
     if asked in _served:
         return True
     request = HttpRequest()
-    request.META = {"SERVER_NAME": "", "SERVER_PORT": ""} | meta
+    request.META = {"SERVER_NAME": "", "SERVER_PORT": "", **meta}
     try:
         request.get_host()
     except DisallowedHost:
@@ -57,21 +58,21 @@ def answers_to(host: str) -> bool:
     return is_served({"HTTP_HOST": host})
 
 
-def named(meta: dict[str, Any]) -> str:
+def named(meta: Meta) -> str:
     """The host that a request names, as it stands there; not checked."""
     forwarded = meta.get("HTTP_X_FORWARDED_HOST") if settings.USE_X_FORWARDED_HOST else ""
     return str(forwarded or meta.get("HTTP_HOST") or meta.get("SERVER_NAME") or "")
 
 
-def check_host(request: Any) -> None:
+def check_host(meta: Meta) -> None:
     """
     Raises:
         InvalidRequest: the site does not answer to the host that the request names. Logged once
             for each host, and for a hundred of them at most.
     """
-    if is_served(request.META):
+    if is_served(meta):
         return
-    host = named(request.META)[:SHOWN]
+    host = named(meta)[:SHOWN]
     if _refused.is_new(host):
         logger.warning(
             "Requests that name the host %r are refused: it is not in ALLOWED_HOSTS.", host

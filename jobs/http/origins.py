@@ -8,7 +8,6 @@ browsers do not send these, and are served as ever.
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import urlsplit
 
 from django.conf import settings
@@ -16,6 +15,7 @@ from django.utils.http import is_same_domain
 
 from ..errors import InvalidRequest, PermissionDenied
 from . import hosts
+from .request import Meta
 
 DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 SAME_SITE = ("same-origin", "none")
@@ -23,13 +23,12 @@ SAME_SITE = ("same-origin", "none")
 SHOWN = 100
 
 
-def check_page(request: Any) -> None:
+def check_page(method: str, meta: Meta) -> None:
     """Hold a request without a key to come from this site, or from no page at all.
 
     Raises:
         PermissionDenied: a browser sends it on behalf of another site's page.
     """
-    meta = request.META
     origin, site = meta.get("HTTP_ORIGIN", ""), meta.get("HTTP_SEC_FETCH_SITE", "")
     if site in SAME_SITE or not (origin or site):
         return
@@ -37,12 +36,12 @@ def check_page(request: Any) -> None:
         own = _is_trusted(origin) or (not site and _is_of_host(origin, hosts.named(meta)))
     else:
         # A link that somebody follows: no page gets to see where it leads.
-        own = request.method in ("GET", "HEAD") and meta.get("HTTP_SEC_FETCH_MODE") == "navigate"
+        own = method in ("GET", "HEAD") and meta.get("HTTP_SEC_FETCH_MODE") == "navigate"
     if not own:
         raise _refusal(origin)
 
 
-def check_type(request: Any) -> None:
+def check_type(meta: Meta) -> None:
     """Hold a body without a `Content-Type` to come with a key.
 
     A page of another site can send such a body without asking first; JSON, by its name, it cannot.
@@ -50,7 +49,7 @@ def check_type(request: Any) -> None:
     Raises:
         InvalidRequest: it comes without one.
     """
-    if not request.META.get("HTTP_AUTHORIZATION"):
+    if not meta.get("HTTP_AUTHORIZATION"):
         raise InvalidRequest(
             "The request has a body and no Content-Type.",
             hint="Send 'Content-Type: application/openjobspec+json' (or application/json).",

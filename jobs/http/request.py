@@ -1,67 +1,63 @@
-"""A request as the views see it."""
+"""A request as the views see it, and what of it the policies look at."""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol
 
-from django.core.handlers.wsgi import WSGIRequest
+import rest_framework.request
 from django.http import HttpRequest
 
+from ..errors import InvalidRequest
+from ..spec.identifiers import uuid7
 
-class Request:
-    """What came in, with the names that views written for REST framework use.
+Meta = Mapping[str, Any]
+"""A WSGI environment: the headers and the server's variables, like `HttpRequest.META`."""
+REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
-    That framework's own request parses bodies, logs in and negotiates, each on first use and behind
-    `__getattr__`; Django's reads paths, types and lengths before anybody asks. Here nothing of it
-    is left to do, and it took a good part of a small request's time.
+
+class Readable(Protocol):
+    """What a body is read from: it ends by itself, or by `Content-Length`."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+class Request(rest_framework.request.Request):
+    """REST framework's request, with a body that may come without `Content-Length`.
+
+    REST framework takes such a body, a chunked one, for empty.
     """
 
-    __slots__ = ("META", "__weakref__", "_django", "method", "ojs_request_id", "path")
-
-    def __init__(self, environ: dict[str, Any]) -> None:
-        """Take a WSGI environment whose path is plain: ASCII, and not below a prefix."""
-        self.META = environ
-        self.method: str = environ["REQUEST_METHOD"].upper()
-        self.path: str = environ["PATH_INFO"]
-        self.ojs_request_id = ""
-        self._django: HttpRequest | None = None
-
-    @classmethod
-    def of(cls, request: HttpRequest) -> Request:
-        self = cls.__new__(cls)
-        self.META = request.META
-        self.method = request.method or ""
-        self.path = request.path
-        self.ojs_request_id = ""
-        self._django = request
-        return self
-
     @property
-    def _request(self) -> HttpRequest:
-        if self._django is None:
-            try:
-                self._django = WSGIRequest(self.META)
-            except AttributeError as problem:
-                # As it is, it would say that this property is missing.
-                raise ValueError(f"Django cannot read this request: {problem}") from problem
-        return self._django
-
-    @property
-    def query_params(self) -> Any:
-        return self._request.GET
-
-    def read(self, size: int) -> bytes:
-        """Read up to `size` bytes of the body, which ends by itself or by `Content-Length`."""
-        if self._django is None and self.META.get("wsgi.input_terminated"):
-            body: bytes = self.META["wsgi.input"].read(size)
-            return body
-        return self._request.read(size)
-
-    def __getattr__(self, name: str) -> Any:
-        # What Django's request is made from is not looked for there.
-        if name in OWN:
-            raise AttributeError(name)
-        return getattr(self._request, name)
+    def stream(self) -> Readable:
+        return body_stream(self._request)
 
 
-OWN = {*Request.__slots__, "_request"}
+def body_stream(request: HttpRequest) -> Readable:
+    # Read from the stream: Django's own limit is the host site's, and lower. Django, too, takes a
+    # chunked body for empty.
+    if not is_chunked(request.META):
+        return request
+    stream: Readable = request.META["wsgi.input"]
+    return stream
+
+
+def is_chunked(meta: Meta) -> bool:
+    """Whether the body tells no length, and the server lets it end all the same."""
+    return not meta.get("CONTENT_LENGTH") and bool(meta.get("wsgi.input_terminated"))
+
+
+def request_id_of(meta: Meta) -> str:
+    """The client's `X-Request-Id` if it is printable, else a new one (OJS HTTP §19)."""
+    given: str = meta.get("HTTP_X_REQUEST_ID", "")
+    return given if REQUEST_ID.fullmatch(given) else f"req_{uuid7()}"
+
+
+def check_url(path: str, meta: Meta) -> None:
+    """
+    Raises:
+        InvalidRequest: the URL contains a NUL character, which no text in PostgreSQL may.
+    """
+    if "\x00" in path or "%00" in meta.get("QUERY_STRING", ""):
+        raise InvalidRequest("The URL contains a NUL character.", hint="Leave out the '%00'.")

@@ -8,8 +8,11 @@ import pytest
 
 from jobs import engine
 from jobs.access import Binding, Command, OfProject, authorize, declare, find
+from jobs.api import verbs
 from jobs.errors import PermissionDenied
 from jobs.http.authentication import Caller, make_key
+from jobs.http.base import OJSViewSet
+from jobs.http.fast_path import fast
 from jobs.models import Checkpoint, Job
 from tests.factories import JobErrorFactory, JobFactory, WorkerFactory
 from tests.ojs_client import OJSClient, refusal
@@ -33,14 +36,26 @@ def test_what_is_not_declared_is_refused_to_everybody():
         authorize(everything, find(Binding.OJS, "jobs.explode"))
 
 
-def test_an_action_of_a_viewset_that_is_not_declared_is_refused(monkeypatch):
-    from jobs.api.jobs import JobViewSet
+class UndeclaredViewSet(OJSViewSet):
+    resource = "jobs"
 
-    caller = client("produce", "work", "operate")
-    assert caller.see("queues").status_code == 200
-    monkeypatch.setitem(JobViewSet.commands, "create", None)
+    def explode(self, request):
+        return self.carry_out(verbs.create)
 
-    assert caller.push().status_code == 403
+
+@pytest.mark.parametrize("is_fast", [False, True])
+def test_an_action_of_a_viewset_that_is_not_declared_is_refused(rf, is_fast):
+    view = UndeclaredViewSet.as_view({"post": "explode"})
+    view = fast(view, verbs.create) if is_fast else view
+    _, key = make_key("key", scopes=["produce", "work", "operate"])
+    asked = rf.post(
+        "/explode",
+        {"type": "email.send", "args": []},
+        content_type="application/json",
+        headers={"Authorization": f"Bearer {key}"},
+    )
+
+    assert view(asked).status_code == 403
     assert not Job.objects.exists()
 
 

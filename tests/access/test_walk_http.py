@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import orjson
@@ -10,6 +10,7 @@ import pytest
 from django.urls import get_resolver
 
 from jobs.access import Binding, Command, commands, find
+from jobs.http.fast_path import FastView
 from jobs.spec.worker_ids import qualified
 from tests.database import rolled_back
 from tests.ojs_client import OJSClient
@@ -145,6 +146,7 @@ class Door(NamedTuple):
     path: str
     command: str
     declared: Command | None
+    is_hot: bool = False
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -164,7 +166,9 @@ def doors() -> Iterator[Door]:
                 if method != "head":
                     name = f"{viewset.resource}.{action}"
                     declared = find(viewset.binding, name)
-                    yield Door(method.upper(), path, f"{short(viewset.binding)} {name}", declared)
+                    command = f"{short(viewset.binding)} {name}"
+                    is_hot = isinstance(view, FastView)
+                    yield Door(method.upper(), path, command, declared, is_hot)
         elif view.__name__ != "not_found":
             name = FUNCTIONS.get(view.__name__, view.__name__)
             yield Door("GET", path, f"OJS {name}", find(Binding.OJS, name))
@@ -221,10 +225,10 @@ def kept_its(promise: Promise, door: Door, reply: Any, shown: str) -> bool:
     return status < 300 or REFUSED_ANYWAY.get(command.name) == status
 
 
-def wrongly_answered(kind: Kind, s: Scene, client: OJSClient) -> list[str]:
+def wrongly_answered(kind: Kind, s: Scene, client: OJSClient, doors: Iterable[Door]) -> list[str]:
     wrong = []
     before = rows()
-    for door in doors():
+    for door in doors:
         promise = kind.promised(door.declared)
         with rolled_back():
             reply = ask(client, door, s)
@@ -247,7 +251,20 @@ def test_every_endpoint_keeps_what_the_table_promises(kind, settings):
     client.see("queues")
     kind.turn()
 
-    wrong = wrongly_answered(kind, s, client)
+    wrong = wrongly_answered(kind, s, client, doors())
+
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_the_hot_verbs_keep_it_off_the_fast_path_too(kind, settings):
+    settings.OJS = OPTIONS | {"FAST_PATH": False}
+    s = scene(kind)
+    client = OJSClient(kind.key())
+    client.see("queues")
+    kind.turn()
+
+    wrong = wrongly_answered(kind, s, client, [door for door in doors() if door.is_hot])
 
     assert not wrong, "\n".join(wrong)
 
@@ -304,7 +321,7 @@ def test_an_open_server_lets_everybody_do_everything(settings):
     settings.OJS = OPTIONS | {"ALLOW_ANONYMOUS": True}
     everybody = Kind("everybody")
 
-    wrong = wrongly_answered(everybody, scene(everybody), OJSClient())
+    wrong = wrongly_answered(everybody, scene(everybody), OJSClient(), doors())
 
     assert not wrong, "\n".join(wrong)
 

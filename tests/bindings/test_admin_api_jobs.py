@@ -16,7 +16,7 @@ from jobs.models import Job, OperatorAction
 from jobs.spec.identifiers import uuid7
 from jobs.spec.lifecycle import State
 from tests.factories import JobErrorFactory, JobFactory, ago, ahead, many_jobs
-from tests.ojs_client import OJSClient, refusal
+from tests.ojs_client import MEDIA_TYPE, OJSClient, refusal
 
 pytestmark = pytest.mark.django_db
 
@@ -444,6 +444,7 @@ def test_a_dead_job_is_shown_retried_and_deleted_one_by_one(operator, purger):
     assert (retried.status_code, retried.json()["state"]) == (200, "available")
     deleted = erase(purger, f"admin/dead-letter/{second.pk}")
     assert (deleted.status_code, deleted.content) == (204, b"")
+    assert deleted.headers["Content-Type"] == MEDIA_TYPE
     assert list(Job.objects.values_list("state", flat=True)) == ["available"]
     assert actions() == [
         ("on-call", "api", "retry_job", 1, "Fixed"),

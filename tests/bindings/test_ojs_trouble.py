@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from django.contrib.auth.models import AnonymousUser
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
+from django.urls import resolve
 
+from jobs.http.authentication import make_key
 from jobs.models import Job, RefusedFinish
 from tests.database import connection
 from tests.factories import JobFactory
@@ -115,7 +118,9 @@ def test_a_refusal_is_remembered_although_the_site_rolls_back_what_failed(api, a
     assert RefusedFinish.objects.count() == 1
 
 
-def test_the_sites_own_rest_framework_settings_change_nothing(api, settings):
+@pytest.mark.parametrize("fast_path", [True, False])
+def test_the_sites_own_rest_framework_settings_change_nothing(api, settings, fast_path):
+    settings.OJS = settings.OJS | {"FAST_PATH": fast_path}
     nonsense = "nowhere.Nothing"
     settings.REST_FRAMEWORK = {
         "DEFAULT_AUTHENTICATION_CLASSES": [nonsense],
@@ -129,13 +134,30 @@ def test_the_sites_own_rest_framework_settings_change_nothing(api, settings):
         "DEFAULT_PAGINATION_CLASS": nonsense,
         "EXCEPTION_HANDLER": nonsense,
         "UNAUTHENTICATED_USER": nonsense,
+        "FORMAT_SUFFIX_KWARG": "job_id",
+        "URL_FORMAT_OVERRIDE": "wait",
         "NON_FIELD_ERRORS_KEY": "x",
     }
 
-    assert api.push().status_code == 201
+    job = api.pushed()
     assert len(api.fetch()) == 1
+    assert api.see(f"jobs/{job}/result", wait="false").status_code == 200
+    assert api.see("admin/jobs", format="xml").status_code == 200
+    assert refusal(api.see("nothing"))["code"] == "not_found"
     assert refusal(api.push(args=1))["code"] == "invalid_request"
     assert api.put("/ojs/v1/jobs").status_code == 405
+
+
+def test_a_key_is_no_user_of_the_site(rf, db):
+    """What of the site looks at a request afterwards finds whom it had found before."""
+    _, key = make_key("producer", scopes=["produce"])
+    for method, path in (("GET", "/ojs/v1/queues"), ("POST", "/ojs/v1/jobs")):
+        request = rf.generic(method, path, headers={"Authorization": f"Bearer {key}"})
+        visitor = request.user = AnonymousUser()
+
+        resolve(path).func(request)
+
+        assert request.user is visitor
 
 
 def test_the_sites_upload_limits_and_slashes_change_nothing(api, settings):

@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from jobs import engine
-from jobs.http.base import dumps
+from jobs.http.renderers import dumps
 from jobs.models import Checkpoint, Event, Job, Queue
 from jobs.signals import jobs_claimed
 from jobs.spec.envelope import claimed_envelope, envelope

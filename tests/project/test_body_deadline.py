@@ -16,7 +16,7 @@ from django.test import RequestFactory
 
 from jobs.http.authentication import make_key
 from ojs_project.body_deadline import BodyDeadline
-from ojs_project.fast_path import FastPath
+from ojs_project.bypass import Bypass
 from tests import processes
 
 LOGIN = "/admin/login/"
@@ -138,7 +138,7 @@ def test_a_large_body_in_many_parts_comes_through_whole(server):
 
 @pytest.fixture
 def project():
-    return BodyDeadline(FastPath(get_wsgi_application()))
+    return BodyDeadline(Bypass(get_wsgi_application()))
 
 
 def ask(project, stream, length: int, path: str = BEAT, kind: str = "application/json"):

@@ -1,223 +1,420 @@
-"""What comes the short way is answered as Django's handler would answer it."""
+"""A request is answered the same on the fast path, past Django's handler too, and off it."""
 
 from __future__ import annotations
 
 import gzip
-import io
 import json
-import logging
-import re
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
 import pytest
-from django.core.signals import request_finished, request_started
 from django.core.wsgi import get_wsgi_application
-from django.test import RequestFactory
+from django.db import DatabaseError, OperationalError
+from django.urls import get_resolver, resolve
 
-from jobs.http.authentication import make_key
-from ojs_project.fast_path import FastPath
-from ojs_project.middleware import OUR_POLICY
+from jobs.access import refusals
+from jobs.engine import forget_queues
+from jobs.http.authentication import forget_keys, make_key
+from jobs.http.fast_path import FastView
+from jobs.models import Event, Job, OperatorAction, Queue, RateLimit
+from jobs.spec.worker_ids import qualified
+from ojs_project.bypass import Bypass
 from tests.database import connection
+from tests.factories import JobFactory, QueueFactory, WorkerFactory
+from workers.bindings.flare import ids
+from workers.models import Worker
 
-V1 = "/ojs/v1"
-JOB = {"type": "email.send", "args": [1]}
-ID = "01931f6c-0000-7000-8000-0000000000"
-NAMED = {"HTTP_X_REQUEST_ID": "mine"}
-MOMENT = re.compile(rb"\d{4}-\d\d-\d\dT[\d:.]+Z|[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f-]{17}")
+from .wsgi import answered, environment, plain
 
-REQUESTS: dict[str, tuple[str, str, Any, dict[str, str]]] = {
-    "a job": ("POST", "jobs", JOB, {}),
-    "a job, by an SDK": ("POST", "jobs", JOB, {"HTTP_OJS_VERSION": "1.0"}),
-    "no job": ("POST", "jobs", {"type": 1}, {}),
-    "jobs": ("POST", "jobs/batch", {"jobs": [JOB, JOB]}, {}),
-    "bad JSON": ("POST", "jobs", b"{", {}),
-    "an empty body": ("POST", "jobs", b"", {}),
-    "another type": ("POST", "jobs", b"a=1", {"CONTENT_TYPE": "text/plain"}),
-    "compressed": ("POST", "jobs", gzip.compress(json.dumps(JOB).encode()), {"gzip": ""}),
-    "another version": ("POST", "jobs", JOB, {"HTTP_OJS_VERSION": "2.0"}),
-    "no key": ("POST", "jobs", JOB, {"HTTP_AUTHORIZATION": ""}),
-    "a wrong key": ("POST", "jobs", JOB, {"HTTP_AUTHORIZATION": "Bearer nobody's"}),
-    "a fetch": ("POST", "workers/fetch", {"queues": ["default"], "worker_id": "w"}, {}),
-    "a fetch of nothing": ("POST", "workers/fetch", {"queues": ["none"]}, {}),
-    "an ack of nothing": ("POST", "workers/ack", {"job_id": f"{ID}01"}, {}),
-    "acks": ("POST", "workers/ack", {"acks": [{"job_id": f"{ID}01"}]}, {}),
-    "a nack at the job's address": ("POST", f"jobs/{ID}01/nack", {"error": "broken"}, {}),
-    "a beat": ("POST", "workers/heartbeat", {"worker_id": "w", "state": "running"}, {}),
-    "another method": ("GET", "workers/fetch", b"", {}),
-    "options": ("OPTIONS", "jobs", b"", {}),
-    "a job that is not there": ("GET", f"jobs/{ID}01", b"", {}),
-    "a page of events": ("GET", "events?limit=1", b"", {}),
-    "a bad page": ("GET", "events?limit=none", b"", {}),
-    "a NUL": ("GET", "events?cursor=%00", b"", {}),
-    "queues": ("GET", "queues", b"", {"HTTP_ACCEPT": "application/json"}),
-    "the head of queues": ("HEAD", "queues", b"", {}),
-    "the manifest": ("GET", "../manifest", b"", {}),
-    "the metrics": ("GET", "metrics", b"", {}),
-    "a stream of nothing": ("GET", f"jobs/{ID}01/progress/stream", b"", {}),
-    "the description": ("GET", "openapi.json", b"", {}),
-    "its page": ("GET", "docs", b"", {}),
-    "nothing": ("GET", "nothing", b"", {}),
-    "nothing at all": ("GET", "..", b"", {}),
-    "umlauts": ("GET", "jobs/ähm", b"", {}),
-    "Flare": ("POST", "../../flare/v1/workers/poll", {}, {}),
-    "an end of the line": ("GET", "jobs%0a", b"", {}),
-    "another host": ("GET", "../manifest", b"", {"HTTP_HOST": "evil.example"}),
-    "a job under another host": ("POST", "jobs", JOB, {"HTTP_HOST": "evil.example"}),
-    "another host's page": ("GET", "docs", b"", {"HTTP_HOST": "evil.example"}),
-    "nothing under another host": ("GET", "nothing", b"", {"HTTP_HOST": "evil.example"}),
-    "Flare under another host": (
-        *("POST", "../../flare/v1/workers/poll", {}, {"HTTP_HOST": "evil.example"}),
+HELD = "01931f6c-0000-7000-8000-000000000001"
+OTHERS = "01931f6c-0000-7000-8000-000000000002"
+"""Held by another worker."""
+ACMES = "01931f6c-0000-7000-8000-000000000005"
+"""Held by the worker `w` of the project `acme`."""
+NOBODYS = "01931f6c-0000-7000-8000-000000000003"
+WAITING = "01931f6c-0000-7000-8000-000000000004"
+JOB = {"type": "email.send", "args": [1], "queue": "known"}
+FLARE_JOB = {"job_type": "email.send", "payload": {"a": 1}, "queue": "known"}
+ERROR = {"code": "handler_error", "message": "It broke."}
+POLL = {"worker_id": "w", "queues": ["known"], "capacity": 1}
+LIMITED = JOB | {"rate_limit": {"key": "k", "limit": 3, "period": "PT1M"}}
+UNIQUE = JOB | {"unique": {"keys": ["type"], "on_conflict": "ignore"}}
+
+
+class Asked(NamedTuple):
+    """A request: POST unless it says otherwise, with the key that may do everything."""
+
+    path: str
+    body: Any = b""
+    headers: dict[str, str] = {}
+    method: str = "POST"
+    key: str = "everything"
+
+
+def post(path: str, body: Any = b"", key: str = "everything", **headers: str) -> Asked:
+    return Asked(f"/ojs/v1/{path}", body, headers, key=key)
+
+
+def flare(path: str, body: Any = b"", key: str = "everything", **headers: str) -> Asked:
+    return Asked(f"/flare/v1/{path}", body, headers, key=key)
+
+
+GOOD = {
+    "a job": post("jobs", JOB),
+    "a job in a queue that is full soon": post("jobs", JOB | {"queue": "pressed"}),
+    "a job with a rate limit": post("jobs", LIMITED),
+    "a job that is unique": post("jobs", UNIQUE),
+    "jobs": post("jobs/batch", {"jobs": [JOB, JOB, UNIQUE]}),
+    "a fetch": post("workers/fetch", {"queues": ["known"], "worker_id": "w"}),
+    "a fetch of nothing": post("workers/fetch", {"queues": ["none"]}),
+    "a fetch with outcomes": post(
+        "jobs/fetch",
+        {"queues": ["known"], "worker_id": "w", "acks": [{"job_id": HELD}], "nacks": []},
+    ),
+    "an ack": post("workers/ack", {"job_id": HELD, "worker_id": "w", "result": {"a": [1]}}),
+    "an ack at the job's address": post(f"jobs/{HELD}/ack", {"worker_id": "w"}),
+    "acks": post("workers/ack", {"acks": [{"job_id": HELD}, {"job_id": NOBODYS}]}),
+    "a nack": post("workers/nack", {"job_id": HELD, "worker_id": "w", "error": ERROR}),
+    "a nack at the job's address": post(f"jobs/{HELD}/nack", {"error": "broken"}),
+    "nacks": post("workers/fail", {"nacks": [{"job_id": HELD, "error": "broken"}]}),
+    "a heartbeat": post(
+        "workers/heartbeat",
+        {"worker_id": "w", "state": "running", "active_job_ids": [HELD, NOBODYS]},
+        HTTP_USER_AGENT="a client",
+    ),
+    "a Flare job": flare("jobs", FLARE_JOB),
+    "a Flare poll": flare("workers/poll", POLL),
+    "a Flare ack": flare(
+        "workers/ack", {"worker_id": "w", "job_id": ids.write(UUID(HELD)), "status": "succeeded"}
+    ),
+    "a Flare heartbeat": flare(
+        "workers/heartbeat", {"worker_id": "w", "job_id": ids.write(UUID(HELD)), "progress": 0.5}
     ),
 }
+# `w` is the id of another worker, too, so this one is stored under another name.
+OF_PROJECT = {
+    "a heartbeat of a project": post(
+        "workers/heartbeat", {"worker_id": "w", "active_job_ids": [ACMES, HELD]}, key="acme"
+    ),
+    "a fetch of a project": post("workers/fetch", {"queues": ["acme"], "worker_id": "w"}, "acme"),
+    "a fetch of a project, with acks": post(
+        "workers/fetch",
+        {"queues": ["acme"], "worker_id": "w", "acks": [{"job_id": ACMES}]},
+        "acme",
+    ),
+    "a fetch of a project, with nacks": post(
+        "workers/fetch",
+        {"queues": ["acme"], "worker_id": "w", "nacks": [{"job_id": ACMES, "error": "broken"}]},
+        "acme",
+    ),
+    "an ack of a project": post("workers/ack", {"job_id": ACMES, "worker_id": "w"}, "acme"),
+    "an ack of a project, at the job's address": post(
+        f"jobs/{ACMES}/ack", {"worker_id": "w"}, "acme"
+    ),
+    "acks of a project": post(
+        "workers/ack", {"worker_id": "w", "acks": [{"job_id": ACMES}]}, "acme"
+    ),
+    "a nack of a project": post(
+        "workers/nack", {"job_id": ACMES, "worker_id": "w", "error": ERROR}, "acme"
+    ),
+    "nacks of a project": post(
+        "workers/nack", {"nacks": [{"job_id": ACMES, "worker_id": "w", "error": "x"}]}, "acme"
+    ),
+    "a Flare poll of a project": flare("workers/poll", POLL | {"queues": ["acme"]}, "acme"),
+    "a Flare ack of a project": flare(
+        "workers/ack",
+        {"worker_id": "w", "job_id": ids.write(UUID(ACMES)), "status": "succeeded"},
+        "acme",
+    ),
+    "a Flare heartbeat of a project": flare(
+        "workers/heartbeat", {"worker_id": "w", "job_id": ids.write(UUID(ACMES))}, "acme"
+    ),
+}
+BAD = {
+    "no job": post("jobs", {"type": 1}),
+    "a wrong id": post("jobs/no-id/ack", {}),
+    "two jobs": post(f"jobs/{HELD}/ack", {"job_id": OTHERS}),
+    "another's job": post("workers/ack", {"job_id": OTHERS, "worker_id": "w"}),
+    "no such job": post("workers/ack", {"job_id": NOBODYS}),
+    "no queues": post("workers/fetch", {}),
+    "a full queue": post("jobs", JOB | {"queue": "full"}),
+    "a full queue that is waited for": post(
+        "jobs", JOB | {"queue": "full"}, HTTP_OJS_BLOCK_TIMEOUT="0"
+    ),
+    "too many jobs": post("jobs/batch", {"jobs": [JOB] * 4}),
+    "a bad retry policy": post("jobs", JOB | {"retry": {"max_attempts": -1}}),
+    "no such Flare job": flare(
+        "workers/heartbeat", {"worker_id": "w", "job_id": ids.write(UUID(NOBODYS))}
+    ),
+    "a wrong Flare id": flare("workers/ack", {"worker_id": "w", "job_id": "x"}),
+    "no key": post("jobs", JOB, key=""),
+    "a wrong key": post("jobs", JOB, HTTP_AUTHORIZATION="Bearer nobodys"),
+    "no bearer": post("jobs", JOB, HTTP_AUTHORIZATION="Basic x"),
+    "a key that may not": post("jobs", JOB, key="works"),
+    "a Flare key that may not": flare("jobs", FLARE_JOB, key="works"),
+    "no Flare key": flare("workers/poll", POLL, key=""),
+    "a key of another worker": post("workers/fetch", {"queues": ["known"]} | POLL, key="other"),
+    "a key of another label": post("workers/ack", {"job_id": HELD, "worker_id": "w"}, key="gpu"),
+    "a key of another project": post(f"jobs/{HELD}/ack", {"worker_id": "p"}, key="acme"),
+    "a wrong body about another project's job": post(
+        f"jobs/{HELD}/ack", {"attempt": "x"}, key="acme"
+    ),
+    "another project's job": post("workers/ack", {"job_id": HELD}, key="acme"),
+    "another method": Asked("/ojs/v1/workers/fetch", method="GET"),
+    "options": Asked("/ojs/v1/jobs", method="OPTIONS"),
+    "another site's page, with a key": post("jobs", JOB, HTTP_ORIGIN="https://evil.example"),
+}
+GZIPPED = {"HTTP_CONTENT_ENCODING": "gzip"}
+BODIES: dict[str, tuple[Any, dict[str, str]]] = {
+    "empty": (b"", {}),
+    "blank": (b" \n", {}),
+    "a form without anything": (b"", {"CONTENT_TYPE": "application/x-www-form-urlencoded"}),
+    "a form": (b"a=1", {"CONTENT_TYPE": "application/x-www-form-urlencoded"}),
+    "parts": (b"a", {"CONTENT_TYPE": "multipart/form-data; boundary=x"}),
+    "text": (b"{}", {"CONTENT_TYPE": "text/plain"}),
+    "of no type": (b"{}", {"CONTENT_TYPE": ""}),
+    "of another charset": (b"{}", {"CONTENT_TYPE": "application/json; charset=utf-16"}),
+    "a list": ([], {}),
+    "half of an object": (b"{", {}),
+    "not UTF-8": (b'{"a":"\xff"}', {}),
+    "a key twice": (b'{"type":"a","type":1}', {}),
+    "a NUL": (b'{"a":{"b":["\\u0000"]}}', {}),
+    "a number too large": (b'{"a":[{"b":12345678901234567890}]}', {}),
+    "too deep": (b'{"a":' + b"[" * 201 + b"]" * 201 + b"}", {}),
+    "too large": (b'{"a":"' + b"x" * 2000 + b'"}', {}),
+    "announced as too large": (b"{}", {"CONTENT_LENGTH": "9999999"}),
+    "of an unreadable length": (b"{}", {"CONTENT_LENGTH": "x"}),
+    "gzipped": (gzip.compress(json.dumps(JOB).encode()), GZIPPED),
+    "a gzip bomb": (gzip.compress(b'{"a":"' + b"x" * 2000 + b'"}'), GZIPPED),
+    "half of a gzip file": (gzip.compress(b"{}")[:-4], GZIPPED),
+    "not gzipped": (b"{}", GZIPPED),
+    "compressed otherwise": (b"{}", {"HTTP_CONTENT_ENCODING": "br"}),
+}
+HEADERS: dict[str, dict[str, str]] = {
+    "another version": {"HTTP_OJS_VERSION": "2.0"},
+    "our version": {"HTTP_OJS_VERSION": "1.0"},
+    "no version": {"HTTP_OJS_VERSION": "x"},
+    "plain JSON": {"HTTP_ACCEPT": "application/json"},
+    "both": {"HTTP_ACCEPT": "application/json, application/openjobspec+json"},
+    "pages": {"HTTP_ACCEPT": "text/html"},
+    "REST framework's format": {"QUERY_STRING": "format=html"},
+    "an id": {"HTTP_X_REQUEST_ID": "mine"},
+    "an id that is none": {"HTTP_X_REQUEST_ID": "a b"},
+    "a NUL": {"QUERY_STRING": "a=%00"},
+    "another host": {"HTTP_HOST": "evil.example"},
+    "another host, as an SDK": {"HTTP_HOST": "evil.example", "HTTP_OJS_VERSION": "1.0"},
+    "another method's name": {"HTTP_X_HTTP_METHOD_OVERRIDE": "DELETE"},
+    "a session": {"HTTP_COOKIE": "sessionid=1; csrftoken=1"},
+}
+HOT = [post("jobs", JOB), post("workers/heartbeat", {"worker_id": "w"}), flare("jobs", FLARE_JOB)]
+REQUESTS = {
+    "good": GOOD,
+    "good, of a project": OF_PROJECT,
+    "bad": BAD,
+    "bodies": {
+        f"{asked.path}: a body that is {name}": asked._replace(body=body, headers=headers)
+        for name, (body, headers) in BODIES.items()
+        for asked in HOT
+    },
+    "headers": {
+        f"{asked.path}: {name}": asked._replace(headers=headers)
+        for name, headers in HEADERS.items()
+        for asked in HOT
+    },
+}
+WAYS = ("past Django's handler", "in Django's handler", "as REST framework does")
+TOO_LARGE = "413 Request Entity Too Large"
+OPTIONS = {"FLARE": {"ENABLED": True}, "MAX_BODY_SIZE": 1000, "MAX_BATCH": 3}
 
 
 @pytest.fixture
-def application(transactional_db, settings):
-    """The project's application, and Django's inside of it."""
+def keys(transactional_db) -> dict[str, str]:
+    made = {
+        "everything": make_key("everything", scopes=["produce", "work", "operate"]),
+        "works": make_key("works", scopes=["work"]),
+        "other": make_key("other", scopes=["work"], worker_id="other"),
+        "gpu": make_key("gpu", scopes=["work"], label="gpu"),
+        "acme": make_key("acme", scopes=["produce", "work"], project="acme"),
+    }
+    return {name: f"Bearer {key}" for name, (_, key) in made.items()} | {"": ""}
+
+
+def begin_anew() -> None:
+    """The same jobs, queues and workers for each request, whatever those before have done."""
+    for model in (Event, Job, Worker, Queue, RateLimit, OperatorAction):
+        model._default_manager.all().delete()
+    forget_keys()
+    forget_queues()
+    refusals.forget()
+    WorkerFactory(worker_id="w", labels=["cpu"])
+    QueueFactory(name="known")
+    QueueFactory(name="pressed", max_depth=1)
+    QueueFactory(name="full", max_depth=1)
+    JobFactory(queue="full")
+    JobFactory(queue="known", id=WAITING)
+    JobFactory(queue="taken", id=HELD, active=True, reserved_by="w", retry={"jitter": False})
+    JobFactory(queue="taken", id=OTHERS, active=True, reserved_by="another")
+    name = qualified("w", "acme")
+    WorkerFactory(worker_id=name, project="acme")
+    JobFactory(queue="acme", project="acme")
+    JobFactory(
+        queue="acme",
+        id=ACMES,
+        project="acme",
+        active=True,
+        reserved_by=name,
+        retry={"jitter": False},
+    )
+
+
+@pytest.fixture
+def applications(settings) -> dict[str, Any]:
+    """The WSGI application of each way."""
     settings.ALLOWED_HOSTS = ["testserver"]
-    settings.OJS = {"FLARE": {"ENABLED": True}}
-    return FastPath(get_wsgi_application())
+    settings.OJS = OPTIONS
+    django = get_wsgi_application()
+    ways = (Bypass(django), django, off_the_fast_path(django, settings))
+    return dict(zip(WAYS, ways, strict=True))
 
 
-def environment(method: str, path: str, body: Any, headers: dict[str, str]) -> dict[str, Any]:
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    extra = {"CONTENT_TYPE": "application/json"} | headers
-    if "gzip" in extra:
-        extra["HTTP_CONTENT_ENCODING"] = "gzip"
-        del extra["gzip"]
-    place = path.removeprefix("../../") if path.startswith("../../") else ""
-    full = f"/{place}" if place else f"/ojs/{path[3:]}" if path[:2] == ".." else f"{V1}/{path}"
-    asked = RequestFactory().generic(method, full, content, **extra)
-    asked.environ["wsgi.input"] = io.BytesIO(content)
-    return dict(asked.environ)
+def off_the_fast_path(application: Any, settings: Any) -> Any:
+    def serve(environ, start_response):
+        settings.OJS = settings.OJS | {"FAST_PATH": False}
+        try:
+            return application(environ, start_response)
+        finally:
+            settings.OJS = settings.OJS | {"FAST_PATH": True}
+
+    return serve
 
 
-def answered(application: Any, environ: dict[str, Any]) -> tuple[str, dict[str, str], bytes]:
-    told: list[Any] = []
-    parts = application(environ, lambda status, headers: told.append((status, headers)))
-    try:
-        body = b"".join(parts)
-    finally:
-        getattr(parts, "close", lambda: None)()
-    ((status, headers),) = told
-    assert len(headers) == len(dict(headers))
-    return status, dict(headers), body
+def left() -> dict[str, list[Any]]:
+    """What a request leaves in the database."""
+    rows = {
+        "jobs": Job.objects.order_by("queue", "created_at", "pk").values_list(
+            "type", "queue", "state", "attempt", "args", "result", "reserved_by", "project"
+        ),
+        "workers": Worker.objects.order_by("pk").values_list(
+            "pk", "state", "protocol", "version", "project"
+        ),
+        "events": Event.objects.order_by("pk").values_list("type", "queue", "worker_id"),
+        "refusals": OperatorAction.objects.order_by("pk").values_list("actor", "selection"),
+    }
+    return {name: list(found) for name, found in rows.items()}
 
 
-def plain(text: bytes) -> bytes:
-    """The text without what is another one each time: moments and ids."""
-    return MOMENT.sub(b"", text)
+def answers(asked: Asked, keys: dict[str, str], applications: dict[str, Any]) -> list[Any]:
+    """What is answered each way, and what that leaves."""
+    found = []
+    headers = {"HTTP_AUTHORIZATION": keys[asked.key]} | asked.headers
+    for application in applications.values():
+        begin_anew()
+        request = environment(asked.method, asked.path, asked.body, headers)
+        found.append((plain(answered(application, request)), left()))
+    return found
 
 
-def test_every_kind_of_request_is_answered_alike(application):
-    _, key = make_key("any", scopes=["produce", "work", "operate"])
-    for name, (method, path, body, headers) in REQUESTS.items():
-        said = {"HTTP_AUTHORIZATION": f"Bearer {key}"} | NAMED | headers
-        short = answered(application, environment(method, path, body, said))
-        long = answered(application._project, environment(method, path, body, said))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_every_way_gives_the_same_answer_and_does_the_same(kind, keys, applications):
+    wrong = {}
+    for name, asked in REQUESTS[kind].items():
+        first, *others = answers(asked, keys, applications)
+        if others != [first] * len(others):
+            wrong[name] = first, others
+        (status, _, body), _ = first
+        assert status[:3] not in ("500", "503"), name
+        assert kind.startswith("good") <= (status[0] == "2"), (name, body)
+        assert b"@/" not in body, "a stored name is not the client's"
 
-        assert short[0] == long[0], name
-        assert plain(short[2]) == plain(long[2]), name
-        assert plain(json.dumps(short[1], sort_keys=True).encode()) == plain(
-            json.dumps(long[1], sort_keys=True).encode()
-        ), name
-
-
-@pytest.mark.parametrize("way", ["short", "long"])
-@pytest.mark.parametrize("path", ["../manifest", "health", "jobs", "docs", "nothing"])
-def test_a_wrong_host_is_a_bad_request_either_way(application, path, way):
-    asked = environment("GET", path, b"", {"HTTP_HOST": "evil.example"})
-
-    status, headers, body = answered(application if way == "short" else application._project, asked)
-
-    assert status == "400 Bad Request"
-    assert json.loads(body)["error"]["code"] == "invalid_request"
-    assert headers["Content-Security-Policy"] == OUR_POLICY
+    assert wrong == {}
 
 
-@pytest.mark.parametrize("way", ["short", "long"])
-@pytest.mark.parametrize("headers", [{"HTTP_ORIGIN": "https://evil.example"}, {"CONTENT_TYPE": ""}])
-def test_a_page_of_another_site_enqueues_nothing_either_way(application, settings, headers, way):
-    settings.OJS = {"ALLOW_ANONYMOUS": True}
-    serve = application if way == "short" else application._project
+def test_a_site_without_our_middleware_gives_the_same_answers_too(keys, settings):
+    settings.MIDDLEWARE = []
+    settings.ALLOWED_HOSTS = ["testserver"]
+    settings.OJS = OPTIONS
+    django = get_wsgi_application()
+    ways = {"on": django, "off": off_the_fast_path(django, settings)}
+    for name, asked in REQUESTS["headers"].items():
+        fast, slow = answers(asked, keys, ways)
 
-    assert answered(serve, environment("POST", "jobs", JOB, headers))[0][:3] in ("400", "403")
-    assert answered(serve, environment("POST", "jobs", JOB, {}))[0] == "201 Created"
-
-
-def test_the_body_may_come_without_a_length(application, settings):
-    settings.OJS = {"ALLOW_ANONYMOUS": True}
-    environ = environment("POST", "jobs", JOB, {}) | {"wsgi.input_terminated": True}
-    del environ["CONTENT_LENGTH"]
-
-    assert answered(application, environ)[0] == "201 Created"
+        assert fast == slow, name
+        (status, _, _), _ = fast
+        assert (status[:3] == "400") == ("host" in name or "NUL" in name), name
 
 
-def test_who_listens_for_requests_hears_of_these_too(application):
-    heard: list[str] = []
+@pytest.mark.parametrize("error", [OperationalError, DatabaseError, KeyError])
+def test_what_breaks_is_answered_the_same(error, keys, applications):
+    def fail(execute, sql, parameters, many, context):
+        raise error("password=hunter2")
 
-    def hear(signal, **kwargs):
-        heard.append("started" if signal is request_started else "finished")
+    for asked in HOT:
+        found = []
+        for application in applications.values():
+            forget_keys()
+            headers = {"HTTP_AUTHORIZATION": keys[asked.key]}
+            request = environment(asked.method, asked.path, asked.body, headers)
+            with connection.execute_wrapper(fail):
+                found.append(plain(answered(application, request)))
 
-    request_started.connect(hear)
-    request_finished.connect(hear)
-    try:
-        answered(application, environment("GET", "../manifest", b"", {}))
-    finally:
-        request_started.disconnect(hear)
-        request_finished.disconnect(hear)
-
-    assert heard == ["started", "finished"]
-
-
-def test_a_refusal_is_logged_as_django_logs_it(application, caplog):
-    with caplog.at_level(logging.WARNING, "django.request"):
-        answered(application, environment("GET", "nothing", b"", {}))
-
-    (record,) = caplog.records
-    assert record.getMessage() == "Not Found: /ojs/v1/nothing"
-    assert record.request.path == "/ojs/v1/nothing"
+        status, _, body = found[0]
+        assert status[:3] == ("503" if error is OperationalError else "500")
+        assert b"hunter2" not in body
+        assert found == found[:1] * len(WAYS)
 
 
-def test_a_connection_that_is_too_old_is_closed_when_the_request_ends(application, monkeypatch):
-    connection.ensure_connection()
-    connection.close_at = 0
-
-    answered(application, environment("GET", "../manifest", b"", {}))
-
-    assert connection.connection is None
-
-
-def test_https_is_asked_for_and_promised_as_ever(transactional_db, settings):
-    settings.SECURE_SSL_REDIRECT = True
-    settings.SECURE_HSTS_SECONDS = 60
-    settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
-    application = FastPath(get_wsgi_application())
-    asked = environment("GET", "../manifest", b"", {})
-
-    refused = answered(application, dict(asked))
-    served = answered(application, asked | {"HTTP_X_FORWARDED_PROTO": "https"})
-
-    assert refused[0] == "301 Moved Permanently"
-    assert served[0] == "200 OK"
-    assert served[1]["Strict-Transport-Security"] == "max-age=60"
+STRANGERS: dict[str, dict[str, str]] = {
+    "another origin": {"HTTP_ORIGIN": "https://evil.example"},
+    "our origin": {"HTTP_ORIGIN": "http://testserver"},
+    "another site": {"HTTP_SEC_FETCH_SITE": "cross-site"},
+    "another site's link": {
+        "HTTP_SEC_FETCH_SITE": "cross-site",
+        "HTTP_SEC_FETCH_MODE": "navigate",
+    },
+    "no type": {"CONTENT_TYPE": ""},
+    "a type without asking": {"CONTENT_TYPE": "text/plain"},
+    "no browser": {},
+}
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("FORCE_SCRIPT_NAME", "/jobs"),
-        ("MIDDLEWARE", ["django.middleware.gzip.GZipMiddleware"]),
-    ],
-)
-def test_what_a_site_puts_before_it_sees_every_request(settings, option, value):
-    setattr(settings, option, value)
-    seen: list[str] = []
+@pytest.mark.parametrize("name", STRANGERS)
+def test_without_keys_other_sites_are_kept_off_every_way(name, keys, applications, settings):
+    settings.OJS = OPTIONS | {"ALLOW_ANONYMOUS": True}
+    for asked in HOT:
+        first, *others = answers(
+            asked._replace(key="", headers=STRANGERS[name]), keys, applications
+        )
 
-    def project(environ, start_response):
-        seen.append(environ["PATH_INFO"])
-        return []
+        assert others == [first] * len(others)
+        (status, _, _), _ = first
+        assert (status[0] == "2") == (name in ("our origin", "no browser"))
 
-    FastPath(project)(environment("GET", "queues", b"", {}), None)
 
-    assert seen == ["/ojs/v1/queues"]
+def test_a_body_without_a_length_is_read_every_way(keys, applications):
+    found = []
+    for application in applications.values():
+        for body in (JOB, JOB | {"meta": {"a": "x" * 2000}}):
+            headers = {"HTTP_AUTHORIZATION": keys["everything"]}
+            request = environment("POST", "/ojs/v1/jobs", body, headers)
+            del request["CONTENT_LENGTH"]
+            found.append(plain(answered(application, request | {"wsgi.input_terminated": True})))
+
+    assert [status for status, _, _ in found[:2]] == ["201 Created", TOO_LARGE]
+    assert found == found[:2] * len(WAYS)
+
+
+def test_every_hot_verb_is_among_them(settings):
+    settings.OJS = OPTIONS
+    hot = {
+        (view.cls, *view.actions.values())
+        for pattern in get_resolver().url_patterns[0].url_patterns
+        if isinstance(view := pattern.callback, FastView)
+    }
+    compared = {
+        (view.cls, *view.actions.values())
+        for view in (resolve(asked.path).func for asked in GOOD.values())
+    }
+
+    assert len(hot) == 10
+    assert compared == hot

@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from jobs.errors import InvalidRequest
-from jobs.http.base import dumps
+from jobs.http.renderers import dumps
 from jobs.models import Event, Job
 from jobs.spec.envelope import claimed_envelope
 from jobs.spec.lifecycle import State

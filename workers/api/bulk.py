@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from rest_framework.response import Response
+
 from jobs.access.projects import own
 from jobs.api.admin.base import AdminViewSet, confirmed, reason_of
 from jobs.api.admin.search import choice
-from jobs.http.base import Response
+from jobs.http.request import Request
 from jobs.record.dashboard import held
 from jobs.spec.fields import Document, missing, refuse
 from jobs.spec.worker_ids import shown, spellings
@@ -34,15 +36,15 @@ class AdminWorkerBulkViewSet(AdminViewSet):
 
     resource = "workers-bulk"
 
-    def quiet(self, request: Any) -> Response:
+    def quiet(self, request: Request) -> Response:
         """Ask every worker that matches to take no more jobs."""
         return self._answer(WorkerState.QUIET)
 
-    def resume(self, request: Any) -> Response:
+    def resume(self, request: Request) -> Response:
         """Take that back from all that match."""
         return self._answer(WorkerState.RUNNING)
 
-    def terminate(self, request: Any) -> Response:
+    def terminate(self, request: Request) -> Response:
         """Ask all that match to finish what they have, and to stop."""
         return self._answer(WorkerState.TERMINATE)
 

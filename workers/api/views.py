@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from rest_framework.response import Response
+
 from jobs.api.admin.base import AdminViewSet, reason_of
 from jobs.api.admin.documents import COLUMNS, line
 from jobs.api.admin.paging import page
 from jobs.api.system import STARTED
 from jobs.errors import Conflict
-from jobs.http.base import Response
+from jobs.http.request import Request
 from jobs.models import Job
 from jobs.record import counts, dashboard
 from jobs.spec.fields import Document
@@ -41,12 +43,12 @@ class AdminWorkerViewSet(AdminViewSet):
     worker: Worker
     """The one that the URL names."""
 
-    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
         super().initial(request, *args, **kwargs)
         if "worker_id" in kwargs:
             self.worker = fleet.find(kwargs["worker_id"], project=self.caller.project)
 
-    def list(self, request: Any) -> Response:
+    def list(self, request: Request) -> Response:
         """Every worker that has not left, and how many there are of each state (§9.1)."""
         parameters = request.query_params
         workers = _matching(self.own(known()), parameters)
@@ -65,23 +67,23 @@ class AdminWorkerViewSet(AdminViewSet):
             }
         )
 
-    def retrieve(self, request: Any, worker_id: str) -> Response:
+    def retrieve(self, request: Request, worker_id: str) -> Response:
         """A worker, the jobs in its hands and what was asked of it (§9.2)."""
         return Response(self._detail())
 
-    def quiet(self, request: Any, worker_id: str) -> Response:
+    def quiet(self, request: Request, worker_id: str) -> Response:
         """Ask it to take no more jobs (§9.3)."""
         return self._order(WorkerState.QUIET, self.read())
 
-    def terminate(self, request: Any, worker_id: str) -> Response:
+    def terminate(self, request: Request, worker_id: str) -> Response:
         """Ask it to finish what it has, and to stop."""
         return self._order(WorkerState.TERMINATE, self.read())
 
-    def resume(self, request: Any, worker_id: str) -> Response:
+    def resume(self, request: Request, worker_id: str) -> Response:
         """Take that back."""
         return self._order(WorkerState.RUNNING, self.read())
 
-    def direct(self, request: Any, worker_id: str) -> Response:
+    def direct(self, request: Request, worker_id: str) -> Response:
         """Ask it for `quiet`, `terminate` or `running`, whichever the body names."""
         body = self.read(required=True)
         return self._order(Direct.directive.read(body), body)
@@ -103,7 +105,7 @@ class AdminWorkerViewSet(AdminViewSet):
             _explain(self.worker, self.kwargs["worker_id"], directive)
         return Response(self._detail() | {"signalled": bool(order.heard)})
 
-    def destroy(self, request: Any, worker_id: str) -> Response:
+    def destroy(self, request: Request, worker_id: str) -> Response:
         """Forget a stale worker, and take its jobs back (§9.4)."""
         reason = reason_of(self.read())
         removal = remove(worker_id, actor=self.actor, reason=reason, project=self.caller.project)
@@ -164,7 +166,7 @@ class StatisticsViewSet(AdminViewSet):
 
     resource = "statistics"
 
-    def retrieve(self, request: Any) -> Response:
+    def retrieve(self, request: Request) -> Response:
         """Queues, workers and jobs of the whole server (§10.1)."""
         return Response(
             {

@@ -18,8 +18,9 @@ from django.urls import URLPattern, get_resolver
 from jobs import __version__, access
 from jobs.access import Command
 from jobs.conf import protocols
-from jobs.http.base import OJSViewSet, error_document, status_of
+from jobs.http.base import OJSViewSet
 from jobs.http.dialects import MEDIA_TYPE
+from jobs.http.errors import error_document, status_of
 from jobs.spec.members import Declared, Schema
 
 from . import refusals

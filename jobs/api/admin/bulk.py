@@ -11,9 +11,10 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import Q
+from rest_framework.response import Response
 
 from ...engine import bulk
-from ...http.base import Response
+from ...http.request import Request
 from ...models import Job
 from ...spec.fields import Document, refuse
 from ...spec.lifecycle import State
@@ -64,21 +65,21 @@ class AdminBulkViewSet(AdminViewSet):
 
     resource = "bulk"
 
-    def retry(self, request: Any) -> Response:
+    def retry(self, request: Request) -> Response:
         """Give discarded, cancelled or retryable jobs fresh attempts (§8.1)."""
         return self._answer("retry", lambda reason: {"cancelled": True})
 
-    def retry_dead(self, request: Any) -> Response:
+    def retry_dead(self, request: Request) -> Response:
         """The same, of what was put into the dead letter `since` and `until` (dead letter §6.2)."""
         return self._answer("retry", lambda reason: {}, Job.objects.dead(), time="finished_at")
 
-    def cancel(self, request: Any) -> Response:
+    def cancel(self, request: Request) -> Response:
         """Cancel jobs that have not finished, active ones too (§8.2)."""
         return self._answer(
             "cancel", lambda reason: {"cancelled_by": self.caller.name, "reason": reason}
         )
 
-    def delete_finished(self, request: Any) -> Response:
+    def delete_finished(self, request: Request) -> Response:
         """Delete finished jobs for good (§8.3)."""
         return self._answer("delete", lambda reason: {})
 

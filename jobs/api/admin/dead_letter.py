@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from django.db.models import Count, Max, Min, OuterRef, Subquery
+from rest_framework.response import Response
 
 from ... import engine
 from ...access import Binding
 from ...conf import ojs_settings
-from ...http.base import Response
+from ...http.request import Request
 from ...models import DeadJob, JobError
 from ...spec.durations import format_duration
 from ...spec.fields import Document
@@ -40,7 +41,7 @@ class AdminDeadLetterViewSet(AdminViewSet):
 
     resource = "dead-letter"
 
-    def list(self, request: Any) -> Response:
+    def list(self, request: Request) -> Response:
         """Discarded jobs that an operator shall look at, with their last error (§11.1)."""
         parameters = request.query_params
         project = self.caller.project
@@ -54,13 +55,13 @@ class AdminDeadLetterViewSet(AdminViewSet):
         ]
         return Response({"items": items, "pagination": pagination})
 
-    def retrieve(self, request: Any, job_id: str) -> Response:
+    def retrieve(self, request: Request, job_id: str) -> Response:
         job = DeadJob.objects.filter(pk=parse_id(job_id)).first()
         if job is None:
             raise engine.not_dead(job_id)
         return Response(reply(job, is_redacted=self.is_redacted, project=self.caller.project))
 
-    def retry(self, request: Any, job_id: str) -> Response:
+    def retry(self, request: Request, job_id: str) -> Response:
         """Enqueue it again with fresh attempts (§11.2)."""
         reason = reason_of(self.read())
         with atomic():
@@ -71,7 +72,7 @@ class AdminDeadLetterViewSet(AdminViewSet):
             reply(job, is_redacted=self.is_redacted, project=self.caller.project, **extra)
         )
 
-    def destroy(self, request: Any, job_id: str) -> Response:
+    def destroy(self, request: Request, job_id: str) -> Response:
         """Delete one job for good (dead letter §10)."""
         wanted = parse_id(job_id)
         with atomic():
@@ -80,7 +81,7 @@ class AdminDeadLetterViewSet(AdminViewSet):
             self.audit("discard_job", kind="job", count=1, selection={"ids": [str(wanted)]})
         return Response(status=204)
 
-    def purge(self, request: Any) -> Response:
+    def purge(self, request: Request) -> Response:
         """Delete all that is dead, or what a filter leaves of it (§11.3).
 
         A bounded number in one request; `has_more` says that there is more to do.
@@ -112,7 +113,7 @@ class AdminDeadLetterViewSet(AdminViewSet):
         )
         return Response({"purged_count": purged, "has_more": dead.exists()})
 
-    def stats(self, request: Any) -> Response:
+    def stats(self, request: Request) -> Response:
         """How many there are, of which queue and with which error (dead letter §10.1)."""
         dead = self.own(DeadJob.objects.order_by())
         by_queue = dict(dead.values_list("queue").annotate(jobs=Count("pk")))
@@ -158,7 +159,7 @@ class WholeDeadLetterViewSet(AdminDeadLetterViewSet):
 
     binding = Binding.OJS
 
-    def list(self, request: Any) -> Response:
+    def list(self, request: Request) -> Response:
         """Newest first, in full, narrowed by what §9.1 names."""
         dead = narrowed(self.own(DeadJob.objects.all()), request.query_params)
         project = self.caller.project

@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
+from rest_framework.response import Response
+
 from ...errors import InvalidRequest
-from ...http.base import Response
 from ...http.parameters import HistoryQuery
+from ...http.request import Request
 from ...models import QueueRollup, Rollup
 from ...record.histogram import added, percentile
 from ...record.rollup import HOUR, MINUTE, floor
@@ -28,7 +30,7 @@ class HistoryViewSet(AdminViewSet):
 
     resource = "history"
 
-    def retrieve(self, request: Any) -> Response:
+    def retrieve(self, request: Request) -> Response:
         """One point a period, oldest first; the minute that is not over is left out."""
         parameters = request.query_params
         period = HistoryQuery.period.read(parameters)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from rest_framework.response import Response
 
 from ... import engine
 from ...errors import JobNotFound
-from ...http.base import Response
+from ...http.request import Request
 from ...models import Job
 from ...spec.timestamps import format_timestamp
 from ...store.database import atomic
@@ -22,7 +22,7 @@ class AdminJobViewSet(AdminViewSet):
 
     resource = "jobs"
 
-    def list(self, request: Any) -> Response:
+    def list(self, request: Request) -> Response:
         """Jobs that match, newest first unless asked otherwise (§7.1)."""
         parameters = request.query_params
         jobs = self.own(Job.objects.only(*COLUMNS))
@@ -32,14 +32,14 @@ class AdminJobViewSet(AdminViewSet):
         items = [line(job, project=project) for job in found]
         return Response({"items": items, "pagination": pagination})
 
-    def retrieve(self, request: Any, job_id: str) -> Response:
+    def retrieve(self, request: Request, job_id: str) -> Response:
         """Everything about a job (§7.2)."""
         job = Job.objects.filter(pk=parse_id(job_id)).first()
         if job is None:
             raise JobNotFound(job_id)
         return Response(reply(job, is_redacted=self.is_redacted, project=self.caller.project))
 
-    def cancel(self, request: Any, job_id: str) -> Response:
+    def cancel(self, request: Request, job_id: str) -> Response:
         """Cancel a job that has not finished, an active one too (§7.3)."""
         reason = reason_of(self.read())
         with atomic():
@@ -50,7 +50,7 @@ class AdminJobViewSet(AdminViewSet):
             reply(change.job, is_redacted=self.is_redacted, project=self.caller.project, **extra)
         )
 
-    def retry(self, request: Any, job_id: str) -> Response:
+    def retry(self, request: Request, job_id: str) -> Response:
         """Give a discarded or cancelled job fresh attempts (§7.4)."""
         reason = reason_of(self.read())
         with atomic():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from rest_framework.response import Response
+
 from ... import engine
 from ...errors import InvalidRequest
-from ...http.base import Response
 from ...http.parameters import QueueSearch
+from ...http.request import Request
 from ...models import Queue
 from ...record import counts, dashboard
 from ...record.counts import Pace
@@ -27,7 +29,7 @@ class AdminQueueViewSet(AdminViewSet, QueueOperationsViewSet):
 
     resource = "queues"
 
-    def list(self, request: Any) -> Response:
+    def list(self, request: Request) -> Response:
         """Every queue, with how deep it is and how it fares (§6.1)."""
         rows = Queue.objects.order_by("name")
         parameters = request.query_params
@@ -46,7 +48,7 @@ class AdminQueueViewSet(AdminViewSet, QueueOperationsViewSet):
         ]
         return Response({"items": items, "pagination": pagination})
 
-    def retrieve(self, request: Any, name: str) -> Response:
+    def retrieve(self, request: Request, name: str) -> Response:
         """One queue with its configuration (§6.2)."""
         queue = found(checked(name))
         states, paces = counts.by_queue([name]), counts.paces([name])
@@ -62,7 +64,7 @@ class AdminQueueViewSet(AdminViewSet, QueueOperationsViewSet):
             }
         )
 
-    def pause(self, request: Any, name: str) -> Response:
+    def pause(self, request: Request, name: str) -> Response:
         """Hand out none of its jobs, until `until` or until somebody resumes it (§6.3)."""
         body = self.read()
         reason, now = reason_of(body), clock.now()
@@ -76,7 +78,7 @@ class AdminQueueViewSet(AdminViewSet, QueueOperationsViewSet):
             self.audit("pause_queue", [queue], reason=reason)
         return Response(self._state(queue) | _pause(queue) | {"paused_at": moment(queue.paused_at)})
 
-    def resume(self, request: Any, name: str) -> Response:
+    def resume(self, request: Request, name: str) -> Response:
         """Hand them out again (§6.4)."""
         reason = reason_of(self.read())
         with atomic():

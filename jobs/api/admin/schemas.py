@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
+from rest_framework.response import Response
 
 from ...errors import NotFound
-from ...http.base import Response
+from ...http.request import Request
 from ...models import JobSchema
 from ...spec.fields import Document, missing, refuse
 from ...spec.members import Text
@@ -29,7 +30,7 @@ class SchemaViewSet(AdminViewSet):
 
     resource = "schemas"
 
-    def register(self, request: Any, type: str, version: str) -> Response:
+    def register(self, request: Request, type: str, version: str) -> Response:
         """Register the schema of a version, or replace it (§11.1)."""
         body = self.read(required=True)
         TYPE.check(type, "type")
@@ -54,7 +55,7 @@ class SchemaViewSet(AdminViewSet):
             self._record({"registered": str(found)}, reason_of(body))
         return Response(_document(found), status=201 if created else 200)
 
-    def list(self, request: Any, type: str) -> Response:
+    def list(self, request: Request, type: str) -> Response:
         """The latest schema of a type, and which versions there are, newest first (§11.2)."""
         found = list(JobSchema.objects.filter(type=type).defer("schema", "compatible_with"))
         if not found:
@@ -64,11 +65,11 @@ class SchemaViewSet(AdminViewSet):
             | {"versions": [_line(row) | {"is_latest": row is found[0]} for row in found]}
         )
 
-    def retrieve(self, request: Any, type: str, version: str) -> Response:
+    def retrieve(self, request: Request, type: str, version: str) -> Response:
         """The schema of a version."""
         return Response(_document(_find(type, version)))
 
-    def destroy(self, request: Any, type: str, version: str) -> Response:
+    def destroy(self, request: Request, type: str, version: str) -> Response:
         """Forget the schema of a version."""
         with atomic():
             found = _find(type, version)

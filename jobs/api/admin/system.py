@@ -8,9 +8,12 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
+from rest_framework.response import Response
+
 from ... import __version__, conf
 from ...engine import maintenance
-from ...http.base import SPEC_VERSION, Response
+from ...http.request import Request
+from ...http.versioning import SPEC_VERSION
 from ...models import Maintenance
 from ...spec.operator_requests import SwitchMaintenance
 from ...spec.timestamps import format_timestamp
@@ -28,11 +31,11 @@ class SystemViewSet(AdminViewSet):
 
     resource = "system"
 
-    def maintenance(self, request: Any) -> Response:
+    def maintenance(self, request: Request) -> Response:
         """Whether the server is in maintenance."""
         return Response(maintenance_document(maintenance.current()))
 
-    def switch(self, request: Any) -> Response:
+    def switch(self, request: Request) -> Response:
         """Begin maintenance, or end it (§12.1).
 
         It ends when somebody ends it: `estimated_duration` is for those who wait, and a migration
@@ -55,7 +58,7 @@ class SystemViewSet(AdminViewSet):
         )
         return Response(maintenance_document(switch))
 
-    def config(self, request: Any) -> Response:
+    def config(self, request: Request) -> Response:
         """What the server is configured to, but for secrets (§12.2); durations in seconds."""
         inner = {name: asdict(options) for name, options in conf.protocol_options().items()}
         return Response(

@@ -1,7 +1,10 @@
 """The Admin API of what `jobs` knows; `workers.api.urls` has the rest."""
 
+from typing import Any
+
 from django.urls import path
 
+from ...http.base import OJSViewSet
 from .bulk import AdminBulkViewSet
 from .dead_letter import AdminDeadLetterViewSet
 from .history import HistoryViewSet
@@ -10,13 +13,15 @@ from .queues import AdminQueueViewSet as Queues
 from .schemas import SchemaViewSet
 from .system import SystemViewSet
 
+Endpoint = tuple[str, str, type[OJSViewSet], dict[str, Any]]
+"""Route, name, and a viewset with the action of each method."""
 QUEUE = "queues/<str:name>"
 JOB = "jobs/<str:job_id>"
 DEAD = "dead-letter/<str:job_id>"
 SCHEMA = "schemas/<str:type>"
 
 # Route below `ojs/v1/admin/`, name after `admin-`, and who answers which method with what.
-ENDPOINTS = (
+ENDPOINTS: tuple[Endpoint, ...] = (
     ("queues", "queues", Queues, {"get": "list"}),
     (QUEUE, "queue", Queues, {"get": "retrieve", "delete": "destroy"}),
     (f"{QUEUE}/stats", "queue-stats", Queues, {"get": "stats"}),

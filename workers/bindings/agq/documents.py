@@ -9,8 +9,8 @@ import orjson
 
 from jobs.engine import ClaimedJob
 from jobs.errors import InvalidPayload, InvalidRequest
-from jobs.http.base import dumps
 from jobs.http.body import parse_json
+from jobs.http.renderers import dumps
 from jobs.spec import fields
 from jobs.spec.envelope import claimed_envelope
 from jobs.spec.identifiers import parse_uuid

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import Any
 
 from jobs.http.authentication import ANYBODY, Caller
-from jobs.http.base import dumps
+from jobs.http.renderers import dumps
 from jobs.spec.identifiers import parse_uuid
 from jobs.spec.validation import QUEUE_PATTERN
 from jobs.store import clock

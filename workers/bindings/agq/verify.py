@@ -15,7 +15,7 @@ from jobs import engine
 from jobs.access.projects import give
 from jobs.errors import OJSError
 from jobs.http.authentication import Caller
-from jobs.http.base import dumps
+from jobs.http.renderers import dumps
 from jobs.spec.batches import new_jobs
 from jobs.spec.lifecycle import TERMINAL
 from jobs.store import clock

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from rest_framework.response import Response
+
 from jobs import engine
 from jobs.api.jobs import parse_id
 from jobs.errors import NotFound
-from jobs.http.base import Response
+from jobs.http.request import Request
 from jobs.spec.timestamps import format_timestamp
 from workers.access import admission
 
@@ -21,7 +23,7 @@ class CheckpointViewSet(WorkerViewSet):
 
     resource = "checkpoint"
 
-    def save(self, request: Any, job_id: str) -> Response:
+    def save(self, request: Request, job_id: str) -> Response:
         """Keep a state for the job's next attempt (§4.1)."""
         body = self.read()
         state = requests.Checkpoint.state.read(body)
@@ -32,7 +34,7 @@ class CheckpointViewSet(WorkerViewSet):
         saved = engine.save_checkpoint(found, state, worker_id=name, attempt=attempt)
         return Response(_reply(found, saved.sequence, saved.at))
 
-    def retrieve(self, request: Any, job_id: str) -> Response:
+    def retrieve(self, request: Request, job_id: str) -> Response:
         """The job's last checkpoint (§4.3)."""
         found = parse_id(job_id)
         kept = engine.find_checkpoint(found, worker_id=self._holder(found))
@@ -44,7 +46,7 @@ class CheckpointViewSet(WorkerViewSet):
             )
         return Response(_reply(found, kept.sequence, kept.saved_at, state=kept.state))
 
-    def destroy(self, request: Any, job_id: str) -> Response:
+    def destroy(self, request: Request, job_id: str) -> Response:
         """Forget it (§4.4); twice is no error."""
         found = parse_id(job_id)
         engine.clear_checkpoint(found, worker_id=self._holder(found))

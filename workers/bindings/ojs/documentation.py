@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import require_safe
 
-from jobs.http.base import dumps
+from jobs.http.renderers import dumps
 from workers.openapi import document as openapi
 
 PREFIX = "/ojs/v1/openapi.json"

@@ -6,11 +6,14 @@ import time
 from typing import Any
 
 from django.http import HttpResponse
+from django.http.response import HttpResponseBase
+from rest_framework.response import Response
 
 from jobs.api.system import backend
 from jobs.conf import ojs_settings
 from jobs.errors import InvalidRequest, NotFound, NotInstalled
-from jobs.http.base import OJSViewSet, Response, request_id
+from jobs.http.base import OJSViewSet
+from jobs.http.request import Request
 from jobs.store import readiness
 from workers.chores import metrics
 from workers.fleet import autoscaling
@@ -23,7 +26,7 @@ class MetricsViewSet(OJSViewSet):
 
     resource = "metrics"
 
-    def retrieve(self, request: Any) -> Any:
+    def retrieve(self, request: Request) -> HttpResponse:
         """All metrics in Prometheus' text format, or in OpenMetrics for those who accept it."""
         if not ojs_settings.METRICS:
             raise NotFound(
@@ -39,11 +42,13 @@ class MetricsViewSet(OJSViewSet):
         text, media_type = metrics.exposition(request.META.get("HTTP_ACCEPT", ""))
         return HttpResponse(text, content_type=media_type)
 
-    def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(response, Response):
-            return super().finalize_response(request, response, *args, **kwargs)
-        response["X-Request-Id"] = request_id(request)
-        return response
+    def finalize_response(  # type: ignore[override]
+        self, request: Request, response: HttpResponseBase, *args: Any, **kwargs: Any
+    ) -> HttpResponseBase:
+        finished = super().finalize_response(request, response, *args, **kwargs)
+        if not isinstance(finished, Response):
+            del finished["OJS-Version"]  # the text is none of its documents
+        return finished
 
 
 class AutoscalingViewSet(OJSViewSet):
@@ -51,7 +56,7 @@ class AutoscalingViewSet(OJSViewSet):
 
     resource = "autoscaling"
 
-    def retrieve(self, request: Any) -> Response:
+    def retrieve(self, request: Request) -> Response:
         """How many workers the queues named by `queues` want, together and each."""
         named = request.query_params.get("queues", "")
         queues = [name for name in named.split(",") if name]
@@ -92,7 +97,7 @@ class ReadinessViewSet(OJSViewSet):
 
     resource = "readiness"
 
-    def retrieve(self, request: Any) -> Response:
+    def retrieve(self, request: Request) -> Response:
         started = time.monotonic()
         obstacle = readiness.obstacle()
         found: dict[str, Any]

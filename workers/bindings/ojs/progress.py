@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from django.http import StreamingHttpResponse
+from rest_framework.response import Response
 
 from jobs import engine
 from jobs.access import projects
@@ -16,8 +17,9 @@ from jobs.api.jobs import parse_id
 from jobs.conf import ojs_settings
 from jobs.errors import Conflict, JobNotFound
 from jobs.http import waiting
-from jobs.http.base import Response, dumps
 from jobs.http.dialects import EVENTS
+from jobs.http.renderers import dumps
+from jobs.http.request import Request
 from jobs.spec.fields import missing, refuse
 from jobs.spec.timestamps import format_timestamp
 
@@ -35,11 +37,11 @@ class ProgressViewSet(WorkerViewSet):
 
     resource = "progress"
 
-    def retrieve(self, request: Any, job_id: str) -> Response:
+    def retrieve(self, request: Request, job_id: str) -> Response:
         """How far a job is; null where nobody said (§7.1)."""
         return _answer(engine.progress_of(parse_id(job_id)))
 
-    def stream(self, request: Any, job_id: str) -> StreamingHttpResponse:
+    def stream(self, request: Request, job_id: str) -> StreamingHttpResponse:
         """Server-sent events: each report, and the job's end (§7.2).
 
         After `MAX_WAIT` the stream ends, job or not: an `EventSource` comes back by itself.
@@ -51,7 +53,7 @@ class ProgressViewSet(WorkerViewSet):
         response["X-Accel-Buffering"] = "no"
         return response
 
-    def report(self, request: Any, job_id: str | None = None) -> Response:
+    def report(self, request: Request, job_id: str | None = None) -> Response:
         """PROGRESS (§6.1); `percentage` is what the public SDKs send."""
         body = self.read(required=True)
         identifier = ReportOfJob.job_id.read(body) if job_id is None else parse_id(job_id)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from jobs.conf import ojs_settings
-from jobs.http.base import error_document, status_of
+from jobs.http.errors import error_document, status_of
 from jobs.spec.envelope import milliseconds
 from jobs.spec.lifecycle import State
 from jobs.spec.timestamps import format_timestamp

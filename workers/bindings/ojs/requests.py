@@ -12,6 +12,7 @@ from jobs.conf import ojs_settings
 from jobs.errors import InvalidRequest
 from jobs.http.authentication import Caller
 from jobs.http.parameters import Word
+from jobs.http.request import Meta
 from jobs.spec import fields, versions
 from jobs.spec.fields import Document, missing, refuse, wrong_type
 from jobs.spec.identifiers import parse_uuid
@@ -307,6 +308,12 @@ def settling_worker_id(body: Document, caller: Caller) -> str | None:
     found = worker_id(body, caller)
     if found is None and ojs_settings.REQUIRE_WORKER_ID:
         raise missing("worker_id")
+    return found
+
+
+def agent(meta: Meta) -> str:
+    """What a worker's program calls itself, kept as the version of the worker."""
+    found: str = meta.get("HTTP_USER_AGENT", "")
     return found
 
 

@@ -2,6 +2,9 @@
 
 from django.urls import path
 
+from jobs.http.fast_path import fast
+
+from . import verbs
 from .checkpoints import CheckpointViewSet
 from .documentation import docs, openapi_json
 from .observing import AutoscalingViewSet, MetricsViewSet, ReadinessViewSet
@@ -9,10 +12,10 @@ from .progress import ProgressViewSet
 from .views import HealthViewSet, LeavingViewSet, WorkerViewSet
 
 register = WorkerViewSet.as_view({"post": "register"})
-heartbeat = WorkerViewSet.as_view({"post": "heartbeat"})
-fetch = WorkerViewSet.as_view({"post": "fetch"})
-ack = WorkerViewSet.as_view({"post": "ack"})
-nack = WorkerViewSet.as_view({"post": "nack"})
+heartbeat = fast(WorkerViewSet.as_view({"post": "heartbeat"}), verbs.heartbeat)
+fetch = fast(WorkerViewSet.as_view({"post": "fetch"}), verbs.fetch)
+ack = fast(WorkerViewSet.as_view({"post": "ack"}), verbs.ack)
+nack = fast(WorkerViewSet.as_view({"post": "nack"}), verbs.nack)
 
 # The busiest come first.
 urlpatterns = [

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from jobs.engine import Line, Outcome
 from jobs.errors import InvalidPayload, OJSError
-from jobs.http.base import dumps
 from jobs.http.body import parse_json
+from jobs.http.renderers import dumps
 from jobs.spec import fields
 from jobs.spec.envelope import claimed_envelope
 from jobs.spec.fields import Document

@@ -1,8 +1,8 @@
-"""From the server's door to the view of a protocol, past what only browsers need.
+"""From the server's door to the fast path, past Django's handler and its middleware.
 
-Thousands of requests a second come this way, and each layer that one of them does not pass leaves
-the processor's caches to the next. Everybody else, and whoever is not the plain case, goes through
-Django's handler, where `ojs_project.middleware` leads to the same views.
+What comes over the fast path (`jobs.http.fast_path`) needs none of what the project's middleware
+does before a protocol's view but headers, which are the same for each response. Everything else,
+and what is not the plain case, goes through Django's handler.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from django.conf import settings
 from django.core.cache import close_caches
 from django.core.handlers.base import reset_urlconf
 from django.core.handlers.exception import response_for_exception
-from django.core.handlers.wsgi import WSGIHandler, WSGIRequest
+from django.core.handlers.wsgi import LimitedStream, WSGIHandler, WSGIRequest
 from django.core.signals import request_finished, request_started
 from django.db import close_old_connections, connections, reset_queries
 from django.dispatch import Signal
 from django.http import HttpResponse
 from django.middleware.security import SecurityMiddleware
+from django.urls import Resolver404
 from django.utils.log import log_response
 
-from jobs.http.base import OJSViewSet
+from jobs.http.fast_path import METHOD, Answer, FastView
 from jobs.http.hosts import is_served
-from jobs.http.request import Request
-from jobs.http.response import Response, for_django
+from jobs.http.request import Readable
 
-from .middleware import MOST, OUR_POLICY, POLICY, PROTOCOLS, call, resolve, with_policy
+from .middleware import MOST, OUR_POLICY, POLICY, PROTOCOLS, resolve, with_policy
 
 BEFORE = (
     "ojs_project.middleware.PolicyMiddleware",
@@ -45,14 +45,16 @@ LISTENING = (reset_queries, close_old_connections, close_caches, reset_urlconf)
 STATUS = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+Hot = Callable[[dict[str, Any], Readable], Answer]
+"""The fast path of one address."""
 
 
-class FastPath:
+class Bypass:
     """A WSGI application around the project's own."""
 
     def __init__(self, project: Application) -> None:
         self._project = project
-        # Whoever puts a middleware before ours has it see every request.
+        # A middleware that a site puts before ours sees every request.
         self._is_open = (
             tuple(settings.MIDDLEWARE[: len(BEFORE)]) == BEFORE
             and settings.FORCE_SCRIPT_NAME is None
@@ -65,69 +67,74 @@ class FastPath:
         self._started = _own_receivers(request_started)
         self._finished = _own_receivers(request_finished)
         self._databases = len(settings.DATABASES)
-        self._known: dict[str, Callable[..., Any]] = {}
+        self._known: dict[str, tuple[FastView, Hot]] = {}
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        hot = self._hot(environ)
+        if hot is None:
+            return self._project(environ, start_response)
+        used = self._begin(environ)
+        try:
+            status, headers, content = hot(environ, _stream(environ))
+        except Exception as problem:
+            response = response_for_exception(WSGIRequest(environ), problem)
+            return self._hand_over(environ, response, start_response)
+        if status >= 400:
+            response = HttpResponse(content, status=status, headers=headers)
+            return self._hand_over(environ, response, start_response)
+        length = ("Content-Length", str(len(content)))
+        start_response(STATUS[status], [*headers.items(), length, *self._headers])
+        self._end(used)
+        # A list, which the server sends at once. It would ask a response for one part after the
+        # other.
+        return [content]
+
+    def _hot(self, environ: dict[str, Any]) -> Hot | None:
+        """The fast path of a request; None if it goes through Django's handler."""
         path = environ.get("PATH_INFO") or ""
         if (
-            not path.startswith(PROTOCOLS)
+            environ["REQUEST_METHOD"] != METHOD
+            or not path.startswith(PROTOCOLS)
             or not self._is_open
             or not path.isascii()
             or any(map(environ.get, MOVED))
             or not is_served(environ)
             or (self._only_secure and not WSGIRequest(environ).is_secure())
         ):
-            return self._project(environ, start_response)
-        used = self._begin(environ)
-        request = Request(environ)
+            return None
+        view, hot = self._known.get(path) or self._look_up(path)
+        return hot if view is not None and view.is_on else None
+
+    def _look_up(self, path: str) -> tuple[FastView, Hot] | tuple[None, None]:
         try:
-            response = self._answer(request)
-        except Exception as problem:
-            response = response_for_exception(request._request, problem)
-        if type(response) is not Response or response.status_code >= 400:
-            return self._hand_over(request, for_django(response), start_response)
-        content = response.content
-        headers = [*response.headers.items(), ("Content-Length", str(len(content)))]
-        start_response(STATUS[response.status_code], headers + self._headers)
-        self._end(used)
-        # A list, which the server sends at once. It would ask a response for one part after the
-        # other.
-        return [content]
+            match = resolve(path)
+        except Resolver404:
+            return None, None
+        view = match.func
+        if not isinstance(view, FastView):
+            return None, None
+        hot = partial(_answer, view, path, match.kwargs)
+        if not match.kwargs and len(self._known) < MOST:
+            self._known[path] = view, hot
+        return view, hot
 
-    def _answer(self, request: Request) -> Any:
-        known = self._known.get(request.path)
-        if known is not None:
-            return known(request)
-        match = resolve(request.path)
-        view: Any = match.func
-        viewset = getattr(view, "cls", None)
-        if viewset is None or not issubclass(viewset, OJSViewSet):
-            return call(match, request._request)
-        enter = partial(viewset.enter, view.actions)
-        if match.url_name and not match.kwargs and len(self._known) < MOST:
-            self._known[request.path] = enter
-        return enter(request, **match.kwargs)
-
-    def _hand_over(self, request: Request, response: Any, start_response: Any) -> Iterable[bytes]:
-        """Send a response of Django's, as its handler does."""
-        self._security.process_response(request._request, response)
+    def _hand_over(
+        self, environ: dict[str, Any], response: Any, start_response: Any
+    ) -> Iterable[bytes]:
+        """Send an error, and log it, as Django's handler does."""
+        request = WSGIRequest(environ)
+        self._security.process_response(request, response)
         with_policy(response)
-        if response.status_code >= 400:
-            log_response(
-                "%s: %s",
-                response.reason_phrase,
-                request.path,
-                response=response,
-                request=request._request,
-            )
-        status = f"{response.status_code} {response.reason_phrase}"
-        if not response.streaming and not response.has_header("Content-Length"):
+        log_response(
+            "%s: %s",
+            response.reason_phrase,
+            request.path,
+            response=response,
+            request=request,
+        )
+        if not response.has_header("Content-Length"):
             response["Content-Length"] = str(len(response.content))
-        start_response(status, list(response.items()))
-        if response.streaming:
-            # Its end tells that the request has ended.
-            response._handler_class = WSGIHandler
-            return response
+        start_response(f"{response.status_code} {response.reason_phrase}", list(response.items()))
         self._end([])
         return [response.content]
 
@@ -153,8 +160,23 @@ class FastPath:
             connection.close_if_unusable_or_obsolete()
 
 
+def _answer(
+    view: FastView, path: str, named: dict[str, str], environ: dict[str, Any], stream: Readable
+) -> Answer:
+    return view.answer(environ, path, stream, **named)
+
+
+def _stream(environ: dict[str, Any]) -> Readable:
+    stream: Any = environ["wsgi.input"]
+    length = environ.get("CONTENT_LENGTH") or ""
+    if environ.get("wsgi.input_terminated") and (not length or length.isdecimal()):
+        body: Readable = stream
+        return body
+    return LimitedStream(stream, int(length) if length.isdecimal() else 0)
+
+
 def _own_receivers(signal: Signal) -> int:
-    """How many of those who listen are Django's own; what they do is done here."""
+    """How many receivers are Django's own; what they do is done here."""
     return sum(1 for _, receiver, *_ in signal.receivers if receiver() in LISTENING)
 
 

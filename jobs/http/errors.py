@@ -1,0 +1,174 @@
+"""Refusals, and errors of our own, as OJS error documents (OJS HTTP §16; OJS errors)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from django.http import Http404
+
+from ..access import refusals
+from ..access.address import address_of
+from ..errors import (
+    BatchTooLarge,
+    BodyTooLarge,
+    Conflict,
+    DatabaseRefused,
+    DatabaseUnavailable,
+    DuplicateJob,
+    InMaintenance,
+    InvalidPayload,
+    InvalidRequest,
+    InvalidRetryPolicyRequest,
+    JobTypeNotAllowed,
+    NotAuthenticated,
+    NotFound,
+    NotInstalled,
+    OJSError,
+    PermissionDenied,
+    QueueClosed,
+    QueueFull,
+    ResultPruned,
+    ResultTooLarge,
+    UnfinishedBody,
+    Unsupported,
+    UnsupportedCompression,
+    WaitTimeout,
+)
+from ..store.trouble import explain
+from .authentication import CHALLENGE, Caller
+from .request import Meta
+from .verbs import VerbResponse
+
+logger = logging.getLogger("jobs.api")
+
+DOCUMENTATION = "https://openjobspec.org/errors/"
+
+STATUS: dict[type[OJSError], int] = {
+    InvalidPayload: 400,
+    InvalidRetryPolicyRequest: 422,
+    InvalidRequest: 400,
+    BodyTooLarge: 413,
+    BatchTooLarge: 413,
+    UnsupportedCompression: 415,
+    QueueFull: 429,
+    QueueClosed: 422,
+    JobTypeNotAllowed: 422,
+    NotInstalled: 501,
+    Unsupported: 422,
+    NotFound: 404,
+    ResultPruned: 410,
+    ResultTooLarge: 413,
+    WaitTimeout: 408,
+    UnfinishedBody: 408,
+    DuplicateJob: 409,
+    Conflict: 409,
+    InMaintenance: 503,
+    DatabaseUnavailable: 503,
+    DatabaseRefused: 500,
+    NotAuthenticated: 401,
+    PermissionDenied: 403,
+}
+ERROR_TYPES: dict[type[OJSError], str] = {InvalidRetryPolicyRequest: "validation_error"}
+
+Refuse = Callable[[OJSError, str], VerbResponse]
+"""Puts a refusal into the words of a binding; it is given the id of the request as well."""
+
+
+def status_of(problem: OJSError) -> int:
+    return next((code for kind, code in STATUS.items() if isinstance(problem, kind)), 500)
+
+
+def error_document(problem: OJSError, identifier: str, *, retryable: bool) -> dict[str, Any]:
+    error: dict[str, Any] = {
+        "code": problem.code,
+        "message": problem.message,
+        "retryable": retryable,
+        "details": problem.details,
+        "request_id": identifier,
+        "docs_url": DOCUMENTATION + problem.code,
+        "doc_url": DOCUMENTATION + problem.code,
+    }
+    if problem.hint:
+        error["hint"] = problem.hint
+    if isinstance(problem, QueueFull | BatchTooLarge):
+        # Their documents show the details beside the code.
+        error = problem.details | error
+    if type(problem) in ERROR_TYPES:
+        error["type"] = ERROR_TYPES[type(problem)]
+    return error
+
+
+def refusal(
+    problem: OJSError,
+    request_id: str,
+    *,
+    status: int | None = None,
+    retryable: bool | None = None,
+) -> VerbResponse:
+    """The answer to a request that is refused: the document, and the headers that go with it."""
+    document = error_document(
+        problem,
+        request_id,
+        retryable=problem.retryable if retryable is None else retryable,
+    )
+    response = VerbResponse({"error": document}, status or status_of(problem))
+    if isinstance(problem, QueueFull):
+        response["Retry-After"] = str(problem.RETRY_AFTER)
+        response["X-OJS-Queue-Depth"] = str(problem.details["depth"])
+        response["X-OJS-Queue-Bound"] = str(problem.details["bound"])
+    elif isinstance(problem, DatabaseUnavailable):
+        response["Retry-After"] = str(problem.RETRY_AFTER)
+    elif isinstance(problem, BatchTooLarge):
+        response["X-OJS-Max-Batch-Size"] = str(problem.details["max_batch_size"])
+    if response.status == 401:
+        response["WWW-Authenticate"] = CHALLENGE
+    return response
+
+
+def answer_to(problem: Exception, request_id: str, path: str, refuse: Refuse) -> VerbResponse:
+    """The answer to whatever was raised; what is not the client's fault is logged."""
+    if isinstance(problem, OJSError):
+        return refuse(problem, request_id)
+    if isinstance(problem, Http404):
+        return refusal(unknown_path(path), request_id)
+    trouble = explain(problem)
+    if isinstance(trouble, DatabaseUnavailable):
+        logger.error("%s %s", trouble, str(problem).strip())
+        return refusal(trouble, request_id)
+    if trouble is not None:
+        logger.error("Database error", exc_info=problem)
+        return refusal(trouble, request_id)
+    logger.error("Unhandled error", exc_info=problem)
+    return refusal(OJSError("Internal server error."), request_id, status=500, retryable=True)
+
+
+def unknown_path(path: str) -> NotFound:
+    return NotFound(
+        f"There is nothing at '{path}'.",
+        hint="See the endpoints of the OJS HTTP binding.",
+        resource_type="path",
+        resource_id=path,
+    )
+
+
+def method_not_allowed(method: str, allowed: str, request_id: str) -> VerbResponse:
+    problem = InvalidRequest(f"{method} is not allowed here; allowed: {allowed}.", method=method)
+    response = refusal(problem, request_id, status=405)
+    response["Allow"] = allowed
+    return response
+
+
+def note_refusal(
+    problem: Exception, caller: Caller | None, *, protocol: str, method: str, path: str, meta: Meta
+) -> None:
+    """Write a 401 or 403 into the audit (`jobs.access.refusals`)."""
+    if isinstance(problem, refusals.AUDITED):
+        refusals.note(
+            problem,
+            protocol=protocol,
+            address=address_of(meta),
+            key=caller.name if caller else "",
+            call=refusals.call_of(method, path),
+        )

@@ -1,0 +1,58 @@
+"""What a hot verb is given and returns, whichever way its request came.
+
+A verb is a function of a `VerbRequest`. The action of a viewset calls it, and so does the fast path
+(`fast_path`), which knows no viewset; so both do the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .body import read_required
+from .request import Meta
+
+if TYPE_CHECKING:
+    from .authentication import Caller
+
+
+@dataclass(slots=True)
+class VerbRequest:
+    """A request whose caller may use the verb, and whose body has been parsed."""
+
+    caller: Caller
+    document: dict[str, Any] | None
+    """The body; None if it was empty."""
+    meta: Meta
+    path: str
+    request_id: str
+
+    def read(self, *, required: bool = False) -> dict[str, Any]:
+        """Return the body; an empty one is `{}` (OJS HTTP §6.1).
+
+        Args:
+            required: refuse an empty body.
+
+        Raises:
+            InvalidPayload: it is empty.
+        """
+        return read_required(self.document) if required else self.document or {}
+
+
+class VerbResponse:
+    """A document with its status, and headers beside those that every response has."""
+
+    __slots__ = ("document", "headers", "status")
+
+    def __init__(self, document: Any, status: int = 200) -> None:
+        self.document = document
+        self.status = status
+        self.headers: dict[str, str] = {}
+
+    def __setitem__(self, name: str, text: str) -> None:
+        self.headers[name] = text
+
+
+Verb = Callable[..., VerbResponse]
+"""Called with a `VerbRequest`, and with what its URL names: `ack(request, job_id=…)`."""

@@ -1,0 +1,34 @@
+"""The version of the spec that a client asks for (OJS HTTP §3.2, §3.3)."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from rest_framework.request import Request
+from rest_framework.versioning import BaseVersioning
+
+from ..errors import Unsupported
+from .request import Meta
+
+SPEC_VERSION = "1.0"
+OUR_VERSION = re.compile(r"1(\.[0-9]{1,9}){0,2}(-rc\.[0-9]{1,9})?")
+"""Any minor version of our major one: a newer one only adds (OJS HTTP §3.3)."""
+
+
+class SpecVersioning(BaseVersioning):
+    """`OJS-Version`: answered as 1.0 whatever minor version is asked for."""
+
+    def determine_version(self, request: Request, *args: Any, **kwargs: Any) -> str:
+        check_version(request.META)
+        return SPEC_VERSION
+
+
+def check_version(meta: Meta) -> None:
+    """
+    Raises:
+        Unsupported: the client asks for a spec version we do not speak (OJS HTTP §3.2).
+    """
+    wanted = meta.get("HTTP_OJS_VERSION")
+    if wanted and not OUR_VERSION.fullmatch(wanted.strip()):
+        raise Unsupported(f"OJS version {wanted!r} is not supported.", supported=[SPEC_VERSION])

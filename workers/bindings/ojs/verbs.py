@@ -1,0 +1,191 @@
+"""The hot verbs of workers: heartbeat, fetch, ack and nack (OJS HTTP §10)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+from jobs.api.jobs import parse_id
+from jobs.http import waiting
+from jobs.http.authentication import Caller
+from jobs.http.verbs import VerbRequest, VerbResponse
+from jobs.spec.envelope import claimed_envelope
+from jobs.store import wakeup
+from workers import protocol
+from workers.access import admission
+
+from . import replies, requests
+
+
+class Outcomes(NamedTuple):
+    """What a request says of jobs that have ended; None where it has no such list."""
+
+    completions: list[protocol.Completion] | None
+    failures: list[protocol.Failure] | None
+
+
+NO_OUTCOMES = Outcomes(None, None)
+
+
+def heartbeat(request: VerbRequest) -> VerbResponse:
+    """BEAT (§4)."""
+    body, caller = request.read(), request.caller
+    worker_id = requests.required_worker_id(body, caller)
+    description = requests.description(body, caller, requests.agent(request.meta))
+    said: dict[str, Any] = {
+        "state": requests.reported_state(body),
+        "active_job_ids": requests.active_job_ids(body),
+        "description": description,
+        "requested": requests.requested_extension(body),
+        "sequence": requests.Heartbeat.sequence.read(body),
+        "project": caller.project,
+    }
+    reply = admission.as_worker(
+        caller,
+        worker_id,
+        lambda name: protocol.beat(name, **said),
+        said=description.labels,
+    )
+    return VerbResponse(replies.heartbeat(reply))
+
+
+def fetch(request: VerbRequest) -> VerbResponse:
+    """FETCH: claim jobs; an empty list is a normal answer (§6.5).
+
+    `acks` and `nacks` are settled first, so a busy worker needs one round trip.
+    """
+    body, caller = request.read(), request.caller
+    sender = requests.worker_id(body, caller)
+    asked: dict[str, Any] = {
+        "queues": requests.queues(body),
+        "count": requests.count(body),
+        "types": requests.Fetch.types.read(body),
+        "visibility_timeout": requests.requested_extension(body),
+        "project": caller.project,
+    }
+    wait = requests.wait(body)
+    outcomes = _outcomes(request, body, sender)
+    asked["worker_id"] = _admit_all(caller, outcomes, sender)[sender] or ""
+    jobs: list[Any]
+    if outcomes.completions and not outcomes.failures:
+        done, jobs = protocol.exchange(outcomes.completions, **asked)
+        document = _settled(request, outcomes, done, [])
+    else:
+        document = _settle(request, outcomes)
+        jobs = protocol.fetch(**asked)
+    if not jobs and wait:
+        jobs = _wait_for_jobs(asked, wait)
+    document["jobs"] = [claimed_envelope(job, project=caller.project) for job in jobs]
+    return VerbResponse(document)
+
+
+def ack(request: VerbRequest, job_id: str | None = None) -> VerbResponse:
+    """ACK: one job, or a list of them with an answer for each."""
+    body, caller = _settling(request, job_id), request.caller
+    if body.get("acks") is not None:
+        return _several(request, {"acks": body["acks"]}, requests.worker_id(body, caller))
+    completion = requests.completion(body, caller)
+    completion.worker_id = admission.admit(caller, completion.worker_id)
+    (outcome,) = protocol.ack([completion], project=caller.project)
+    if outcome.error is not None:
+        raise outcome.error
+    return _answer(replies.completed(outcome), job_id)
+
+
+def nack(request: VerbRequest, job_id: str | None = None) -> VerbResponse:
+    """FAIL: one job, or a list of them with an answer for each."""
+    body, caller = _settling(request, job_id), request.caller
+    if body.get("nacks") is not None:
+        return _several(request, {"nacks": body["nacks"]}, requests.worker_id(body, caller))
+    failure = requests.failure(body, caller)
+    failure.worker_id = admission.admit(caller, failure.worker_id)
+    (outcome,) = protocol.fail([failure], project=caller.project)
+    if outcome.error is not None:
+        raise outcome.error
+    return _answer(replies.failed(outcome), job_id)
+
+
+def _settling(request: VerbRequest, job_id: str | None) -> dict[str, Any]:
+    body = request.read()
+    return body if job_id is None else requests.about(parse_id(job_id), body)
+
+
+def _several(request: VerbRequest, body: dict[str, Any], sender: str | None) -> VerbResponse:
+    outcomes = _outcomes(request, body, sender)
+    _admit_all(request.caller, outcomes)
+    return VerbResponse(_settle(request, outcomes))
+
+
+def _outcomes(request: VerbRequest, body: dict[str, Any], sender: str | None) -> Outcomes:
+    """Read the outcomes a request carries: everything is checked before anything is done."""
+    if "acks" not in body and "nacks" not in body:
+        return NO_OUTCOMES
+    acks, nacks = requests.several(body, "acks"), requests.several(body, "nacks")
+    caller = request.caller
+    completions = failures = None
+    if acks is not None:
+        completions = requests.completions(acks, "acks", caller, sender)
+    if nacks is not None:
+        failures = requests.failures(nacks, "nacks", caller, sender)
+    return Outcomes(completions, failures)
+
+
+def _admit_all(
+    caller: Caller, outcomes: Outcomes, *senders: str | None
+) -> dict[str | None, str | None]:
+    """Give outcomes the names their senders are stored under; return those, by worker id."""
+    items = [*(outcomes.completions or ()), *(outcomes.failures or ())]
+    said = {*senders, *(item.worker_id for item in items)}
+    names = admission.admit_all(caller, said)
+    for item in items:
+        item.worker_id = names[item.worker_id]
+    return names
+
+
+def _settle(request: VerbRequest, outcomes: Outcomes) -> dict[str, Any]:
+    completions, failures = outcomes
+    project = request.caller.project
+    done = protocol.ack(completions, project=project) if completions else []
+    failed = protocol.fail(failures, project=project) if failures else []
+    return _settled(request, outcomes, done, failed)
+
+
+def _settled(
+    request: VerbRequest,
+    outcomes: Outcomes,
+    done: list[protocol.Outcome],
+    failed: list[protocol.Outcome],
+) -> dict[str, Any]:
+    """The answers to a request's outcomes, each list where it was sent."""
+    document: dict[str, Any] = {}
+    if outcomes.completions is not None:
+        document["acks"] = replies.each(done, replies.completed, request.request_id)
+    if outcomes.failures is not None:
+        document["nacks"] = replies.each(failed, replies.failed, request.request_id)
+    return document
+
+
+def _answer(document: dict[str, Any], job_id: str | None) -> VerbResponse:
+    """What became of a job; what was sent to it by its path is answered about `job`, as others."""
+    if job_id is not None:
+        document["job"] = {name: document[name] for name in ("id", "state", "attempt")}
+    return VerbResponse(document)
+
+
+def _wait_for_jobs(asked: dict[str, Any], seconds: float) -> list[Any]:
+    """Claim as soon as there is something, for at most `seconds`.
+
+    Without a place to wait in, nothing: the caller has looked already.
+    """
+    deadline = time.monotonic() + seconds
+    with waiting.place() as granted:
+        if not granted:
+            return []
+        with wakeup.subscription(asked["queues"]) as bell:
+            while True:
+                # Its sign of life was the request; by now the worker may be gone.
+                jobs = protocol.fetch(**asked, discover=False)
+                left = deadline - time.monotonic()
+                if jobs or left <= 0:
+                    return jobs
+                bell.wait(left)
