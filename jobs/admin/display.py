@@ -94,11 +94,12 @@ def moment(value: datetime | None) -> str | SafeString:
     """For pages: the moment itself and its distance."""
     if value is None:
         return NOTHING
+    shown, hover = absolute(value), exactly(value)
     return format_html(
-        '<time datetime="{}" title="{}">{}</time> <span class="ojs-quiet">({})</span>',
+        '<time datetime="{}"{}>{}</time> <span class="ojs-quiet">({})</span>',
         value.isoformat(),
-        exactly(value),
-        absolute(value),
+        "" if shown == hover else format_html(' title="{}"', hover),
+        shown,
         distance(value),
     )
 
