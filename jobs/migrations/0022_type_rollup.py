@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('ojs_jobs', '0020_progress_checkpoint'),
+        ('ojs_jobs', '0021_cron_declared_by'),
     ]
 
     operations = [
