@@ -344,10 +344,10 @@ def test_workers_that_cannot_do_what_it_needs_are_no_help(admin_client):
     WorkerFactory(queues=["default"], capabilities=["gpu"], job_types=["email.send"])
 
     assert why(admin_client, needs=["gpu"]) == ["Nothing is in its way: the next fetch takes it."]
-    assert why(admin_client, needs=["gpu", "eu"], created_at=ago(9)) == [
+    assert why(admin_client, needs=["gpu", "eu"], created_at=ago(900)) == [
         "None of the 1 running workers of “default” can do what it needs: gpu, eu."
     ]
-    assert why(admin_client, type="video.cut", created_at=ago(10)) == [
+    assert why(admin_client, type="video.cut", created_at=ago(1800)) == [
         "None of the 1 running workers of “default” takes “video.cut”."
     ]
 

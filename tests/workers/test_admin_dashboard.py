@@ -75,7 +75,7 @@ def test_whatever_is_wrong_comes_first(admin_client):
     WorkerFactory(silent=True, queues=["mail"])
     WorkerFactory(queues=["mail"])
     QueueFactory(name="mail")
-    QueueFactory(name="web", paused_at=ago(120), paused_by="ops", pause_reason="Disk full")
+    QueueFactory(name="web", paused_at=ago(7290), paused_by="ops", pause_reason="Disk full")
     QueueFactory(name="lost")
     JobFactory(queue="mail", created_at=ago(7290))
     JobFactory(queue="lost")
@@ -87,7 +87,7 @@ def test_whatever_is_wrong_comes_first(admin_client):
         "1 worker is silent.",
         "A job has been waiting in “mail” for 2 h 1 min.",
         "Jobs wait in “lost”, and no live worker serves it.",
-        "The queue “web” is paused by ops for 2 min: Disk full",
+        "The queue “web” is paused by ops for 2 h 1 min: Disk full",
         "1 job went to the dead letter in the last hour.",
     ]
 
