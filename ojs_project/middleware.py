@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.middleware.gzip import GZipMiddleware
 from django.urls import ResolverMatch, URLResolver, get_resolver, get_urlconf
 from django.utils import translation
 
@@ -127,3 +129,15 @@ class ProtocolMiddleware:
                 # be answered in it.
                 translation.deactivate()
         return call(resolve(request.path_info), request)
+
+
+class CompressionMiddleware(GZipMiddleware):
+    """Compress the pages of the admin; a stream is sent on as it comes, not kept to be compressed.
+
+    Secrets in pages are masked anew each time (CSRF tokens), so that their length tells nothing.
+    """
+
+    def process_response(self, request: HttpRequest, response: HttpResponseBase) -> Any:
+        if response.streaming:
+            return response
+        return super().process_response(request, response)

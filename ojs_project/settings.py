@@ -88,8 +88,10 @@ MIDDLEWARE = [
     "ojs_project.middleware.ProtocolMiddleware",
     "ojs_project.unavailable.UnavailableMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
+    "ojs_project.middleware.CompressionMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
+    "ojs_project.zones.ZoneMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
@@ -189,6 +191,7 @@ LOGGING = {
     "formatters": {
         "console": {"format": "{asctime} {levelname:<7} {name}: {message}", "style": "{"},
     },
+    "filters": {"without_traceback": {"()": "ojs_project.refused.WithoutTraceback"}},
     "handlers": {
         "console": {"class": "logging.StreamHandler", "formatter": "console"},
     },
@@ -197,6 +200,7 @@ LOGGING = {
     # every refused request through.
     "loggers": {
         "django": {"handlers": [], "propagate": True, "level": LOG_LEVEL},
+        "django.request": {"filters": ["without_traceback"]},
         # Failed logins are worth a line; each of its lookups is not.
         "axes": {"level": "WARNING"},
     },

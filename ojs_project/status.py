@@ -95,8 +95,9 @@ def waiting() -> list[str]:
 
 
 def finished(since: datetime) -> list[str]:
-    """Jobs that ended since then."""
-    return [
+    """Jobs that ended since then, and since when that is: the other numbers are totals."""
+    counts = [
         f"{Job.objects.filter(state=state, finished_at__gte=since).count()} {state}"
         for state in (State.COMPLETED, State.DISCARDED)
     ]
+    return [f"since the start: {', '.join(counts)}"]

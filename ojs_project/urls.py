@@ -5,15 +5,19 @@ from django.views.generic import RedirectView
 from workers.bindings.ojs.observing import MetricsViewSet, ReadinessViewSet
 from workers.bindings.ojs.views import HealthViewSet
 
+from .start import dress, favicon, start
+
+handler403 = "ojs_project.refused.permission_denied"
 handler500 = "ojs_project.unavailable.server_error"
 
-# Django's own index page, with our notices above it.
-admin.site.index_template = "admin/ojs/index.html"
+dress(admin.site)
 
 urlpatterns = [
     # First, because thousands of requests a second come here, and few to the admin.
     path("", include("workers.urls")),
+    path("admin/", start),
     path("admin/", admin.site.urls),
+    path("favicon.ico", favicon),
     # Where balancers and scrapers look by default. A host site has its own there.
     path("health", HealthViewSet.as_view({"get": "retrieve"})),
     path("ready", ReadinessViewSet.as_view({"get": "retrieve"})),

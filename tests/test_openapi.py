@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 import schemathesis
 from django.core.management import CommandError, call_command
+from django.utils.http import urlencode
 
 from jobs.errors import OJSError
 from jobs.http.errors import status_of
@@ -184,16 +185,38 @@ def test_the_document_is_there_for_everybody(db):
     assert served["paths"] == current()["paths"]
 
 
-def test_the_page_shows_every_endpoint_and_what_to_paste(db):
-    reply = OJSClient().get("/ojs/v1/docs")
+def test_the_pages_show_every_endpoint_and_what_to_paste(db):
+    document, texts = current(), []
+    for tag in [*(tag["name"] for tag in document["tags"]), "forms"]:
+        reply = OJSClient().get(f"/ojs/v1/docs?{urlencode({'tag': tag})}")
+        assert reply.status_code == 200
+        texts.append(reply.content.decode())
 
-    page = reply.content.decode()
-    assert reply.status_code == 200
-    for path in current()["paths"]:
-        assert f"<code>{path}</code>" in page
-    assert "http://testserver/ojs/v1/jobs" in page
-    assert "<script" not in page
-    assert "style=" not in page
+    pages = "".join(texts)
+    for path in document["paths"]:
+        assert f"<code>{path}</code>" in pages
+    for name in document["components"]["schemas"]:
+        assert pages.count(f'id="form-{name}"') == 1
+    assert "http://testserver/ojs/v1/jobs" in pages
+    assert "<script" not in pages
+    assert "style=" not in pages
+
+
+@pytest.mark.parametrize("query", ["", "?tag=forms", "?q=job"])
+@pytest.mark.parametrize("path", ["docs", "openapi.json"])
+def test_what_is_sent_of_them_is_compressed_and_light(client, db, path, query):
+    reply = client.get(f"/ojs/v1/{path}{query}", HTTP_ACCEPT_ENCODING="gzip")
+
+    assert reply.headers["Content-Encoding"] == "gzip"
+    assert len(reply.content) < 100_000
+
+
+def test_endpoints_are_found_by_their_words(client, db):
+    found = client.get("/ojs/v1/docs", {"q": "cancel POST workflow"}).content.decode()
+    nothing = client.get("/ojs/v1/docs", {"q": "nonsense-xyz"}).content.decode()
+
+    assert found.count("<article") < 5
+    assert "<article" not in nothing and "none." in nothing
 
 
 def test_a_site_that_mounts_it_elsewhere_reads_its_own_addresses(rf):

@@ -47,6 +47,7 @@ LEFT_BY_CASES: tuple[type[Model], ...] = (
     job_models.QueueSample,
     job_models.Rollup,
     job_models.RollupMark,
+    job_models.TypeRollup,
     job_models.Maintenance,
     job_models.JobSchema,
     job_models.OperatorAction,

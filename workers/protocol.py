@@ -85,6 +85,9 @@ def register(
             "state": WorkerState.RUNNING,
             "sequence": None,
             "left_at": None,
+            # It has come back: a running worker that died is a contradiction. That it was away
+            # stands in the record of events.
+            "died_at": None,
         }
         # Version ranges that a registration leaves out no longer apply.
         fresh.setdefault("job_versions", None)

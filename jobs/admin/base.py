@@ -11,6 +11,7 @@ from django.http import HttpRequest
 from django.utils.text import capfirst
 
 from ..access.redaction import may_see, redact_quotes
+from .confirm import in_order
 from .display import NOTHING
 from .paging import CappedPaginator, FiguresChangeList
 
@@ -43,6 +44,7 @@ class OJSModelAdmin(admin.ModelAdmin):
 
     class Media:
         css: ClassVar[dict[str, Any]] = {"all": ["ojs/admin.css"]}
+        js = ("ojs/admin.js",)
 
     def allowed(self, obj: Any) -> Collection[str]:
         """Return the buttons that make sense for `obj` in its present state."""
@@ -93,9 +95,7 @@ class OJSModelAdmin(admin.ModelAdmin):
         obj = kwargs.get("obj")
         if obj is not None:
             may = self.get_actions(request).keys() & set(self.allowed(obj))
-            context["buttons"] = [
-                (name, label) for name, label in self.buttons.items() if name in may
-            ]
+            context["buttons"] = in_order(self.buttons, may)
         return super().render_change_form(request, context, *args, **kwargs)
 
 

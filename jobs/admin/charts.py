@@ -20,8 +20,12 @@ from .display import NOTHING, decimal
 Value = float | None
 WIDTH, HEIGHT = 440, 170
 LEFT, RIGHT, TOP, BOTTOM = 46, 8, 8, 20
-ROWS = 24
-"""Rows of the table behind a chart; the lines show more points than anyone would read."""
+TOPS = (
+    *(step * scale for scale in (0.001, 0.01, 0.1) for step in (1, 2, 5)),
+    *(step * size for size in (1, 60) for step in (1, 2, 5, 10, 20, 30)),
+    *(step * 3_600 for step in (1, 2, 5, 10)),
+)
+"""Upper edges of a chart of durations, in seconds, up to half a day; then whole days."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +67,13 @@ class Chart:
 
     @property
     def top(self) -> float:
-        """The value at the upper edge: 1, 2 or 5 times a power of ten."""
+        """The value at the upper edge: 1, 2 or 5 times a power of ten, or a round duration."""
         highest = max((v for line in self.lines for v in line.values if v is not None), default=0)
-        scale: float = 0.001 if self.unit is seconds else 1
+        scale: float = 1
+        if self.unit is seconds:
+            if found := next((top for top in TOPS if highest <= top), None):
+                return found
+            scale = 86_400
         while True:
             for step in (1, 2, 5):
                 if highest <= step * scale:
@@ -79,11 +87,13 @@ class Chart:
     def svg(self) -> SafeString:
         """Return the drawing; a screen reader reads its title, and the table for the numbers."""
         return format_html(
-            '<svg class="ojs-chart" viewBox="0 0 {} {}" role="img" aria-labelledby="{}-title">'
-            "{}{}{}</svg>",
+            '<svg class="ojs-chart" viewBox="0 0 {} {}" role="img" aria-labelledby="{}-title"'
+            ' data-left="{}" data-right="{}">{}{}{}</svg>',
             WIDTH,
             HEIGHT,
             self.key,
+            LEFT,
+            WIDTH - RIGHT,
             self._grid(),
             self._times(),
             format_html_join("", "{}", ((self._line(line),) for line in self.lines)),
@@ -127,24 +137,33 @@ class Chart:
         return f"{local:%m-%d %H h}" if is_long else f"{local:%H:%M}"
 
     def _line(self, line: Line) -> SafeString:
-        path, gap = [], True
+        path, dots = [], []
+        known = [False, *(value is not None for value in line.values), False]
         for index, value in enumerate(line.values):
             if value is None:
-                gap = True
                 continue
             point = f"{self._x(index)} {self._y(value)}"
-            # A single point has no length: round line ends make it a dot.
-            path.append(f"M{point}L{point}" if gap else f"L{point}")
-            gap = False
-        return format_html('<path class="ojs-line ojs-line-{}" d="{}"/>', line.style, "".join(path))
+            follows, goes_on = known[index], known[index + 2]
+            if follows or goes_on:
+                path.append(f"L{point}" if follows else f"M{point}")
+            else:
+                # A point by itself has no length: round line ends make it a dot.
+                dots.append(f"M{point}L{point}")
+        return format_html_join(
+            "",
+            '<path class="ojs-line ojs-line-{}{}" d="{}"/>',
+            (
+                (line.style, extra, "".join(parts))
+                for extra, parts in (("", path), (" ojs-dot", dots))
+                if parts
+            ),
+        )
 
     def rows(self) -> list[tuple[str, list[str]]]:
-        """Return the table: the newest moments first, evenly thinned out."""
-        count = len(self.moments)
-        step = max(1, -(-count // ROWS))
+        """Return the table: every point of the lines, the newest first."""
         return [
             (self._time(self.moments[index]), [self._text(line, index) for line in self.lines])
-            for index in range(count - 1, -1, -step)
+            for index in range(len(self.moments) - 1, -1, -1)
         ]
 
     def _text(self, line: Line, index: int) -> str:

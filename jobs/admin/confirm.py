@@ -68,6 +68,10 @@ class TypedForm(ReasonForm):
         return self.expected
 
 
+DESTRUCTIVE: set[str] = set()
+"""Names of the actions that cannot be undone: their buttons look like it."""
+
+
 @dataclass(frozen=True)
 class Question:
     """The contents of the confirmation page."""
@@ -89,6 +93,14 @@ class Question:
     """Columns that are read of the objects; empty means all."""
     states: tuple[str, ...] = ()
     """States of jobs that the action changes; others are skipped, and the page says so."""
+    concerns: Callable[[Any], Any] = lambda objects: objects
+    """Narrows a queryset to the objects that the action can concern; the others are left out."""
+    left_out: Callable[[int, int], str] = lambda count, rest: ""
+    """Says so, given how many it concerns and how many it does not."""
+
+    def __post_init__(self) -> None:
+        if self.is_destructive:
+            DESTRUCTIVE.add(self.action)
 
     def form(self, count: int, data: Any = None) -> forms.Form:
         if count <= TYPED_ABOVE:
@@ -96,6 +108,12 @@ class Question:
         form = TypedForm(data)
         form.expected = count
         return form
+
+
+def in_order(buttons: dict[str, Text], may: Collection[str]) -> list[tuple[str, Text, bool]]:
+    """Name, label and whether it is destructive of each permitted button; these come last."""
+    found = [(name, label, name in DESTRUCTIVE) for name, label in buttons.items() if name in may]
+    return sorted(found, key=lambda button: button[2])
 
 
 @dataclass(frozen=True)
@@ -125,7 +143,8 @@ def ask(
         selected = model_admin.get_queryset(request).filter(pk__in=keys)
     if question.columns:
         selected = selected.only(*question.columns)
-    objects = list(selected[: question.most + 1])
+    concerned = question.concerns(selected)
+    objects = list(concerned[: question.most + 1])
     if not objects:
         model_admin.message_user(request, gettext("There was nothing to do."), messages.WARNING)
         return back(request)
@@ -135,7 +154,13 @@ def ask(
     if form.is_valid():
         data = form.cleaned_data
         return Answer(objects, data.get("reason", ""), data, _selection(request))
-    return _page(model_admin, request, objects, form, question)
+    note = ""
+    if concerned is not selected and not is_confirmed:
+        is_whole = len(objects) <= question.most
+        count = len(objects) if is_whole else concerned.order_by().count()
+        rest = selected.order_by().count() - count
+        note = question.left_out(count, rest) if rest else ""
+    return _page(model_admin, request, objects, form, question, note)
 
 
 def _selection(request: HttpRequest) -> dict[str, Any]:
@@ -158,6 +183,7 @@ def _page(
     objects: list[Any],
     form: forms.Form,
     question: Question,
+    note: str = "",
 ) -> HttpResponse:
     shown, is_partial = objects[: question.most], len(objects) > question.most
     context = {
@@ -169,6 +195,7 @@ def _page(
         "question": question,
         "form": form,
         "objects": shown,
+        "left_out": note,
         "most": question.most if is_partial else None,
         # One field for all of them: Django refuses forms with more than a thousand.
         "shown": json.dumps([str(obj.pk) for obj in shown]),

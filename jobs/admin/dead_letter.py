@@ -21,7 +21,7 @@ from ..spec.identifiers import parse_uuid
 from . import display
 from .base import may
 from .confirm import Answer, ask
-from .filters import DiscardedFilter, LastErrorFilter, QueueFilter, TypeFilter
+from .filters import DeadTypeFilter, DiscardedFilter, LastErrorFilter, QueueFilter
 from .job import DISCARD, RETRY, JobAdmin, discard, retry
 from .job_page import JobPages
 from .matrix import matrix
@@ -32,7 +32,7 @@ MESSAGE = 120
 @admin.register(DeadJob)
 class DeadJobAdmin(JobPages):
     list_display = ("short_id", "type", "queue", "attempts", "since", "last_error", "short_args")
-    list_filter = (QueueFilter, TypeFilter, LastErrorFilter, DiscardedFilter)
+    list_filter = (QueueFilter, DeadTypeFilter, LastErrorFilter, DiscardedFilter)
     ordering = ("-finished_at", "-id")
     is_searched_by_id = False
     sortable_by = ()
@@ -40,7 +40,9 @@ class DeadJobAdmin(JobPages):
     buttons: ClassVar[dict[str, Any]] = {"retry": _("Retry"), "discard": _("Discard")}
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
-        figures = {} if request.method == "POST" else {"matrix": matrix()}
+        figures: dict[str, Any] = {}
+        if request.method != "POST":
+            figures = {"matrix": matrix(request), "may_retry": self.has_retry_permission(request)}
         return super().changelist_view(request, figures | (extra_context or {}))
 
     has_retry_permission = may("ojs_jobs.retry_job")

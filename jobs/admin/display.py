@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.contrib.admin.utils import quote
@@ -16,6 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 
+from ..spec.identifiers import parse_uuid
 from ..store import clock
 from .words import word
 
@@ -71,6 +72,12 @@ def absolute(moment: datetime) -> str:
     return f"{formats.date_format(local, 'Y-m-d H:i:s')} {local.tzname()}"
 
 
+def exactly(moment: datetime) -> str:
+    """For a tooltip: in the reader's time zone and, if that is another one, in UTC."""
+    local, utc = absolute(moment), f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return local if local == utc else f"{local} = {utc}"
+
+
 def when(moment: datetime | None) -> str | SafeString:
     """For lists: the distance, with the moment itself as a tooltip."""
     if moment is None:
@@ -78,7 +85,7 @@ def when(moment: datetime | None) -> str | SafeString:
     return format_html(
         '<time datetime="{}" title="{}" class="ojs-nowrap">{}</time>',
         moment.isoformat(),
-        absolute(moment),
+        exactly(moment),
         distance(moment),
     )
 
@@ -87,10 +94,12 @@ def moment(value: datetime | None) -> str | SafeString:
     """For pages: the moment itself and its distance."""
     if value is None:
         return NOTHING
+    shown, hover = absolute(value), exactly(value)
     return format_html(
-        '<time datetime="{}">{}</time> <span class="ojs-quiet">({})</span>',
+        '<time datetime="{}"{}>{}</time> <span class="ojs-quiet">({})</span>',
         value.isoformat(),
-        absolute(value),
+        "" if shown == hover else format_html(' title="{}"', hover),
+        shown,
         distance(value),
     )
 
@@ -149,16 +158,46 @@ def admin_url(site_name: str, model: str, page: str, *keys: object) -> str:
         return ""
 
 
+def page_url(site: Any, request: Any, model: Any, page: str, *keys: object) -> str:
+    """`admin_url()` for a reader: empty too where this user may not look at the model."""
+    pages = site._registry.get(model)
+    if pages is None or not pages.has_view_or_change_permission(request):
+        return ""
+    return admin_url(site.name, f"{model._meta.app_label}_{model._meta.model_name}", page, *keys)
+
+
 def link(url: str, text: str) -> str | SafeString:
     return format_html('<a href="{}">{}</a>', url, text) if url else text
+
+
+SHORT = 20
+"""Longest id that is shown whole."""
+
+
+def short(text: str) -> str:
+    """An id that fits a column. The end of a UUID is what distinguishes it from its neighbours."""
+    if len(text) <= SHORT:
+        return text
+    return f"…{text[-12:]}" if parse_uuid(text) else f"{text[:9]}…{text[-9:]}"
+
+
+def ident(text: str, url: str = "") -> SafeString:
+    """A short id with the whole on hover; `admin.js` puts a button beside it that copies it."""
+    return format_html(
+        '<span class="ojs-id" title="{}" data-ojs-copy="{}">{}</span>',
+        text,
+        text,
+        link(url, short(text)),
+    )
 
 
 def worker_link(site_name: str, worker_id: str) -> str | SafeString:
     """A worker's id, linked to its page if the app that runs jobs has one in this admin."""
     if not worker_id:
         return NOTHING
-    return link(admin_url(site_name, "ojs_workers_worker", "change", worker_id), worker_id)
+    return ident(worker_id, admin_url(site_name, "ojs_workers_worker", "change", worker_id))
 
 
 def job_link(site_name: str, job_id: object, text: str = "") -> str | SafeString:
-    return link(admin_url(site_name, "ojs_jobs_job", "change", job_id), text or str(job_id))
+    url = admin_url(site_name, "ojs_jobs_job", "change", job_id)
+    return link(url, text) if text else ident(str(job_id), url)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,13 +11,16 @@ from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from ..models import JobError, Queue
+from ..models import DeadJob, JobError, Queue, TypeRollup
+from ..record import parts
 from ..spec.identifiers import first_id
 from ..spec.lifecycle import TERMINAL, State
 from ..store import clock
 
-CHOICES = 50
-"""Longest list of choices; values beyond it can be searched for."""
+FEW = 20
+"""Choices that are listed; of more, one is typed, and the browser completes it."""
+CHOICES = 500
+"""Longest list of choices; a value beyond it can be typed all the same."""
 SAMPLE = 1000
 
 
@@ -26,6 +30,29 @@ def with_chosen(choices: list[str], chosen: str | None) -> list[tuple[str, str]]
     if chosen and chosen not in shown:
         shown.append(chosen)
     return [(choice, choice) for choice in shown]
+
+
+class NameFilter(SimpleListFilter):
+    """Filters by a name: few are listed, of many one is typed."""
+
+    template = "admin/ojs/filter.html"
+    others: Sequence[tuple[str, str]] = ()
+    """The list's other parameters, which a typed name keeps."""
+
+    def names(self, request: HttpRequest, model_admin: Any) -> Iterable[str]:
+        raise NotImplementedError
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        return with_chosen(sorted(self.names(request, model_admin)), self.value())
+
+    def choices(self, changelist: Any) -> Any:
+        own = (self.parameter_name, "p", "older", "newer")
+        self.others = [pair for pair in changelist.params.items() if pair[0] not in own]
+        return super().choices(changelist)
+
+    @property
+    def is_long(self) -> bool:
+        return len(self.lookup_choices) > FEW
 
 
 class StateFilter(SimpleListFilter):
@@ -48,28 +75,26 @@ class StateFilter(SimpleListFilter):
         return queryset.filter(state=state)
 
 
-class QueueFilter(SimpleListFilter):
+class QueueFilter(NameFilter):
     title = _("queue")
     parameter_name = "queue"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
-        names = Queue.objects.order_by("name").values_list("name", flat=True)
-        return with_chosen(list(names[:CHOICES]), self.value())
+    def names(self, request: HttpRequest, model_admin: Any) -> Iterable[str]:
+        return Queue.objects.order_by("name").values_list("name", flat=True)[:CHOICES]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset.filter(queue=self.value()) if self.value() else queryset
 
 
-class TypeFilter(SimpleListFilter):
-    """Types of the newest jobs: nothing lists all types that ever existed."""
+class TypeFilter(NameFilter):
+    """Every type of the last weeks, from the roll-ups, and those of the newest jobs."""
 
     title = _("type")
     parameter_name = "type"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+    def names(self, request: HttpRequest, model_admin: Any) -> Iterable[str]:
         newest = model_admin.get_queryset(request).order_by(*model_admin.ordering)
-        types = set(newest.values_list("type", flat=True)[:SAMPLE])
-        return with_chosen(sorted(types), self.value())
+        return {*parts.names(TypeRollup), *newest.values_list("type", flat=True)[:SAMPLE]}
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset.filter(type=self.value()) if self.value() else queryset
@@ -114,13 +139,38 @@ def last_error() -> Any:
     return Subquery(errors.values("type")[:1])
 
 
-class LastErrorFilter(SimpleListFilter):
+DEAD = 3_000
+"""Newest dead jobs that are counted, as the page says: each takes a lookup of its last error."""
+
+
+def newest_dead(request: Any) -> list[Any]:
+    """Type, last error and end of the newest dead jobs: one query for a page.
+
+    One more than `DEAD` where there are more.
+    """
+    if not hasattr(request, "ojs_newest_dead"):
+        newest = DeadJob.objects.order_by("-finished_at").annotate(error=last_error())
+        rows = newest.values_list("type", "error", "finished_at")
+        request.ojs_newest_dead = list(rows[: DEAD + 1])
+    found: list[Any] = request.ojs_newest_dead
+    return found
+
+
+class DeadTypeFilter(TypeFilter):
+    """Types of dead jobs."""
+
+    def names(self, request: HttpRequest, model_admin: Any) -> Iterable[str]:
+        return {kind for kind, _error, _moment in newest_dead(request)}
+
+
+class LastErrorFilter(NameFilter):
+    """Errors of which jobs have died."""
+
     title = _("last error")
     parameter_name = "error"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
-        newest = JobError.objects.order_by("-pk").values_list("type", flat=True)
-        return with_chosen(sorted(set(newest[:SAMPLE])), self.value())
+    def names(self, request: HttpRequest, model_admin: Any) -> Iterable[str]:
+        return {error for _kind, error, _moment in newest_dead(request) if error}
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         if not self.value():

@@ -56,7 +56,7 @@ class JobAdmin(JobPages):
     # The primary key is a UUIDv7: newest first needs no sort, and a keyset can start at any row.
     ordering = ("-id",)
     sortable_by = ()
-    actions = ("cancel", "retry", "run_now", "discard")
+    actions = ("retry", "run_now", "cancel", "discard")
     buttons: ClassVar[dict[str, Any]] = {
         "cancel": _("Cancel"),
         "retry": _("Retry"),

@@ -16,7 +16,7 @@ from ..access.redaction import may_see, redact_text
 from ..models import Job
 from ..spec.identifiers import moment_of, parse_uuid
 from .paging import FiguresChangeList, KeysetChangeList
-from .search import search
+from .search import BadSearch, search
 
 PREVIEW = 80
 BIG = ("args", "meta", "result", "attributes", "retry", "parent_results")
@@ -34,9 +34,15 @@ class JobChangeList(FiguresChangeList):
 
     searched_since: Any = None
     """Jobs made earlier were not searched; None if all were."""
+    problem = ""
+    """Why the text in the search box is no search."""
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
-        jobs: QuerySet[Any] = super().get_queryset(request, exclude_parameters)
+        try:
+            jobs: QuerySet[Any] = super().get_queryset(request, exclude_parameters)
+        except BadSearch as problem:
+            self.problem = str(problem)
+            return self.root_queryset.none()
         model_admin: Any = self.model_admin
         if model_admin.is_searched_by_id and (self._filtered() - INDEXED_PARAMETERS):
             jobs = self._newest(jobs)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import BadRequest, PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..access.redaction import may_see, redact_quotes
 from ..engine import progress_of
-from ..models import Job
+from ..models import Job, Queue
 from ..spec.envelope import ERROR_FIELDS, envelope
 from ..spec.lifecycle import State
 from ..spec.versions import version_text
@@ -28,8 +28,8 @@ from .copying import copy_view, may_copy
 from .export import as_csv
 from .job_list import PREVIEW, NewestDead, NewestJobs
 from .search import HELP, search
-from .timeline import timeline
-from .why import why
+from .timeline import bar, timeline
+from .why import Reason, why
 
 OPTIONAL = {
     "project": "project",
@@ -150,7 +150,10 @@ class JobPages(ReadOnlyModelAdmin):
         """Export everything that the list shows with these filters."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        jobs = self.get_changelist_instance(request).get_queryset(request)
+        changes: Any = self.get_changelist_instance(request)
+        if changes.problem:
+            raise BadRequest(changes.problem)
+        jobs = changes.get_queryset(request)
         return as_csv(jobs, str(self.opts.model_name), is_redacted=not may_see(request.user))
 
     def render_change_form(
@@ -166,21 +169,33 @@ class JobPages(ReadOnlyModelAdmin):
         ]
         context["lines_of_job"] = job.logs.order_by("-pk")[:LINES_SHOWN]
         context["timeline"] = timeline(job, self.admin_site.name)
+        context["bar"] = bar(context["timeline"])
         context["why"] = why(job)
+        context["reasons"] = self._reasons(request, context["why"])
         if may_copy(request, job):
             context["copy_url"] = display.admin_url(
                 self.admin_site.name, "ojs_jobs_job", "copy", job.pk
             )
         return super().render_change_form(request, context, *args, **kwargs)
 
+    def _reasons(self, request: HttpRequest, texts: list[str]) -> list[tuple[str, str, Any]]:
+        """Why it is not running: the text, a page about it, and the queue to resume, if any."""
+        queues = self.admin_site._registry.get(Queue)
+        may_resume = queues is not None and "resume" in queues.get_actions(request)
+        return [
+            (
+                str(text),
+                text.url(self.admin_site, request) if isinstance(text, Reason) else "",
+                getattr(text, "resumes", None) if may_resume else None,
+            )
+            for text in texts
+        ]
+
     # Columns
 
     @admin.display(description=_("job"), ordering="id")
     def short_id(self, job: Job) -> SafeString:
-        # The end of a UUIDv7 is its random part, which distinguishes neighbours.
-        return format_html(
-            '<code class="ojs-nowrap" title="{}">…{}</code>', job.pk, str(job.pk)[-12:]
-        )
+        return display.ident(str(job.pk))
 
     @admin.display(description=_("state"), ordering="state")
     def shown_state(self, job: Job) -> SafeString:
@@ -196,19 +211,13 @@ class JobPages(ReadOnlyModelAdmin):
 
     @admin.display(description=_("worker"))
     def worker(self, job: Job) -> str | SafeString:
-        name = job.reserved_by or job.finished_by
-        # An id as long as a UUID would make each row five lines high.
-        return format_html(
-            '<span class="ojs-clip" title="{}">{}</span>',
-            name,
-            display.worker_link(self.admin_site.name, name),
-        )
+        return display.worker_link(self.admin_site.name, job.reserved_by or job.finished_by)
 
     # Fields of the page
 
     @admin.display(description=_("id"))
     def identity(self, job: Job) -> SafeString:
-        return format_html("<code>{}</code>", job.pk)
+        return format_html('<code data-ojs-copy="{}">{}</code>', job.pk, job.pk)
 
     @admin.display(description=_("version"))
     def shown_version(self, job: Job) -> str:

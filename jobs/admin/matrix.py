@@ -11,12 +11,9 @@ from typing import Any
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
-from ..models import DeadJob
 from ..store import clock
-from .filters import WINDOWS, last_error
+from .filters import DEAD, WINDOWS, newest_dead
 
-MOST = 3_000
-"""Newest dead jobs that are counted, as the page says: each takes a lookup of its last error."""
 ROWS = 15
 
 
@@ -24,15 +21,16 @@ ROWS = 15
 class Row:
     name: str
     cells: list[tuple[int, str]]
-    """For each window: how many, and a link to the list of them."""
+    """For each window: how many, and a link to the list of them; no link for several names."""
+    others: int = 0
+    """How many names the row stands for that have none of their own."""
 
 
-def matrix() -> dict[str, Any]:
-    """Counts by type and by last error, for each window and in all: one query."""
-    newest = DeadJob.objects.order_by("-finished_at").annotate(error=last_error())
-    rows = list(newest.values_list("type", "error", "finished_at")[: MOST + 1])
-    is_capped = len(rows) > MOST
-    rows = rows[:MOST]
+def matrix(request: Any) -> dict[str, Any]:
+    """Counts by type and by last error, for each window and in all."""
+    rows = newest_dead(request)
+    is_capped = len(rows) > DEAD
+    rows = rows[:DEAD]
     now = clock.now()
     edges: list[tuple[str, datetime | None]] = [
         *((key, now - window) for key, window in WINDOWS.items()),
@@ -42,11 +40,11 @@ def matrix() -> dict[str, Any]:
     return {
         "windows": [_("1 hour"), _("24 hours"), _("7 days"), _("all")],
         "sections": [
-            (_("By job type"), _rows("type", counts["type"], edges)),
-            (_("By last error"), _rows("error", counts["error"], edges)),
+            (_("By job type"), _("Type"), _rows("type", counts["type"], edges)),
+            (_("By last error"), _("Error"), _rows("error", counts["error"], edges)),
         ],
         "is_empty": not rows,
-        "most": MOST if is_capped else None,
+        "most": DEAD if is_capped else None,
     }
 
 
@@ -66,11 +64,18 @@ def _back(moment: datetime) -> float:
 
 
 def _rows(parameter: str, counts: Counter[tuple[str, str]], edges: list[Any]) -> list[Row]:
-    names = [name for (name, key), _count in counts.most_common() if not key][:ROWS]
-    return [
-        Row(name, [(counts[name, key], _query(parameter, name, key)) for key, _since in edges])
-        for name in names
+    """What happens now comes first: ordered by the shortest window, then by the next one."""
+    keys = [key for key, _since in edges]
+    numbers = {name: [counts[name, key] for key in keys] for name, key in counts if not key}
+    names = sorted(numbers, key=lambda name: ([-count for count in numbers[name]], name))
+    rows = [
+        Row(name, [(counts[name, key], _query(parameter, name, key)) for key in keys])
+        for name in names[:ROWS]
     ]
+    if rest := names[ROWS:]:
+        sums = (sum(counts[name, key] for name in rest) for key in keys)
+        rows.append(Row(_("other"), [(count, "") for count in sums], len(rest)))
+    return rows
 
 
 def _query(parameter: str, name: str, window: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Any
 
 from django.db.models import Exists, OuterRef, Q, QuerySet, TextField, Value
@@ -15,11 +16,13 @@ from django.db.models.functions import Cast
 from django.db.models.lookups import Exact
 from django.utils import timezone
 from django.utils.text import smart_split, unescape_string_literal
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..access.redaction import is_sensitive
 from ..models import JobError
 from ..spec.identifiers import first_id, parse_uuid
+from ..spec.lifecycle import State
 from ..store.expressions import JSONArrayHas
 
 HELP = _(
@@ -30,9 +33,22 @@ HELP = _(
 NOTHING = Q(pk__in=[])
 
 
+class BadSearch(ValueError):
+    """The text is no search; says which word, and what would be one."""
+
+
 def _id(text: str) -> Q:
     job_id = parse_uuid(text)
-    return NOTHING if job_id is None else Q(pk=job_id)
+    if job_id is None:
+        raise BadSearch(gettext("“%(text)s” is no job id: it must be a UUID.") % {"text": text})
+    return Q(pk=job_id)
+
+
+def _state(text: str) -> Q:
+    if text not in State.values:
+        about = {"text": text, "states": ", ".join(State.values)}
+        raise BadSearch(gettext("“%(text)s” is no state. States are: %(states)s.") % about)
+    return Q(state=text)
 
 
 def _bare(text: str) -> Q:
@@ -44,7 +60,7 @@ TERMS: dict[str, Callable[[str], Any]] = {
     "id": _id,
     "type": lambda text: Q(type=text),
     "queue": lambda text: Q(queue=text),
-    "state": lambda text: Q(state=text),
+    "state": _state,
     "worker": lambda text: Q(reserved_by=text) | Q(finished_by=text),
     "project": lambda text: Q(project=text),
     "tag": lambda text: JSONArrayHas("tags", text),
@@ -62,7 +78,8 @@ def _since(text: str, lookup: str) -> Q:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        return NOTHING
+        problem = gettext("“%(text)s” is no time: write 2026-01-31 or 2026-01-31T12:00.")
+        raise BadSearch(problem % {"text": text}) from None
     if timezone.is_naive(moment):
         moment = timezone.make_aware(moment)
     return Q(**{f"pk__{lookup}": first_id(moment)})
@@ -82,6 +99,9 @@ def search(jobs: QuerySet[Any], text: str, *, sees_all: bool = True) -> QuerySet
 
     Args:
         sees_all: False for a user who could otherwise guess hidden values by searching for them.
+
+    Raises:
+        BadSearch: a term is none.
     """
     for word in smart_split(text):
         jobs = jobs.filter(_term(word, sees_all))
@@ -100,7 +120,18 @@ def _term(word: str, sees_all: bool) -> Any:
         ):
             return NOTHING  # nor may a whole object be guessed
         return _inside(key, value)
+    if colon and word[0] not in "\"'":
+        raise _unknown(key)
     return _bare(_unquoted(word))
+
+
+def _unknown(key: str) -> BadSearch:
+    words = [*TERMS, *(f"{document}.…" for document in DOCUMENTS)]
+    problem = gettext("There is no search word “%(key)s:”. Words are: %(words)s.")
+    text = problem % {"key": key, "words": " ".join(f"{word}:" for word in words)}
+    if near := get_close_matches(key, TERMS, 1):
+        text += " " + gettext("Did you mean “%(key)s:”?") % {"key": near[0]}
+    return BadSearch(text)
 
 
 def _unquoted(text: str) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
@@ -29,6 +30,8 @@ class Step:
     attempt: int | None
     lasted: str = display.NOTHING
     """Until the next step, or until now."""
+    length: timedelta | None = None
+    """The same as a duration; None after the last step of a job that has ended."""
 
 
 STATES = {
@@ -55,9 +58,10 @@ def timeline(job: Any, site_name: str) -> list[Step]:
     for index, (moment, kind, state, worker, attempt) in enumerate(found):
         end = found[index + 1][0] if index + 1 < len(found) else clock.now()
         is_over = index + 1 == len(found) and state in ENDS
-        lasted = display.NOTHING if is_over else _duration(state, end - moment)
+        length = None if is_over else end - moment
+        lasted = display.NOTHING if length is None else _duration(state, length)
         link = display.worker_link(site_name, worker)
-        steps.append(Step(moment, _words(kind), str(state), link, attempt or None, lasted))
+        steps.append(Step(moment, _words(kind), str(state), link, attempt or None, lasted, length))
     return steps
 
 
@@ -90,3 +94,37 @@ def _words(kind: str) -> str:
         "job.discarded": _("discarded"),
         "job.expired": _("expired"),
     }.get(kind, kind)
+
+
+WIDTH, HEIGHT, LEAST = 1000, 28, 4
+
+
+def bar(steps: list[Step]) -> SafeString | str:
+    """The job's life as a bar: how long it waited, ran, and waited again, in proportion.
+
+    What was too short to be seen has a few pixels all the same; the table has the numbers.
+    """
+    parts = [step for step in steps if step.length is not None]
+    total = sum((step.length.total_seconds() for step in parts if step.length), 0.0)
+    if not total:
+        return ""
+    room = WIDTH - LEAST * len(parts)
+    drawn, x = [], 0.0
+    for step in parts:
+        share = (step.length or timedelta()).total_seconds() / total
+        width = LEAST + room * share
+        drawn.append((step.state, round(x, 1), round(width, 1), HEIGHT, step.kind, step.lasted))
+        x += width
+    return format_html(
+        '<svg class="ojs-bar" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img"'
+        ' aria-label="{}">{}</svg>',
+        WIDTH,
+        HEIGHT,
+        ", ".join(f"{step.kind}: {step.lasted}" for step in parts),
+        format_html_join(
+            "",
+            '<rect class="ojs-bar-{}" x="{}" y="0" width="{}" height="{}"><title>{}: {}</title>'
+            "</rect>",
+            drawn,
+        ),
+    )

@@ -52,14 +52,20 @@ def verb(name: str) -> str:
     return str(VERBS.get(name, name))
 
 
-def kind(name: str) -> str:
-    """Return the label of the targets' model; the name itself if it is none of our models."""
+def model_of(kind: str) -> Any:
+    """Return the model of an action's targets; None if it is none of our models."""
     for app in APPS:
         try:
-            return str(apps.get_model(app, name)._meta.verbose_name)
+            return apps.get_model(app, kind)
         except LookupError:
             continue
-    return name
+    return None
+
+
+def kind(name: str) -> str:
+    """Return the label of the targets' model; the name itself if it is none of our models."""
+    model = model_of(name)
+    return str(model._meta.verbose_name) if model else name
 
 
 class VerbFilter(SimpleListFilter):

@@ -9,15 +9,45 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from django.db.models import Q
+from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..engine.limits import QUEUE_KEY, rooms
-from ..models import CronRun, Dependency, Job, Maintenance, Queue
+from ..models import CronJob, CronRun, Dependency, Job, Maintenance, Queue
 from ..spec.lifecycle import WAITING, State
 from ..store import clock
-from .display import absolute, distance
+from .display import absolute, distance, page_url
 from .words import word
+
+
+class Reason(str):
+    """What keeps a job from running, and the way on.
+
+    Args:
+        to: the object whose page has more, or the model whose list does.
+        query: what the list is narrowed to.
+        resumes: the paused queue that the reader may resume.
+    """
+
+    to: Any
+    query: dict[str, str]
+    resumes: Any
+
+    def __new__(cls, text: str, to: Any = None, resumes: Any = None, **query: str) -> Reason:
+        made = super().__new__(cls, text)
+        made.to, made.resumes, made.query = to, resumes, query
+        return made
+
+    def url(self, site: Any, request: Any) -> str:
+        """The address of that page; empty for a reader who may not look at it."""
+        if self.to is None:
+            return ""
+        if not isinstance(self.to, type):
+            return page_url(site, request, type(self.to), "change", self.to.pk)
+        url = page_url(site, request, self.to, "changelist")
+        return f"{url}?{urlencode(self.query)}" if url and self.query else url
+
 
 Source = Callable[[Any], Iterable[str]]
 _sources: list[Source] = []
@@ -62,13 +92,13 @@ def _others(job: Any) -> Iterator[str]:
             count,
         )
         more = f"{named}, …" if count > 5 else named
-        yield text % {"count": f"{MOST}+" if count > MOST else count, "named": more}
+        told = text % {"count": f"{MOST}+" if count > MOST else count, "named": more}
+        yield Reason(told, Job(pk=some[0][0]))
     for name in CronRun.objects.filter(held=True, job_id=job.pk).values_list(
         "cron_name", flat=True
     ):
-        yield _("It waits until earlier runs of the cron job “%(name)s” have ended.") % {
-            "name": name
-        }
+        text = _("It waits until earlier runs of the cron job “%(name)s” have ended.")
+        yield Reason(text % {"name": name}, CronJob(pk=name))
 
 
 @reason
@@ -97,9 +127,8 @@ def expired(job: Any) -> Iterator[str]:
 def maintenance(job: Any) -> Iterator[str]:
     switch = Maintenance.objects.on().first()
     if switch:
-        yield _("Maintenance mode is on: nothing is fetched.") + (
-            f" {switch.reason}" if switch.reason else ""
-        )
+        text = _("Maintenance mode is on: nothing is fetched.")
+        yield Reason(f"{text} {switch.reason}".strip(), Maintenance)
 
 
 @reason
@@ -113,12 +142,13 @@ def held_up_in_its_queue(job: Any) -> Iterator[str]:
             parts.append(_("by %(who)s") % {"who": queue.paused_by})
         if queue.paused_until:
             parts.append(_("until %(moment)s") % {"moment": absolute(queue.paused_until)})
-        yield " ".join(parts) + (f": {queue.pause_reason}" if queue.pause_reason else ".")
+        why_paused = f": {queue.pause_reason}" if queue.pause_reason else "."
+        yield Reason(" ".join(parts) + why_paused, queue, resumes=queue)
     if queue.concurrency is not None:
         active = Job.objects.active().filter(queue=queue.name, reserved_for__isnull=False).count()
         if active >= queue.concurrency:
             text = _("The queue's limit is reached: %(active)d of %(limit)d jobs are active.")
-            yield text % {"active": active, "limit": queue.concurrency}
+            yield Reason(text % {"active": active, "limit": queue.concurrency}, queue)
 
 
 @reason
@@ -135,11 +165,12 @@ def rate_limited(job: Any) -> Iterator[str]:
         if room.again_at is not None:
             about["moment"] = absolute(room.again_at)
         if room.strategy == "concurrency" or room.again_at is None:
-            yield _("%(limit)s is reached: %(active)d of %(most)d jobs are active.") % about
+            text = _("%(limit)s is reached: %(active)d of %(most)d jobs are active.")
         elif room.strategy == "held":
-            yield _("%(limit)s is held until %(moment)s, as a handler asked.") % about
+            text = _("%(limit)s is held until %(moment)s, as a handler asked.")
         else:
-            yield _("%(limit)s is reached: it lets the next job start at %(moment)s.") % about
+            text = _("%(limit)s is reached: it lets the next job start at %(moment)s.")
+        yield Reason(text % about, Queue(pk=job.queue))
 
 
 @reason
@@ -156,4 +187,5 @@ def behind_others(job: Any) -> Iterator[str]:
             "%(count)s jobs of its queue come before it.",
             ahead,
         )
-        yield text % {"count": f"{MOST}+" if ahead > MOST else ahead}
+        told = text % {"count": f"{MOST}+" if ahead > MOST else ahead}
+        yield Reason(told, Job, queue=job.queue, state=str(State.AVAILABLE))

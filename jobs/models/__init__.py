@@ -15,7 +15,7 @@ from .limits import BulkRequest, RateLimit
 from .maintenance import Maintenance
 from .metrics import JobCounter, QueueFlow
 from .queue import Listener, Queue, QueuePolicy
-from .rollup import QueueRollup, QueueSample, Rollup, RollupMark
+from .rollup import QueueRollup, QueueSample, Rollup, RollupMark, TypeRollup
 from .schema import JobSchema
 from .spec import JobLog, JobSpec
 from .workflow import Dependency, ProgressReport, Workflow, WorkflowState, WorkflowType
@@ -52,6 +52,7 @@ __all__ = [
     "RollupMark",
     "Scope",
     "Source",
+    "TypeRollup",
     "Workflow",
     "WorkflowState",
     "WorkflowType",

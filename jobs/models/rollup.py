@@ -67,6 +67,34 @@ class QueueRollup(models.Model):
         return f"{self.queue} {self.start:%Y-%m-%d %H:%M} ({self.resolution} s)"
 
 
+class TypeRollup(models.Model):
+    """The activity of one type of jobs in a minute or hour in which anything happened."""
+
+    resolution = models.PositiveIntegerField()
+    """Seconds: 60 or 3600."""
+    start = models.DateTimeField()
+    type = models.CharField(max_length=255)
+    enqueued = models.PositiveBigIntegerField(default=0)
+    completed = models.PositiveBigIntegerField(default=0)
+    failed = models.PositiveBigIntegerField(default=0)
+    discarded = models.PositiveBigIntegerField(default=0)
+    waits = models.JSONField(default=dict)
+    runs = models.JSONField(default=dict)
+    """All as in `Rollup`."""
+
+    class Meta:
+        verbose_name = _("roll-up of a job type")
+        verbose_name_plural = _("roll-ups of job types")
+        default_permissions = ()
+        constraints = [
+            models.UniqueConstraint("type", "resolution", "start", name="ojs_type_rollup_start"),
+        ]
+        indexes = [models.Index("resolution", "start", name="ojs_type_rollup_time")]
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.start:%Y-%m-%d %H:%M} ({self.resolution} s)"
+
+
 class RollupMark(models.Model):
     """How far the roll-ups have come; its one row is also the lock for computing them."""
 

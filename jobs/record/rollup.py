@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, Min, QuerySet
+from django.db.models import Count, Exists, Min, Q, QuerySet
 from django.db.models.functions import TruncMinute
 
-from ..models import Job, JobError, QueueRollup, QueueSample, Rollup, RollupMark
+from ..models import Job, JobError, QueueSample, Rollup, RollupMark
 from ..spec.lifecycle import State
 from ..store import clock
 from ..store.database import atomic, connection
-from . import queue_rollup
+from . import parts
 from .dashboard import INDEXED
 from .histogram import Bucket, added, put
 
@@ -49,7 +50,8 @@ def roll_up() -> int:
     else:
         return 0
     prune(Rollup)
-    prune(QueueRollup)
+    for model in parts.COLUMNS:
+        prune(model)
     return 0
 
 
@@ -67,7 +69,7 @@ def step() -> bool:
         end = min(now, start + STEP + LATE)
         _count(start, end)
         sum_hours(Rollup, start, end, COUNTED, SAMPLED)
-        queue_rollup.count(start, end)
+        parts.count(start, end)
         RollupMark.objects.filter(pk="jobs").update(until=end)
     return end < now
 
@@ -105,7 +107,7 @@ def _count(start: datetime, end: datetime) -> None:
             put(histogram, bucket, jobs)
     for minute, count in _per_minute(finished.filter(state=State.DISCARDED), "finished_at"):
         found[minute].discarded = count
-    for minute, count in _per_minute(queue_rollup.created(start, end), "created_at"):
+    for minute, count in _per_minute(parts.created(start, end), "created_at"):
         found[minute].enqueued = count
     errors = JobError.objects.filter(occurred_at__gte=start, occurred_at__lt=end)
     for minute, count in _per_minute(errors, "occurred_at"):
@@ -186,6 +188,56 @@ def sample() -> int:
     return 0
 
 
+@dataclass(frozen=True)
+class Unfinished:
+    """What has happened since the last minute that was rolled up."""
+
+    until: datetime
+    """The end of that minute."""
+    is_new: bool
+    """Whether nothing was counted before the moment that was asked about."""
+    completed: int = 0
+    failed: int = 0
+
+
+MOST_UNFINISHED = 100_000
+"""Rows that are counted while a page is being loaded: a roll-up that stands still costs no more."""
+
+
+# The conditions and the order are those of the indexes.
+SINCE = """
+    SELECT (SELECT count(*)
+              FROM (SELECT 1
+                      FROM ojs_jobs_job
+                     WHERE finished_at IS NOT NULL AND state = 'completed' AND finished_at >= %s
+                  ORDER BY finished_at
+                     LIMIT %s) AS first),
+           (SELECT count(*)
+              FROM (SELECT 1
+                      FROM ojs_jobs_joberror
+                     WHERE occurred_at >= %s
+                  ORDER BY occurred_at
+                     LIMIT %s) AS first)
+"""
+
+
+def unfinished(since: datetime) -> Unfinished:
+    """Count what no roll-up contains yet, so that figures are of this second.
+
+    Args:
+        since: the beginning of the figures' range, for `is_new`.
+    """
+    now = clock.now()
+    before = Rollup.objects.filter(Q(completed__gt=0) | Q(failed__gt=0), start__lt=since)
+    mark = RollupMark.objects.filter(pk="jobs").annotate(is_old=Exists(before)).first()
+    until = mark.until if mark else floor(now, MINUTE)
+    start = connection().ops.adapt_datetimefield_value(max(until, since))
+    with connection().cursor() as cursor:
+        cursor.execute(SINCE, [start, MOST_UNFINISHED, start, MOST_UNFINISHED])
+        completed, failed = cursor.fetchone()
+    return Unfinished(until, not (mark and mark.is_old), completed, failed)
+
+
 def prune(model: Any) -> None:
     """Delete minutes and hours that no chart shows any more."""
     for resolution, keep in KEEP.items():
@@ -193,7 +245,11 @@ def prune(model: Any) -> None:
         model.objects.filter(resolution=resolution, start__lt=long_ago).delete()
 
 
-def series(model: Any, since: datetime, resolution: int) -> QuerySet[Any]:
-    """Roll-ups from `since` on, oldest first; the unfinished minute is left out."""
-    rows: QuerySet[Any] = model.objects.filter(resolution=resolution, start__gte=since)
+def series(model: Any, since: datetime, resolution: int, **part: str) -> QuerySet[Any]:
+    """Roll-ups from `since` on, oldest first; the unfinished minute is left out.
+
+    Args:
+        part: the one queue or type, of models that have several.
+    """
+    rows: QuerySet[Any] = model.objects.filter(resolution=resolution, start__gte=since, **part)
     return rows.filter(start__lt=floor(clock.now(), MINUTE)).order_by("start")

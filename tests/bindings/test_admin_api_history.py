@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from jobs.http.authentication import make_key
 from jobs.models import Job, QueueRollup, Rollup
-from jobs.record import queue_rollup, rollup
+from jobs.record import parts, rollup
 from jobs.spec.identifiers import UUID7_PATTERN, first_uuid7, uuid7
 from tests.factories import JobErrorFactory, JobFactory, ago
 from tests.ojs_client import OJSClient, refusal
@@ -174,7 +174,7 @@ def test_counting_again_counts_nothing_twice_and_forgets_what_is_gone(operator):
 
 
 def test_of_very_many_queues_the_busiest_are_kept_apart(monkeypatch, an_hour):
-    monkeypatch.setattr(queue_rollup, "MOST_QUEUES", 2)
+    monkeypatch.setattr(parts, "MOST", 2)
     for queue, count in (("a", 1), ("b", 3), ("c", 2)):
         for _ in range(count):
             ran(an_hour, queue=queue)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.models import Job
+from jobs.models import Event, Job
 from jobs.spec.lifecycle import State
-from tests.factories import JobErrorFactory, JobFactory, WorkerFactory
+from tests.factories import JobErrorFactory, JobFactory, WorkerFactory, ago
 from tests.ojs_client import OJSClient
 from workers.models import Worker
 
@@ -37,6 +37,7 @@ def test_an_operator_quiets_a_worker(log_in, settings, script):
     page = log_in(java_script_enabled=script)
     page.goto("/admin/")
     page.get_by_role("link", name="Workers", exact=True).click()
+    page.click(".ojs-fold > summary")
     page.click("#changelist-filter >> text=blue")
     page.wait_for_url("**/?label=blue")
     assert listed(page) == 1
@@ -104,3 +105,44 @@ def test_an_operator_makes_a_key_and_sees_it_once(log_in):
     assert OJSClient(key).push().status_code == 201
     page.click("text=I have copied it")
     assert key not in page.content()
+
+
+@pytest.mark.parametrize(
+    ("url", "columns"),
+    [
+        ("/admin/ojs_workers/worker/", ["who", "label_list", "queue_list"]),
+        ("/admin/ojs_jobs/job/", ["short_id", "worker", "short_args"]),
+        ("/admin/ojs_jobs/deadjob/", ["short_id", "last_error"]),
+        ("/admin/ojs_jobs/event/", ["about", "worker"]),
+    ],
+)
+def test_the_decisive_columns_are_in_the_window_and_ids_in_one_line(log_in, url, columns):
+    long = "0192f3c8-7d00-7abc-9def-0123456789ab"
+    WorkerFactory(worker_id=long, labels=["blue", "eu-central"], queues=["mail", "default"])
+    JobFactory(active=True, reserved_by=long, args=["x" * 200])
+    JobErrorFactory(job=JobFactory(dead=True, finished_by=long), message="It broke. " * 20)
+    job = JobFactory()
+    event = {"type": "job.started", "subject": str(job.pk), "worker_id": long}
+    Event.objects.create(time=ago(1), queue="default", job_type="t", **event)
+
+    page = log_in(viewport={"width": 1280, "height": 900})
+    page.goto(url)
+
+    for column in columns:
+        box = page.locator(f"#result_list tbody .field-{column}").first.bounding_box()
+        assert box["x"] + box["width"] <= 1280, column
+    for box in page.locator("#result_list .ojs-id").all():
+        assert box.bounding_box()["height"] < 24
+        assert box.get_attribute("title")
+
+
+def test_an_id_is_copied_whole(log_in):
+    job = JobFactory()
+
+    page = log_in()
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto("/admin/ojs_jobs/job/")
+    page.click("#result_list .ojs-copy")
+
+    page.locator(".ojs-copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == str(job.pk)

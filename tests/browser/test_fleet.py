@@ -68,6 +68,7 @@ def test_an_operator_quiets_a_label_and_resumes_it(browse, admin_user, shop):
         page.fill("#id_password", "password")
         page.click("[type=submit]")
         page.get_by_role("link", name="Workers", exact=True).click()
+        page.click(".ojs-fold > summary")
         page.click("#changelist-filter >> text=blue")
         page.wait_for_url("**/?label=blue")
         assert page.locator("#result_list tbody tr").count() == 2

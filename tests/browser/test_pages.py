@@ -147,7 +147,8 @@ def test_a_queue_is_paused_from_the_dashboard(log_in):
     page.click("text=Pause these queues")
 
     page.wait_for_url(f"**{DASHBOARD}")
-    assert "“mail” is paused by admin" in page.locator("[data-live=attention]").inner_text()
+    # Two are paused by now: they are folded under one line.
+    assert "“mail” is paused by admin" in page.locator("[data-live=attention]").text_content()
 
 
 def test_more_than_a_thousand_jobs_are_cancelled_after_their_number_was_typed(log_in):
@@ -165,3 +166,32 @@ def test_more_than_a_thousand_jobs_are_cancelled_after_their_number_was_typed(lo
     page.click("text=Cancel these jobs")
 
     assert page.locator(".messagelist .success").inner_text() == "1001 jobs were cancelled."
+
+
+def test_a_chart_says_the_values_at_the_pointer_and_at_the_keys(log_in):
+    reaper.sign_of_life("here:1")
+    now = rollup.floor(timezone.now(), rollup.MINUTE)
+    Rollup.objects.bulk_create(
+        Rollup(resolution=60, start=now - back * rollup.MINUTE, completed=back * 60, available=back)
+        for back in range(1, 61)
+    )
+
+    page = log_in()
+    page.goto("/admin/ojs_workers/dashboard/")
+    chart = page.locator("figure", has_text="Queue depth")
+    chart.scroll_into_view_if_needed()
+    box = chart.locator("svg.ojs-chart").bounding_box()
+    page.mouse.move(box["x"] + box["width"] - 12, box["y"] + 20)
+
+    readout = chart.locator(".ojs-readout")
+    assert "available: " in readout.inner_text()
+    chart.locator("svg.ojs-chart").focus()
+    page.mouse.move(5, 5)
+    for _ in range(2):
+        page.keyboard.press("ArrowRight")
+    newest, older = (
+        chart.locator("tbody tr").nth(row).locator("td").first.text_content() for row in (0, 1)
+    )
+    assert f"available: {newest}" in readout.inner_text()
+    page.keyboard.press("ArrowLeft")
+    assert older != newest and f"available: {older}" in readout.inner_text()

@@ -5,12 +5,19 @@ from __future__ import annotations
 import ast
 
 import pytest
+from django.urls import reverse
 from django.utils import translation
 
+from jobs.access import audit
+from jobs.access.audit import Actor
 from jobs.admin.verbs import VERBS
-from jobs.models import OperatorAction
+from jobs.models import OperatorAction, Source
+from tests.factories import JobFactory, WorkerFactory, ago
 from tests.operators import operator
 from tests.translations import ROOT
+from workers.fleet import orders as fleet
+from workers.lifecycle import WorkerState
+from workers.models import Worker
 
 pytestmark = pytest.mark.django_db
 URL = "/admin/ojs_jobs/operatoraction/"
@@ -63,3 +70,53 @@ def test_an_action_is_told_and_found_in_the_words_of_the_reader():
     assert "Worker ruhen lassen" in rows and "of_a_host" in rows and "lorry" in rows
     rows = body(purges)
     assert "Jobs von Warteschlangen gelöscht" in rows and "of_a_host" not in rows
+
+
+def make(verb="quiet_worker", kind="worker", **changes):
+    common = {"actor": "ops", "source": "admin", "count": 1}
+    return OperatorAction.objects.create(verb=verb, target_kind=kind, **common | changes)
+
+
+@pytest.mark.parametrize("word", ["web_1/a", "blau-ü", "WEB_1", "web_1/a ops"])
+def test_an_action_is_found_by_what_was_acted_on(admin_client, word):
+    found = make(selection={"ids": ["web_1/a"], "labels": ["blau-ü"]})
+    make(selection={"ids": ["web_2/b"]})
+
+    page = admin_client.get(URL, {"q": word})
+
+    assert [row.pk for row in page.context["cl"].result_list] == [found.pk]
+
+
+def test_an_order_to_many_is_found_by_each_that_heard_it(admin_client):
+    workers = WorkerFactory.create_batch(audit.SHOWN + 1)
+    fleet.order(Worker.objects.all(), WorkerState.QUIET, actor=Actor("ops", Source.ADMIN))
+    last = max(worker.pk for worker in workers)
+
+    page = admin_client.get(URL, {"q": last})
+
+    (action,) = page.context["cl"].result_list
+    assert last not in action.selection["ids"]
+    detail = admin_client.get(f"{URL}{action.pk}/change/").content.decode()
+    assert reverse("admin:ojs_workers_worker_order", args=[action.pk]) in detail
+
+
+def test_an_action_leads_to_what_was_acted_on(admin_client):
+    job, worker = JobFactory(), WorkerFactory(worker_id="web_1/a")
+    make("cancel_job", "job", selection={"ids": [str(job.pk)]})
+    make(selection={"ids": [worker.pk]}, count=5)
+
+    rows = body(admin_client.get(URL).content.decode())
+
+    assert reverse("admin:ojs_jobs_job_change", args=[job.pk]) in rows
+    assert "/admin/ojs_workers/worker/web_5F1_2Fa/change/" in rows
+    assert "and 4 more" in rows
+
+
+def test_actions_are_found_by_their_time(admin_client):
+    make(done_at=ago(7200))
+    new = make()
+
+    page = admin_client.get(URL, {"since": "1h"})
+
+    assert [row.pk for row in page.context["cl"].result_list] == [new.pk]
+    assert page.context["cl"].date_hierarchy == "done_at"

@@ -50,9 +50,9 @@ def test_the_list_takes_the_same_queries_for_one_job_and_for_a_hundred(
     for _ in range(count):
         JobErrorFactory(job=JobFactory(dead=True))
 
-    # Session, user, capped count, page of jobs, their errors, choices of queue,
-    # type and error, the matrix, reaper, maintenance.
-    with django_assert_num_queries(11):
+    # Session, user, capped count, page of jobs, their errors, choices of queue, the
+    # matrix with the choices of type and error, reaper, maintenance.
+    with django_assert_num_queries(9):
         page = admin_client.get(list_of(DEAD))
 
     assert len(page.context["cl"].result_list) == count

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
 
@@ -15,9 +17,10 @@ from jobs import engine
 from jobs.access.redaction import HIDDEN, redact, redact_text
 from jobs.admin import confirm as confirming
 from jobs.admin import job as job_admin
-from jobs.admin import job_list
+from jobs.admin import job_list, matrix
 from jobs.models import CronRun, Job, Maintenance, OperatorAction, Workflow
 from jobs.models.cron import Outcome
+from jobs.record import rollup
 from jobs.spec import queue_config
 from jobs.spec.identifiers import uuid7
 from jobs.spec.lifecycle import State
@@ -31,7 +34,7 @@ from tests.factories import (
     ahead,
     many_jobs,
 )
-from tests.operators import answer, choose, confirm, list_of, messages, staff, viewer
+from tests.operators import answer, choose, confirm, forms, list_of, messages, staff, viewer
 from workers.models import Worker
 
 pytestmark = pytest.mark.django_db
@@ -69,7 +72,6 @@ def everything_matched(client, action, query=""):
         ("error:E42", True),
         ("after:2020-01-01", True),
         ("before:2020-01-01", False),
-        ("after:nonsense", False),
         ("after:2999-01-01T10:00", False),
     ],
 )
@@ -82,6 +84,59 @@ def test_a_job_is_searched_by_what_is_in_it(admin_client, term, found):
     page = admin_client.get(list_of(JOB), {"q": term})
 
     assert bool(page.context["cl"].result_list) is found
+
+
+@pytest.mark.parametrize(
+    ("term", "said"),
+    [
+        ("stat:discarded", "There is no search word “stat:”."),
+        ("stat:discarded", "Did you mean “state:”?"),
+        ("foo:bar", "Words are: id: type: queue: state:"),
+        ("foo.bar:1", "There is no search word “foo.bar:”."),
+        ("after:yesterday", "“yesterday” is no time: write 2026-01-31"),
+        ("state:dead", "“dead” is no state. States are: scheduled, available,"),
+        ("id:12", "“12” is no job id: it must be a UUID."),
+        ("type:a before:", "“” is no time"),
+    ],
+)
+def test_what_is_no_search_is_refused_with_the_words_there_are(admin_client, term, said):
+    JobFactory()
+
+    page = admin_client.get(list_of(JOB), {"q": term})
+
+    assert said in page.content.decode()
+    assert not page.context["cl"].result_list
+    assert "0 jobs" not in page.content.decode()
+    assert admin_client.get(list_of(JOB) + "csv/", {"q": term}).status_code == 400
+
+
+def test_every_type_is_offered_however_many_there_are_and_one_can_be_typed(admin_client):
+    for number in range(54):
+        JobFactory(type=f"type-{number}", completed=True, finished_at=ago(200))
+    rollup.roll_up()
+    for _ in range(20):
+        JobFactory(type="newest")
+
+    page = admin_client.get(list_of(JOB), {"queue": "default"}).content.decode()
+
+    form = page.split('<form method="get" class="ojs-filter">')[1].split("</form>")[0]
+    assert form.count("<option") == 55
+    assert '<input type="hidden" name="queue" value="default">' in form
+    typed = admin_client.get(list_of(JOB), {"queue": "default", "type": "type-3"})
+    assert [job.type for job in typed.context["cl"].result_list] == ["type-3"]
+
+
+def test_only_errors_and_types_of_dead_jobs_are_offered_for_the_dead_letter(admin_client):
+    JobErrorFactory(job=JobFactory(type="alive"), type="survived")
+    dead = JobFactory(dead=True, type="dead")
+    JobErrorFactory(job=dead, type="first")
+    JobErrorFactory(job=dead, type="last")
+
+    filters = admin_client.get(list_of(DEAD)).context["cl"].filter_specs
+
+    offered = {spec.parameter_name: spec.lookup_choices for spec in filters}
+    assert offered["error"] == [("last", "last")]
+    assert offered["type"] == [("dead", "dead")]
 
 
 def test_the_list_is_narrowed_to_a_time(admin_client):
@@ -289,10 +344,10 @@ def test_workers_that_cannot_do_what_it_needs_are_no_help(admin_client):
     WorkerFactory(queues=["default"], capabilities=["gpu"], job_types=["email.send"])
 
     assert why(admin_client, needs=["gpu"]) == ["Nothing is in its way: the next fetch takes it."]
-    assert why(admin_client, needs=["gpu", "eu"], created_at=ago(9)) == [
+    assert why(admin_client, needs=["gpu", "eu"], created_at=ago(900)) == [
         "None of the 1 running workers of “default” can do what it needs: gpu, eu."
     ]
-    assert why(admin_client, type="video.cut", created_at=ago(10)) == [
+    assert why(admin_client, type="video.cut", created_at=ago(1800)) == [
         "None of the 1 running workers of “default” takes “video.cut”."
     ]
 
@@ -493,7 +548,8 @@ def test_the_dead_letter_is_counted_by_type_and_by_error_and_each_number_leads_t
     old = JobFactory(dead=True, type="email.send", finished_at=timezone.now() - timedelta(days=2))
     JobErrorFactory(job=old, type="timeout")
 
-    sections = dict(admin_client.get(list_of(DEAD)).context["matrix"]["sections"])
+    page = admin_client.get(list_of(DEAD))
+    sections = {title: rows for title, _, rows in page.context["matrix"]["sections"]}
     (row,) = sections["By job type"]
     errors = {row.name: row.cells for row in sections["By last error"]}
 
@@ -508,9 +564,93 @@ def test_the_dead_letter_is_counted_by_type_and_by_error_and_each_number_leads_t
             assert len(listed) == count, (name, query)
 
 
+def test_a_reason_leads_on_and_a_paused_queue_is_resumed_beside_it():
+    ops = staff("view_job", "view_queue", "pause_queue")
+    queue = QueueFactory(name="mail", paused_at=ago(60), paused_by="ann")
+    page = page_of(ops, JobFactory(queue="mail"))
+
+    ways = {text: url for text, url, _ in page.context["reasons"]}
+    assert ways["The queue “mail” is paused by ann."] == "/admin/ojs_jobs/queue/mail/change/"
+    # Not where the reader may not look.
+    assert ways["No live worker serves the queue “mail”."] == ""
+    form = next(form for form in forms(page) if form.fields.get("action") == "resume")
+    done = answer(ops, ops.post(form.action, form.fields))
+
+    assert done.redirect_chain[-1][0] == page.request["PATH_INFO"]
+    queue.refresh_from_db()
+    assert not queue.is_paused
+
+
+def test_who_may_not_resume_is_not_offered_it(admin_client):
+    QueueFactory(name="mail", paused_at=ago(60))
+    job = JobFactory(queue="mail")
+
+    page = page_of(staff("view_job", "view_queue"), job)
+    whole = page_of(admin_client, job).context["reasons"]
+
+    assert not any(form.fields.get("action") == "resume" for form in forms(page))
+    assert "/admin/ojs_workers/worker/?queue=mail" in [url for _, url, _ in whole]
+
+
+def test_what_fails_now_comes_before_what_failed_more_often():
+    """Names that have no row of their own are added up in the last one."""
+    for number in range(matrix.ROWS + 1):
+        for _ in range(2):
+            job = JobFactory(dead=True, finished_at=timezone.now() - timedelta(days=2))
+            JobErrorFactory(job=job, type=f"old_{number:02}")
+    JobErrorFactory(job=JobFactory(dead=True), type="ValueError")
+
+    _, (_, _, rows) = matrix.matrix(HttpRequest())["sections"]
+
+    assert [row.name for row in rows] == [
+        "ValueError",
+        *(f"old_{number:02}" for number in range(matrix.ROWS - 1)),
+        "other",
+    ]
+    assert rows[-1].others == 2
+    assert rows[-1].cells == [(0, ""), (0, ""), (4, ""), (4, "")]
+
+
+def test_a_cell_of_the_matrix_retries_what_it_counts(admin_client):
+    wanted, other = JobFactory(dead=True), JobFactory(dead=True)
+    JobErrorFactory(job=wanted, type="smtp_down")
+    JobErrorFactory(job=other, type="timeout")
+    page = admin_client.get(list_of(DEAD))
+    form = next(form for form in forms(page) if form.fields.get("_selected_action") == "all")
+    _, (_, _, rows) = page.context["matrix"]["sections"]
+    count, query = next(row for row in rows if row.name == "smtp_down").cells[0]
+    assert f'formaction="{query.replace("&", "&amp;")}"' in page.content.decode()
+
+    question = admin_client.post(list_of(DEAD) + query, form.fields)
+    done = answer(admin_client, question)
+
+    assert count == 1
+    assert done.redirect_chain[-1][0] == list_of(DEAD)
+    assert list(Job.objects.filter(state=State.AVAILABLE)) == [wanted]
+
+
+def test_who_may_not_retry_sees_no_button_for_it_in_the_matrix():
+    JobErrorFactory(job=JobFactory(dead=True))
+
+    page = staff("view_deadjob").get(list_of(DEAD))
+
+    assert page.context["matrix"]["sections"]
+    assert "formaction" not in page.content.decode()
+
+
 def test_a_job_finished_meanwhile_is_left_alone_by_every_verb():
     job = JobFactory(completed=True)
     gone = uuid7()
 
     assert engine.cancel_jobs([job.pk, gone]) == []
     assert engine.run_now([job.pk, gone]) == []
+
+
+def test_a_jobs_life_is_drawn_in_proportion(admin_client):
+    job = JobFactory(dead=True, created_at=ago(300), started_at=ago(200), finished_at=ago(100))
+
+    drawn = str(page_of(admin_client, job).context["bar"])
+
+    widths = [float(width) for width in re.findall(r' width="([0-9.]+)"', drawn)]
+    assert len(widths) == 2 and abs(widths[0] - widths[1]) < 20
+    assert "created: waited 1 min 40 s, started: ran 1 min 40 s" in drawn

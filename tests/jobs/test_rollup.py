@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db.models import Sum
 from django.utils import timezone
 
-from jobs.models import QueueSample, Rollup, RollupMark
+from jobs.models import QueueRollup, QueueSample, Rollup, RollupMark, TypeRollup
 from jobs.record import rollup
 from jobs.record.history import RANGES, Points
 from tests.factories import JobErrorFactory, JobFactory, ago
@@ -157,3 +158,72 @@ def test_what_no_chart_shows_any_more_is_forgotten():
     rollup.prune(Rollup)
 
     assert list(Rollup.objects.all()) == [kept]
+
+
+def test_a_minute_that_was_sampled_and_not_yet_counted_is_a_gap_and_no_zero():
+    JobFactory(completed=True, finished_at=ago(150))
+    rollup.roll_up()
+    RollupMark.objects.update(until=rollup.floor(ago(120), rollup.MINUTE))
+    Rollup.objects.filter(start__gte=rollup.floor(ago(120), rollup.MINUTE)).delete()
+    last = rollup.floor(ago(60), rollup.MINUTE)
+    Rollup.objects.create(resolution=60, start=last, available=4, active=0, delayed=0)
+
+    points = Points(RANGES["1h"])
+
+    assert points.rate("completed")[-1] is None
+    assert points.highest("available")[-1] == 4
+
+
+def test_an_hour_that_is_not_over_counts_for_the_part_that_is():
+    now = rollup.floor(timezone.now(), rollup.MINUTE)
+    hour = rollup.floor(now, rollup.HOUR)
+    part = max(60, (now - hour).seconds)
+    RollupMark.objects.create(name="jobs", until=hour + timedelta(seconds=part))
+    Rollup.objects.create(resolution=3600, start=hour, completed=2 * part)
+
+    rates = [rate for rate in Points(RANGES["7d"]).rate("completed") if rate is not None]
+
+    assert rates == [2.0]
+
+
+def test_totals_contain_what_happened_since_the_last_round():
+    JobFactory(completed=True, finished_at=ago(400))
+    rollup.roll_up()
+    for _ in range(3):
+        JobErrorFactory(job=JobFactory(completed=True, finished_at=ago(0)), occurred_at=ago(0))
+
+    points = Points(RANGES["1h"])
+
+    assert (points.total("completed"), points.total("failed")) == (4, 3)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_the_pace_of_a_new_server_is_that_of_its_short_life(is_new):
+    JobFactory(completed=True, finished_at=ago(130))
+    if not is_new:
+        JobFactory(completed=True, finished_at=ago(7300))
+    rollup.roll_up()
+
+    elapsed = Points(RANGES["1h"]).elapsed
+
+    assert (elapsed == RANGES["1h"].length) is not is_new
+    assert elapsed >= timedelta(seconds=130)
+
+
+def test_types_are_counted_like_queues():
+    settled(200, type="a", queue="x", wait=2.0, run=4.0)
+    settled(200, type="a", queue="y", wait=2.0, run=4.0)
+    settled(200, type="b", queue="x", wait=2.0, run=4.0)
+    JobErrorFactory(job=JobFactory(type="b", dead=True, finished_at=ago(200)), occurred_at=ago(200))
+    rollup.roll_up()
+
+    def sums(model, column):
+        rows = model.objects.filter(resolution=3600).values_list(column)
+        return {
+            name: (completed, failed)
+            for name, completed, failed in rows.annotate(Sum("completed"), Sum("failed"))
+        }
+
+    assert sums(TypeRollup, "type") == {"a": (2, 0), "b": (1, 1)}
+    assert sums(QueueRollup, "queue") == {"x": (2, 0), "y": (1, 0), "default": (0, 1)}
+    assert TypeRollup.objects.filter(type="a", resolution=60).first().runs == {"23": 2}

@@ -117,3 +117,12 @@ def test_djangos_own_pages_about_an_error_work_in_debug(db, settings):
 
     assert page.status_code == 404
     assert "Content-Security-Policy" not in page
+
+
+def test_pages_are_compressed_and_streams_are_sent_as_they_come(admin_client):
+    page = admin_client.get("/admin/ojs_jobs/job/", HTTP_ACCEPT_ENCODING="gzip")
+    export = admin_client.get("/admin/ojs_jobs/job/csv/", HTTP_ACCEPT_ENCODING="gzip")
+
+    assert page.headers["Content-Encoding"] == "gzip"
+    assert len(page.content) < 50_000
+    assert export.streaming and "Content-Encoding" not in export.headers

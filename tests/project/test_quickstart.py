@@ -127,7 +127,9 @@ def test_the_worker_is_known_and_sends_heartbeats(running):
 
 def test_the_status_tells_what_is_going_on(running):
     eventually(
-        lambda: re.search(r"^\d:\d\d  1 worker  .*\d completed", running.log.read_text(), re.M),
+        lambda: re.search(
+            r"^\d:\d\d  1 worker  .*since the start: \d+ completed", running.log.read_text(), re.M
+        ),
         running.log.read_text,
     )
 

@@ -7,6 +7,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import quote
 from django.urls import reverse
 
+from jobs.access.audit import of_shell
 from jobs.models import ApiKey, DeadJob, Job, Queue
 from tests.factories import JobFactory, QueueFactory, WorkerFactory, ago
 from tests.operators import (
@@ -20,6 +21,7 @@ from tests.operators import (
     staff,
     viewer,
 )
+from workers.fleet import drain
 from workers.models import Worker
 
 pytestmark = pytest.mark.django_db
@@ -96,7 +98,7 @@ def test_the_confirmation_of_a_hundred_workers_takes_few_queries(django_assert_m
     for worker in workers:
         JobFactory(active=True, reserved_by=worker.pk)
 
-    with django_assert_max_num_queries(12):
+    with django_assert_max_num_queries(13):
         page = choose(ops, WORKER, "quiet", *workers)
     with django_assert_max_num_queries(27):
         answer(ops, page)
@@ -192,6 +194,35 @@ def test_everything_that_a_filter_matches_is_ordered_as_it_was_shown():
     assert done.context["back"] == f"{list_of(WORKER)}?label=blue"
     directives = dict(Worker.objects.values_list("pk", "directive"))
     assert directives == {blue.pk: "quiet", green.pk: "", late.pk: ""}
+
+
+@pytest.mark.parametrize("action", ["quiet", "terminate", "resume", "drain"])
+def test_the_dead_are_left_out_and_not_counted(action):
+    ops = operator()
+    live = [WorkerFactory(labels=["blue"]) for _ in range(2)]
+    dead = [WorkerFactory(labels=["blue"], dead=True) for _ in range(3)]
+
+    lists = ops.get(f"{list_of(WORKER)}?label=blue").content.decode()
+    page = choose(ops, WORKER, action, *live, *dead)
+
+    assert "All 2 live workers that match:" in lists
+    assert "3 that are dead or have left are left out." in lists
+    assert {worker.pk for worker in page.context["objects"]} == {worker.pk for worker in live}
+    text = page.content.decode()
+    assert "2 live workers; 3 that are dead or have left are left out." in text
+    assert choose(ops, WORKER, action, *dead).status_code == 302
+
+
+def test_to_resume_says_that_a_drain_will_quiet_them_again():
+    ops = operator()
+    workers = [WorkerFactory() for _ in range(3)]
+    drain.start([worker.pk for worker in workers], actor=of_shell(), max_unavailable="1")
+
+    page = choose(ops, WORKER, "resume", *workers)
+
+    assert "will quiet 3 of them again" in page.content.decode()
+    free = choose(ops, WORKER, "resume", WorkerFactory())
+    assert "will quiet" not in free.content.decode()
 
 
 def test_a_button_on_the_page_of_a_worker_asks_and_shows_how_it_comes_to_it(api):

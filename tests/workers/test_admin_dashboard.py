@@ -41,8 +41,14 @@ def wrong(page):
     return [item.text for item in page.context["attention"]]
 
 
+def one_by_one(page):
+    """The same with what is folded."""
+    lines = page.context["attention"]
+    return [each.text for line in lines for each in line.items or [line]]
+
+
 def idle(page):
-    return [text for text in wrong(page) if "cron job" in text]
+    return [text for text in one_by_one(page) if "cron job" in text]
 
 
 def card(page, name):
@@ -54,7 +60,7 @@ def test_it_is_on_the_index_for_whoever_may_see_it():
     allowed, other = staff("view_dashboard", username="a"), staff("view_job", username="b")
 
     assert url == DASHBOARD
-    assert f'href="{url}"' in allowed.get("/admin/").content.decode()
+    assert f'href="{url}"' in allowed.get("/admin/").content.decode()  # in the sidebar
     assert f'href="{url}"' not in other.get("/admin/").content.decode()
     assert allowed.get(url).status_code == 200
     assert other.get(url).status_code == 403
@@ -69,7 +75,7 @@ def test_whatever_is_wrong_comes_first(admin_client):
     WorkerFactory(silent=True, queues=["mail"])
     WorkerFactory(queues=["mail"])
     QueueFactory(name="mail")
-    QueueFactory(name="web", paused_at=ago(120), paused_by="ops", pause_reason="Disk full")
+    QueueFactory(name="web", paused_at=ago(7290), paused_by="ops", pause_reason="Disk full")
     QueueFactory(name="lost")
     JobFactory(queue="mail", created_at=ago(7290))
     JobFactory(queue="lost")
@@ -81,7 +87,7 @@ def test_whatever_is_wrong_comes_first(admin_client):
         "1 worker is silent.",
         "A job has been waiting in “mail” for 2 h 1 min.",
         "Jobs wait in “lost”, and no live worker serves it.",
-        "The queue “web” is paused by ops for 2 min: Disk full",
+        "The queue “web” is paused by ops for 2 h 1 min: Disk full",
         "1 job went to the dead letter in the last hour.",
     ]
 
@@ -151,8 +157,42 @@ def test_many_schedules_that_did_not_run_are_not_all_named(admin_client):
     for number in range(8):
         cron_job(f"late-{number}", next_run_at=ago(100))
 
-    assert wrong(admin_client.get(DASHBOARD))[-1] == "3 more cron jobs did not run."
-    assert len(wrong(admin_client.get(DASHBOARD))) == 6
+    page = admin_client.get(DASHBOARD)
+
+    assert wrong(page) == ["8 cron jobs did not run."]
+    assert one_by_one(page)[-1] == "3 more cron jobs did not run."
+    assert len(one_by_one(page)) == 6
+
+
+def test_one_cause_is_one_line_and_the_worst_comes_first(admin_client):
+    """A queue that no worker serves is not told a second time as one with a long wait."""
+    for number in range(12):
+        QueueFactory(name=f"lost-{number}")
+        JobFactory(queue=f"lost-{number}", created_at=ago(7290))
+    for number in range(3):
+        QueueFactory(name=f"off-{number}", paused_at=ago(60))
+
+    page = admin_client.get(DASHBOARD)
+
+    assert wrong(page) == [
+        "Jobs wait in 12 queues that no live worker serves.",
+        "3 queues are paused.",
+    ]
+    assert len(one_by_one(page)) == 15
+    text = page.content.decode()
+    assert '<details id="attention-unserved_queues"><summary>' in text
+
+
+def test_nothing_leads_where_the_reader_may_not_look():
+    WorkerFactory(dead=True)
+    QueueFactory(name="web", paused_at=ago(60))
+    JobFactory(dead=True)
+
+    page = staff("view_dashboard").get(DASHBOARD).content.decode()
+
+    content = page.split('id="content-main"')[1]
+    assert "1 worker is dead." in content and "The queue “web” is paused" in content
+    assert set(re.findall(r'href="(/admin/[^"?]*)', content)) == {f"{DASHBOARD}standings/"}
 
 
 def test_a_worker_that_died_long_ago_no_longer_calls(admin_client):
@@ -176,6 +216,7 @@ def test_cards_say_how_it_is(admin_client):
     JobFactory(queue="mail", created_at=ago(80))
     for _ in range(3):
         done = JobFactory(completed=True, queue="mail", finished_at=ago(300))
+    JobFactory(completed=True, queue="mail", finished_at=ago(7300))  # it has run for hours
     JobErrorFactory(job=done, occurred_at=ago(310))
     rollup.roll_up()
 
@@ -273,3 +314,15 @@ def test_a_long_gone_moment_is_in_no_chart(admin_client):
     page = admin_client.get(DASHBOARD)
 
     assert all(chart.is_empty for chart in page.context["charts"])
+
+
+def test_a_wall_display_has_figures_and_nothing_to_press():
+    ops = staff("view_dashboard", "view_queue", "pause_queue")
+    QueueFactory(name="mail")
+
+    page = ops.get(DASHBOARD + "?kiosk")
+
+    text = page.content.decode()
+    assert page.context["refresh"] == 5
+    assert 'id="header"' not in text and "nav-sidebar" not in text.split("<body")[1]
+    assert not any(form.fields.get("action") == "pause" for form in forms(page))

@@ -1,6 +1,6 @@
 """The fleet in the Django admin."""
 
-from . import notices, why  # noqa: F401 (register the pages' warnings and explanations)
+from . import audit, notices, why  # noqa: F401 (register what our pages say in others)
 from .dashboard import DashboardAdmin
 from .operation import FleetOperationAdmin
 from .spec import JobSpecAdmin

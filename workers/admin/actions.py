@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from django.contrib import messages
@@ -20,7 +21,7 @@ from jobs.store.database import atomic
 
 from ..fleet import orders as fleet
 from ..lifecycle import WorkerState
-from ..models import Worker
+from ..models import UNFINISHED, OperationStep, Phase, Worker
 
 SHOWN_JOBS = 500
 """Jobs named on a confirmation page; the others are counted."""
@@ -42,6 +43,37 @@ def consequences(workers: Sequence[Any]) -> dict[str, Any]:
     """The jobs held, and the queues that no worker would serve, for a confirmation page."""
     unserved = fleet.unserved_without([worker.pk for worker in workers])
     return jobs_in_hand(workers) | {"unserved": unserved}
+
+
+def about_to_be_drained(workers: Sequence[Any]) -> dict[str, Any]:
+    """The jobs held, and how many of the workers a drain will quiet again."""
+    waiting = OperationStep.objects.filter(
+        is_open=True,
+        phase=Phase.WAITING,
+        operation__state__in=UNFINISHED,
+        worker_id__in=[worker.pk for worker in workers],
+    )
+    return jobs_in_hand(workers) | {"drained": waiting.count()}
+
+
+def live(workers: Any) -> Any:
+    return workers.live()
+
+
+def without_dead(count: int, dead: int) -> str:
+    """ "4 live; 21 dead are left out"."""
+    alive = ngettext("%(count)d live worker", "%(count)d live workers", count) % {"count": count}
+    rest = ngettext(
+        "%(count)d that is dead or has left is left out.",
+        "%(count)d that are dead or have left are left out.",
+        dead,
+    ) % {"count": dead}
+    return f"{alive}; {rest}"
+
+
+about_live_workers = partial(
+    Question, template="admin/ojs/confirm_workers.html", concerns=live, left_out=without_dead
+)
 
 
 def direct(model_admin: Any, request: HttpRequest, workers: Any, directive: WorkerState) -> Any:
@@ -130,7 +162,7 @@ UNFLAG = Question(
     details=jobs_in_hand,
 )
 QUESTIONS = {
-    WorkerState.QUIET: Question(
+    WorkerState.QUIET: about_live_workers(
         action="quiet",
         title=_("Quiet workers"),
         consequence=_(
@@ -138,10 +170,9 @@ QUESTIONS = {
             "hands and stay. Resume takes it back."
         ),
         button=_("Quiet these workers"),
-        template="admin/ojs/confirm_workers.html",
         details=consequences,
     ),
-    WorkerState.TERMINATE: Question(
+    WorkerState.TERMINATE: about_live_workers(
         action="terminate",
         title=_("Terminate workers"),
         consequence=_(
@@ -151,10 +182,9 @@ QUESTIONS = {
         ),
         button=_("Terminate these workers"),
         is_destructive=True,
-        template="admin/ojs/confirm_workers.html",
         details=consequences,
     ),
-    WorkerState.RUNNING: Question(
+    WorkerState.RUNNING: about_live_workers(
         action="resume",
         title=_("Resume workers"),
         consequence=_(
@@ -162,7 +192,6 @@ QUESTIONS = {
             "its own reasons and is left alone, and so is one that was told to terminate."
         ),
         button=_("Resume these workers"),
-        template="admin/ojs/confirm_workers.html",
-        details=jobs_in_hand,
+        details=about_to_be_drained,
     ),
 }

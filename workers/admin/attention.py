@@ -1,6 +1,7 @@
 """The problems an operator must know first: each source yields what is wrong, or nothing.
 
-An app with something to watch adds a function with `watch`.
+An app with something to watch adds a function with `watch`. A source is one kind of problem, and
+one line: several of a kind are counted, and folded under their number.
 """
 
 from __future__ import annotations
@@ -11,13 +12,12 @@ from datetime import timedelta
 from typing import Any
 
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import ngettext, ngettext_lazy
 
 from jobs.admin import display
 from jobs.admin.maintenance import in_words
-from jobs.conf import ojs_settings
 from jobs.engine import maintenance
-from jobs.models import ApiKey, CronJob, DeadJob, Job
+from jobs.models import ApiKey, CronJob, DeadJob, Job, Maintenance
 from jobs.models.cron import LATE, Outcome
 from jobs.spec.lifecycle import State
 from jobs.spec.versions import version_text
@@ -26,6 +26,7 @@ from jobs.store import clock
 from ..chores import reaper
 from ..fetching.abilities import takes_version
 from ..fleet.condition import Condition
+from ..models import Worker
 
 MOST = 1000
 """Upper limit of counts."""
@@ -39,39 +40,64 @@ NAMED = 5
 
 @dataclass(frozen=True)
 class Item:
-    """One thing that needs attention."""
+    """One thing that needs attention, or several of a kind."""
 
     text: str
     url: str = ""
     is_error: bool = False
+    count: int = 1
+    """For how many it stands."""
+    items: tuple[Item, ...] = ()
+    """Those of the kind, one by one."""
+    key: str = ""
+    """Of the kind: tells one fold from another."""
 
 
 Source = Callable[[Any], Iterable[Item]]
 """Called with the figures of `workers.admin.figures`."""
-_sources: list[Source] = []
+_sources: list[tuple[Source, Any]] = []
 
 
-def watch(source: Source) -> Source:
-    """Call `source` whenever the dashboard is drawn."""
-    _sources.append(source)
-    return source
+def watch(several: Any = "") -> Callable[[Source], Source]:
+    """Call the source whenever the dashboard is drawn.
+
+    Args:
+        several: the line for more than one item, an `ngettext_lazy` with `%(count)s`; without it,
+            each item has a line of its own.
+    """
+
+    def register(source: Source) -> Source:
+        _sources.append((source, several))
+        return source
+
+    return register
 
 
 def attention(figures: Any) -> list[Item]:
-    """Everything that is wrong, errors first."""
-    items = [item for source in _sources for item in source(figures)]
-    return sorted(items, key=lambda item: not item.is_error)
+    """Everything that is wrong, one line for each kind, errors first."""
+    lines: list[Item] = []
+    for source, several in _sources:
+        items = sorted(source(figures), key=lambda item: not item.is_error)
+        lines += [_folded(items, source.__name__, several)] if len(items) > 1 and several else items
+    return sorted(lines, key=lambda item: not item.is_error)
 
 
-@watch
+def _folded(items: list[Item], key: str, several: Any) -> Item:
+    count = sum(item.count for item in items)
+    is_error = any(item.is_error for item in items)
+    text = several % {"count": count}
+    return Item(text, is_error=is_error, count=count, items=tuple(items), key=key)
+
+
+@watch()
 def maintenance_mode(figures: Any) -> Iterator[Item]:
     switch = maintenance.current()
     if switch is not None:
-        url = display.admin_url(figures.site_name, "ojs_jobs_maintenance", "changelist")
+        url = figures.list_of(Maintenance)
         yield Item(in_words(switch), url)
 
 
-@watch
+@watch()
 def silent_reaper(figures: Any) -> Iterator[Item]:
     seen = figures.reaper_seen
     if not reaper.is_silent(seen):
@@ -83,20 +109,25 @@ def silent_reaper(figures: Any) -> Iterator[Item]:
         yield Item(_("The reaper has not run for %(span)s.") % {"span": span}, is_error=True)
 
 
-@watch
-def lost_workers(figures: Any) -> Iterator[Item]:
-    url = display.admin_url(figures.site_name, "ojs_workers_worker", "changelist")
+@watch()
+def dead_workers(figures: Any) -> Iterator[Item]:
     dead = figures.workers.get(Condition.DEAD, 0)
     if dead:
         text = ngettext("%(count)d worker is dead.", "%(count)d workers are dead.", dead)
-        yield Item(text % {"count": dead}, f"{url}?state=dead", is_error=True)
+        url = figures.list_of(Worker, state="dead")
+        yield Item(text % {"count": dead}, url, is_error=True)
+
+
+@watch()
+def silent_workers(figures: Any) -> Iterator[Item]:
     silent = figures.workers.get(Condition.SILENT, 0)
     if silent:
         text = ngettext("%(count)d worker is silent.", "%(count)d workers are silent.", silent)
-        yield Item(text % {"count": silent}, f"{url}?state=silent", is_error=True)
+        url = figures.list_of(Worker, state="silent")
+        yield Item(text % {"count": silent}, url, is_error=True)
 
 
-@watch
+@watch(ngettext_lazy("%(count)s queue is paused.", "%(count)s queues are paused.", "count"))
 def paused_queues(figures: Any) -> Iterator[Item]:
     for row in figures.queues:
         queue = row.queue
@@ -110,16 +141,29 @@ def paused_queues(figures: Any) -> Iterator[Item]:
         yield Item(" ".join(parts) + reason, row.url)
 
 
-@watch
+@watch(
+    ngettext_lazy(
+        "Jobs have been waiting too long in %(count)s queue.",
+        "Jobs have been waiting too long in %(count)s queues.",
+        "count",
+    )
+)
 def long_waits(figures: Any) -> Iterator[Item]:
-    for row in figures.queues:
-        if row.wait is not None and row.wait > ojs_settings.WAIT_LIMIT and not row.queue.is_paused:
-            text = _("A job has been waiting in “%(queue)s” for %(span)s.")
-            about = {"queue": row.queue.name, "span": display.span(row.wait)}
-            yield Item(text % about, row.url, is_error=True)
+    """Queues whose jobs wait although workers serve them, the longest wait first."""
+    late = [row for row in figures.queues if row.is_late and row.workers]
+    for row in sorted(late, key=lambda row: row.wait, reverse=True):
+        text = _("A job has been waiting in “%(queue)s” for %(span)s.")
+        about = {"queue": row.queue.name, "span": display.span(row.wait)}
+        yield Item(text % about, row.url, is_error=True)
 
 
-@watch
+@watch(
+    ngettext_lazy(
+        "Jobs wait in %(count)s queue that no live worker serves.",
+        "Jobs wait in %(count)s queues that no live worker serves.",
+        "count",
+    )
+)
 def unserved_queues(figures: Any) -> Iterator[Item]:
     for row in figures.queues:
         if row.wait is not None and not row.workers:
@@ -127,13 +171,19 @@ def unserved_queues(figures: Any) -> Iterator[Item]:
             yield Item(text % {"queue": row.queue.name}, row.url, is_error=True)
 
 
-@watch
+@watch(
+    ngettext_lazy(
+        "%(count)s version of a job waits that no live worker takes.",
+        "%(count)s versions of jobs wait that no live worker takes.",
+        "count",
+    )
+)
 def unwanted_versions(figures: Any) -> Iterator[Item]:
     """Versions that no worker takes, among the next jobs of a queue with a long wait.
 
     Only where every worker of a queue has declared ranges: any other takes all versions.
     """
-    waiting = [row for row in figures.queues if row.wait and row.wait > ojs_settings.WAIT_LIMIT]
+    waiting = [row for row in figures.queues if row.is_late]
     looked_into = 0
     for row in sorted(waiting, key=lambda row: row.wait, reverse=True):
         declared = figures.versions_taken_in(row.queue.name)
@@ -158,7 +208,7 @@ def _next_versions(queue: str) -> list[tuple[str, int]]:
     return sorted({(kind, number) for kind, number in found if number is not None})
 
 
-@watch
+@watch()
 def growing_dead_letter(figures: Any) -> Iterator[Item]:
     lately = DeadJob.objects.filter(finished_at__gte=clock.now() - timedelta(hours=1))
     count = lately.values("pk")[: MOST + 1].count()
@@ -168,24 +218,26 @@ def growing_dead_letter(figures: Any) -> Iterator[Item]:
             "%(count)s jobs went to the dead letter in the last hour.",
             count,
         ) % {"count": f"{MOST}+" if count > MOST else count}
-        yield Item(text, display.admin_url(figures.site_name, "ojs_jobs_deadjob", "changelist"))
+        yield Item(text, figures.list_of(DeadJob, since="1h"))
 
 
-@watch
+@watch(
+    ngettext_lazy("%(count)s cron job did not run.", "%(count)s cron jobs did not run.", "count")
+)
 def idle_schedules(figures: Any) -> Iterator[Item]:
     """Schedules that did not run: late, no next run, or a latest run that enqueued nothing."""
     crons: list[Any] = list(CronJob.objects.that_did_not_run().order_by("pk")[: MOST + 1])
-    yield from (_idle(cron, figures.site_name) for cron in crons[:NAMED])
+    yield from (_idle(cron, figures) for cron in crons[:NAMED])
     others = len(crons[:MOST]) - NAMED
     if others > 0:
         text = ngettext(
             "%(count)s more cron job did not run.", "%(count)s more cron jobs did not run.", others
         )
-        url = display.admin_url(figures.site_name, "ojs_jobs_cronjob", "changelist")
-        yield Item(text % {"count": f"{others}+" if len(crons) > MOST else others}, url)
+        shown = f"{others}+" if len(crons) > MOST else others
+        yield Item(text % {"count": shown}, figures.list_of(CronJob), count=others)
 
 
-def _idle(cron: Any, site_name: str) -> Item:
+def _idle(cron: Any, figures: Any) -> Item:
     """What is wrong with a cron job that did not run."""
     now, about, is_error = clock.now(), {"name": cron.pk}, True
     if cron.next_run_at is None:
@@ -204,18 +256,17 @@ def _idle(cron: Any, site_name: str) -> Item:
                 "finished."
             )
         )
-    url = display.admin_url(site_name, "ojs_jobs_cronjob", "change", cron.pk)
-    return Item(text % about, url, is_error)
+    return Item(text % about, figures.page_of(cron), is_error)
 
 
-@watch
+@watch(ngettext_lazy("%(count)s API key expires soon.", "%(count)s API keys expire soon.", "count"))
 def expiring_keys(figures: Any) -> Iterator[Item]:
-    keys: list[Any] = list(ApiKey.objects.expiring().order_by("expires_at")[: NAMED + 1])
-    url = display.admin_url(figures.site_name, "ojs_jobs_apikey", "changelist")
+    keys: list[Any] = list(ApiKey.objects.expiring().order_by("expires_at")[: MOST + 1])
     for key in keys[:NAMED]:
         text = _("The API key “%(name)s” expires in %(span)s.")
         about = {"name": key.name, "span": display.span(key.expires_at - clock.now())}
-        page = display.admin_url(figures.site_name, "ojs_jobs_apikey", "change", key.pk)
-        yield Item(text % about, page)
-    if len(keys) > NAMED:
-        yield Item(_("More API keys expire within 14 days."), f"{url}?state=expiring")
+        yield Item(text % about, figures.page_of(key))
+    others = len(keys) - NAMED
+    if others > 0:
+        text = _("More API keys expire within 14 days.")
+        yield Item(text, figures.list_of(ApiKey, state="expiring"), count=others)

@@ -8,24 +8,27 @@ from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import path
+from django.urls import NoReverseMatch, path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext
 
 from jobs.admin import display
 from jobs.admin.charts import Chart, Line, seconds
+from jobs.conf import ojs_settings
 from jobs.models import Queue
 from jobs.record.dashboard import grouped
 from jobs.record.history import RANGES, Points
 from jobs.store import clock
 
 from ..models import Dashboard, FleetSample
+from . import standings
 from .attention import attention
 from .figures import Figures
 from .notices import reaper_seen
 
 REFRESH = (0, 2, 5, 15, 60)
 """Seconds between two refreshes; 0 means never."""
+KIOSK_REFRESH = 5
 SHOWN_QUEUES = 50
 LABELS = {
     "1h": gettext_lazy("1 hour"),
@@ -40,7 +43,7 @@ class DashboardAdmin(admin.ModelAdmin):
 
     class Media:
         css: ClassVar[dict[str, Any]] = {"all": ["ojs/admin.css", "ojs/dashboard.css"]}
-        js = ("ojs/dashboard.js",)
+        js = ("ojs/dashboard.js", "ojs/charts.js", "ojs/admin.js")
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
@@ -55,15 +58,26 @@ class DashboardAdmin(admin.ModelAdmin):
 
     def get_urls(self) -> Any:
         view = self.admin_site.admin_view(self.changelist_view)
-        return [path("", view, name="ojs_workers_dashboard_changelist")]
+        by_name = self.admin_site.admin_view(self.standings_view)
+        return [
+            path("", view, name="ojs_workers_dashboard_changelist"),
+            path("standings/", by_name, name="ojs_workers_dashboard_standings"),
+        ]
+
+    def standings_view(self, request: HttpRequest) -> HttpResponse:
+        """How types and queues compare: count, wait, run and errors over the range."""
+        return standings.page(self, request, LABELS)
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
         chosen = RANGES.get(request.GET.get("range", ""), RANGES["1h"])
-        refresh = request.GET.get("refresh", "")
-        figures = Figures(self.admin_site.name, reaper_seen(request))
+        # A wall display: nothing to press, refreshed by itself.
+        is_kiosk = "kiosk" in request.GET
+        refresh = request.GET.get("refresh", str(KIOSK_REFRESH) if is_kiosk else "")
+        figures = Figures(self.admin_site, request, reaper_seen(request))
         points = Points(chosen)
+        is_empty = not figures.queues and not points.total("completed")
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
@@ -79,7 +93,11 @@ class DashboardAdmin(admin.ModelAdmin):
             "charts": charts(points, Points(chosen, FleetSample)),
             "queues": figures.queues[:SHOWN_QUEUES],
             "more_queues": max(0, len(figures.queues) - SHOWN_QUEUES),
-            "may_pause": self._may_pause(request),
+            "may_pause": not is_kiosk and self._may_pause(request),
+            "is_kiosk": is_kiosk,
+            # Django's word for a page without its header and sidebar.
+            "is_popup": is_kiosk,
+            "first_steps": first_steps(request) if is_empty else None,
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name
@@ -90,16 +108,34 @@ class DashboardAdmin(admin.ModelAdmin):
         return queues is not None and "pause" in queues.get_actions(request)
 
 
+def first_steps(request: HttpRequest) -> dict[str, Any] | None:
+    """What to do next on an empty installation: lines to copy, with this server's own address."""
+    key = "" if ojs_settings.ALLOW_ANONYMOUS else "ojs_…"
+    try:
+        url = request.build_absolute_uri(reverse("ojs:jobs"))
+    except NoReverseMatch:  # the site has these pages, and no API
+        return None
+    job = '{"type": "hello.world", "args": ["Ada"]}'
+    header = f" -H 'Authorization: Bearer {key}'" if key else ""
+    headers = f', headers={{"Authorization": "Bearer {key}"}}' if key else ""
+    return {
+        "needs_key": bool(key),
+        "curl": f"curl -X POST {url}{header} -H 'Content-Type: application/json' -d '{job}'",
+        "python": f'import requests; requests.post("{url}", json={job}{headers}).json()',
+        "worker": "python manage.py runjobworker",
+    }
+
+
 def cards(figures: Figures, points: Points) -> list[tuple[str, str, str]]:
     """Label, value and note of each card."""
     completed, failed = points.total("completed"), points.total("failed")
     attempts = completed + failed
     span = str(LABELS[points.range.key])
-    seconds = points.range.length.total_seconds()
+    a_second, (size, words, _title) = pace_of(points)
     return [
         (
             _("Throughput"),
-            pace(completed / seconds),
+            words % {"rate": display.decimal(a_second * size, ".3g")},
             _("%(count)s completed in %(span)s") % {"count": grouped(completed), "span": span},
         ),
         (_("Queue depth"), figures.depth, _("available jobs now")),
@@ -118,13 +154,19 @@ def cards(figures: Figures, points: Points) -> list[tuple[str, str, str]]:
     ]
 
 
-def pace(a_second: float) -> str:
-    """A rate in the unit that needs no leading zeros."""
-    if a_second >= 1:
-        return _("%(rate)s a second") % {"rate": display.decimal(a_second, ".3g")}
-    if a_second * 60 >= 1:
-        return _("%(rate)s a minute") % {"rate": display.decimal(a_second * 60, ".3g")}
-    return _("%(rate)s an hour") % {"rate": display.decimal(a_second * 3600, ".3g")}
+PACES = (
+    (1, gettext_lazy("%(rate)s a second"), gettext_lazy("Throughput, jobs a second")),
+    (60, gettext_lazy("%(rate)s a minute"), gettext_lazy("Throughput, jobs a minute")),
+    (3600, gettext_lazy("%(rate)s an hour"), gettext_lazy("Throughput, jobs an hour")),
+)
+"""Seconds, and what a rate in them is called on a card and above a chart."""
+
+
+def pace_of(points: Points) -> tuple[float, Any]:
+    """How many a second were completed, and the unit that needs no leading zeros."""
+    a_second = points.total("completed") / points.elapsed.total_seconds()
+    unit = next((unit for unit in PACES if a_second * unit[0] >= 1), None)
+    return a_second, unit or PACES[-1 if a_second else 1]
 
 
 def charts(points: Points, fleet: Points) -> list[Chart]:
@@ -132,11 +174,16 @@ def charts(points: Points, fleet: Points) -> list[Chart]:
 
 
 def throughput(points: Points) -> Chart:
+    _a_second, (size, _words, title) = pace_of(points)
+
+    def rates(name: str) -> list[float | None]:
+        return [None if rate is None else rate * size for rate in points.rate(name)]
+
     lines = [
-        Line(_("completed"), "main", points.rate("completed")),
-        Line(_("failed attempts"), "bad", points.rate("failed")),
+        Line(_("completed"), "main", rates("completed")),
+        Line(_("failed attempts"), "bad", rates("failed")),
     ]
-    return Chart("throughput", _("Throughput, jobs a second"), points.moments, lines)
+    return Chart("throughput", title, points.moments, lines)
 
 
 def latency(points: Points) -> Chart:

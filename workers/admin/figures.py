@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from django.db.models import Q
+from django.utils.http import urlencode
 
 from jobs.admin import display
 from jobs.conf import ojs_settings
@@ -42,6 +43,12 @@ class QueueRow:
         return clock.now() - since if since else None
 
     @property
+    def is_late(self) -> bool:
+        """Whether a job has been waiting for too long, and not because the queue is paused."""
+        is_long = self.wait is not None and self.wait > ojs_settings.WAIT_LIMIT
+        return is_long and not self.queue.is_paused
+
+    @property
     def cells(self) -> Iterator[str]:
         for state in (State.AVAILABLE, State.ACTIVE, State.SCHEDULED, State.RETRYABLE):
             yield self.depth.shown(state)
@@ -54,9 +61,18 @@ class QueueRow:
 class Figures:
     """Queues and workers as they are now."""
 
-    def __init__(self, site_name: str, reaper_seen: datetime | None) -> None:
-        self.site_name = site_name
+    def __init__(self, site: Any, request: Any, reaper_seen: datetime | None) -> None:
+        self._site, self._request = site, request
         self.reaper_seen = reaper_seen
+
+    def list_of(self, model: Any, **query: str) -> str:
+        """The address of a list; empty for a user who may not look at it."""
+        url = display.page_url(self._site, self._request, model, "changelist")
+        return f"{url}?{urlencode(query)}" if url and query else url
+
+    def page_of(self, row: Any) -> str:
+        """The address of a row's page; empty for a user who may not look at it."""
+        return display.page_url(self._site, self._request, type(row), "change", row.pk)
 
     @cached_property
     def _fleet(self) -> list[Any]:
@@ -99,7 +115,7 @@ class Figures:
         queues = list(Queue.objects.order_by("name")[:MOST_QUEUES])
         depths = dashboard.depths([queue.pk for queue in queues])
         rows = [
-            QueueRow(queue, depths[queue.pk], serving[queue.pk], self._url(queue))
+            QueueRow(queue, depths[queue.pk], serving[queue.pk], self.page_of(queue))
             for queue in queues
         ]
         return sorted(rows, key=lambda row: -row.depth.of(State.AVAILABLE))
@@ -112,9 +128,6 @@ class Figures:
             for row in self._fleet
             if row["condition"] == Condition.RUNNING and queue in row["queues"]
         ]
-
-    def _url(self, queue: Queue) -> str:
-        return display.admin_url(self.site_name, "ojs_jobs_queue", "change", queue.pk)
 
     @property
     def depth(self) -> str:

@@ -10,7 +10,7 @@ from django.db.models import JSONField, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from jobs.admin.filters import with_chosen
+from jobs.admin.filters import NameFilter
 from jobs.conf import protocol_of
 from jobs.store.expressions import JSONArrayHas
 
@@ -53,15 +53,14 @@ class DirectiveFilter(SimpleListFilter):
         return queryset.filter(directive="" if self.value() == NONE else self.value())
 
 
-class DescriptionFilter(SimpleListFilter):
+class DescriptionFilter(NameFilter):
     """Filters by one column of workers' descriptions."""
 
     column: ClassVar[str]
     parameter_name: Any
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
-        found = {text for row in descriptions(request) for text in self.texts(row)}
-        return with_chosen(sorted(found), self.value())
+    def names(self, request: HttpRequest, model_admin: Any) -> Iterable[str]:
+        return {text for row in descriptions(request) for text in self.texts(row)}
 
     def texts(self, row: dict[str, Any]) -> Iterable[str]:
         value = row[self.column]

@@ -7,6 +7,8 @@ from typing import Any
 
 from django.http import HttpRequest
 
+from jobs.admin.confirm import in_order
+
 from ..fleet.orders import places
 from ..lifecycle import WorkerState
 from .filters import GroupFilter
@@ -33,10 +35,14 @@ def whole_list(changes: Any, request: HttpRequest, model_admin: Any) -> dict[str
     may, buttons = model_admin.get_actions(request), model_admin.buttons
     # An order to the whole fleet must not be one click away.
     narrowing = set(changes.get_filters_params()) - {GroupFilter.parameter_name}
+    is_narrowed = changes.result_count and (changes.query or narrowing)
+    live = changes.queryset.live().order_by().count() if is_narrowed else 0
     return {
+        "live": live,
+        "dead": changes.result_count - live,
         "groups": grouped(changes, request.GET.get(GroupFilter.parameter_name, "")),
-        "verbs": [(name, buttons[name]) for name in buttons if name in may],
-        "is_narrowed": changes.result_count and (changes.query or narrowing),
+        "verbs": in_order(buttons, may),
+        "is_narrowed": is_narrowed,
     }
 
 

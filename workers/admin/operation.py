@@ -25,7 +25,7 @@ from ..fleet.condition import in_hand
 from ..fleet.orders import capacity, serving
 from ..fleet.rolling import FLOOR, REPLACEMENTS
 from ..models import IN_WORK, FleetOperation, OperationState, OperationStep, Phase, Worker
-from .actions import consequences
+from .actions import about_live_workers, consequences
 
 EVERY = 2
 SHOWN = 1000
@@ -94,7 +94,7 @@ class DrainForm(ReasonForm):
         return self.cleaned_data
 
 
-DRAIN = Question(
+DRAIN = about_live_workers(
     action="drain",
     title=_("Drain workers"),
     consequence=_(
@@ -104,7 +104,6 @@ DRAIN = Question(
     button=_("Start to drain"),
     is_destructive=True,
     form_class=DrainForm,
-    template="admin/ojs/confirm_workers.html",
     details=consequences,
 )
 

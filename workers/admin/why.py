@@ -8,7 +8,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from jobs import engine
-from jobs.admin.why import reason
+from jobs.admin.why import Reason, reason
 from jobs.spec.lifecycle import State
 from jobs.spec.versions import version_text
 from jobs.store.expressions import JSONArrayHas
@@ -29,11 +29,17 @@ def nobody_serves_it(job: Any) -> Iterator[str]:
     found = list(serving.annotate(in_hand=in_hand()).annotate(condition=condition()))
     about: dict[str, Any] = {"queue": job.queue}
     if not found:
-        yield _("No live worker serves the queue “%(queue)s”.") % about
+        yield Reason(
+            _("No live worker serves the queue “%(queue)s”.") % about, Worker, queue=job.queue
+        )
         return
     running = [worker for worker in found if worker.condition == Condition.RUNNING]
     if not running:
-        yield _("No worker that serves “%(queue)s” is running: they are quiet or silent.") % about
+        yield Reason(
+            _("No worker that serves “%(queue)s” is running: they are quiet or silent.") % about,
+            Worker,
+            queue=job.queue,
+        )
         return
     suiting = [worker for worker in running if _can_do(worker, job)]
     about |= {"count": len(running), "type": job.type, "needs": ", ".join(job.needs or ())}
@@ -46,19 +52,21 @@ def nobody_serves_it(job: Any) -> Iterator[str]:
         text = _(
             "None of the %(count)d running workers of “%(queue)s” can do what it needs: %(needs)s."
         )
-        yield text % about
+        yield Reason(text % about, Worker, queue=job.queue)
     elif not suiting:
         text = _("None of the %(count)d running workers of “%(queue)s” takes “%(type)s”.")
-        yield text % about
+        yield Reason(text % about, Worker, queue=job.queue)
     elif not takes_it:
         text = _(
             "None of the %(count)d running workers of “%(queue)s” takes version %(version)s of "
             "“%(type)s”."
         )
-        yield text % (about | {"version": version_text(job.version_number)})
+        yield Reason(
+            text % (about | {"version": version_text(job.version_number)}), Worker, queue=job.queue
+        )
     elif all(_is_busy(worker) for worker in takes_it):
         text = _("All %(count)d workers that serve “%(queue)s” are busy.")
-        yield text % (about | {"count": len(takes_it)})
+        yield Reason(text % (about | {"count": len(takes_it)}), Worker, queue=job.queue)
 
 
 def _can_do(worker: Any, job: Any) -> bool:

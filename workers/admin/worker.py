@@ -84,13 +84,13 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
     search_help_text = _("Part of a worker id, a host or a label")
     ordering = ("-last_heartbeat_at", "worker_id")
     sortable_by = ("who", "condition", "busy", "heartbeat")
-    actions = ("quiet", "terminate", "resume", "drain", "unflag")
+    actions = ("quiet", "resume", "unflag", "drain", "terminate")
     buttons: ClassVar[dict[str, Any]] = {
         "quiet": _("Quiet"),
-        "terminate": _("Terminate"),
         "resume": _("Resume"),
-        "drain": _("Drain"),
         "unflag": _("Clear flag"),
+        "drain": _("Drain"),
+        "terminate": _("Terminate"),
     }
     fieldsets = (
         (
@@ -191,7 +191,7 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
         client = [part for part in (project, title, worker.version[:40]) if part]
         return format_html(
             '{}<br><span class="ojs-quiet"><span class="ojs-nowrap">{}</span><br>{}</span>',
-            worker.worker_id,
+            display.ident(worker.worker_id),
             ":".join(place),
             ", ".join(client),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -62,6 +63,19 @@ def sections(document: dict[str, Any], base: str) -> dict[str, list[Section]]:
         for method, operation in methods.items():
             found[operation["tags"][0]].append(_section(document, path, method, operation, base))
     return {tag["name"]: found[tag["name"]] for tag in document["tags"] if found[tag["name"]]}
+
+
+def found(sections: dict[str, list[Section]], words: Iterable[str]) -> dict[str, list[Section]]:
+    """Return the endpoints that contain every word, by tag."""
+    wanted = [word.lower() for word in words]
+
+    def fits(section: Section) -> bool:
+        parts = (section.method, section.path, section.summary, section.description)
+        text = " ".join(parts).lower()
+        return all(word in text for word in wanted)
+
+    kept = {tag: [each for each in all_ if fits(each)] for tag, all_ in sections.items()}
+    return {tag: some for tag, some in kept.items() if some}
 
 
 def forms(document: dict[str, Any]) -> dict[str, str]:

@@ -4,6 +4,9 @@
 
 document.addEventListener("DOMContentLoaded", () => {
     const select = document.getElementById("ojs-interval");
+    if (!select) {
+        return; // a page of the dashboard that is not kept up to date
+    }
     let timer = null;
 
     function replace(fresh) {

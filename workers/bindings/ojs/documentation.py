@@ -7,6 +7,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
+from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import require_safe
 
 from jobs.http.renderers import dumps
@@ -21,6 +22,7 @@ def _mounted(request: HttpRequest) -> str:
 
 
 @require_safe
+@gzip_page
 def openapi_json(request: HttpRequest) -> HttpResponse:
     """The OpenAPI document, for tools; the same for everybody."""
     document = openapi.current() | {"servers": [{"url": _mounted(request) or "/"}]}
@@ -30,16 +32,35 @@ def openapi_json(request: HttpRequest) -> HttpResponse:
     return response
 
 
+FORMS = "forms"
+"""Value of `tag` for the page of everything that is sent or answered."""
+
+
 @require_safe
+@gzip_page
 def docs(request: HttpRequest) -> HttpResponse:
-    """The same as a page: every endpoint with its parameters, examples and refusals."""
+    """The same as pages, one for each tag: endpoints with their parameters, examples and refusals.
+
+    `?q=` finds endpoints of all tags by words of their path, summary and description.
+    """
     document = openapi.current()
     base = request.build_absolute_uri(_mounted(request) or "/").rstrip("/")
+    sections = openapi.sections(document, base)
+    tag, words = request.GET.get("tag", ""), request.GET.get("q", "").split()
+    if words:
+        shown = openapi.found(sections, words)
+    elif tag == FORMS:
+        shown = {}
+    else:
+        tag = tag if tag in sections else next(iter(sections))
+        shown = {tag: sections[tag]}
     context: dict[str, Any] = {
         "info": document["info"],
-        "tags": document["tags"],
-        "sections": openapi.sections(document, base),
-        "forms": openapi.forms(document),
+        "sections": sections,
+        "shown": shown,
+        "query": " ".join(words),
+        "tag": tag,
+        "forms": openapi.forms(document) if tag == FORMS and not words else {},
         "json_url": reverse("ojs:openapi", current_app=getattr(request, "current_app", None)),
     }
     return render(request, "ojs/api.html", context)

@@ -57,10 +57,15 @@ def _refuse_nonsense(given: dict[str, Any], concurrency: int, grace: float) -> N
         CommandError: the options, alone or together, cannot run a worker.
     """
     # Written so that NaN is refused as well.
-    if not (grace >= 0 and given["poll_interval"] > 0 and given["max_memory"] >= 0):
-        raise CommandError("Numbers must be positive.")
-    if concurrency < 1 or given["processes"] < 1:
-        raise CommandError("Numbers must be positive.")
+    for option, value, is_right in (
+        ("grace-period", grace, grace >= 0),
+        ("poll-interval", given["poll_interval"], given["poll_interval"] > 0),
+        ("max-memory", given["max_memory"], given["max_memory"] >= 0),
+        ("concurrency", concurrency, concurrency >= 1),
+        ("processes", given["processes"], given["processes"] >= 1),
+    ):
+        if not is_right:
+            raise CommandError(f"--{option} must be positive, not {value}.")
     for queue in given["queues"]:
         if not QUEUE_PATTERN.fullmatch(queue) or len(queue) > QUEUE_LENGTH:
             raise CommandError(f"{queue!r} is not a queue name ({QUEUE_PATTERN.pattern}).")
@@ -141,6 +146,11 @@ class Command(BaseCommand):
         started: Callable[[WorkerProcess], object] = lambda process: None,
     ) -> None:
         handlers.autodiscover()
+        if not handlers.known():
+            self.stderr.write(
+                "No handler was found in the modules handlers.py and tasks.py of the installed "
+                "apps: jobs of these queues will wait, or fail."
+            )
         # Imported objects stay: the collector need not scan them again and again, and forked
         # children keep sharing them.
         gc.collect()

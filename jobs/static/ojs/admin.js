@@ -1,0 +1,45 @@
+/* Tells the server the reader's time zone, for the next page, and puts a button beside each id that
+   copies the whole of it. Without script, times are in UTC and the whole id is on hover. */
+"use strict";
+
+{
+    // Chosen by hand, it stays: `document.cookie = "ojs_zone=UTC; path=/"`.
+    const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+    if (zone && !/(^|; )ojs_zone=/.test(document.cookie)) {
+        document.cookie = `ojs_zone=${encodeURIComponent(zone)}; path=/; SameSite=Lax`;
+    }
+}
+
+document.addEventListener("DOMContentLoaded", () => {
+    const words = document.querySelector("meta[name=ojs-copy]");
+    if (!words || !navigator.clipboard) {
+        return;
+    }
+
+    function equip(part) {
+        for (const id of part.querySelectorAll("[data-ojs-copy]")) {
+            // Nothing to press inside of a link.
+            const place = id.closest("a") ?? id;
+            if (place.nextElementSibling?.classList.contains("ojs-copy")) {
+                continue;
+            }
+            const button = document.createElement("button");
+            button.type = "button";
+            button.className = "ojs-copy";
+            button.title = words.content;
+            button.setAttribute("aria-label", `${words.content}: ${id.dataset.ojsCopy}`);
+            button.addEventListener("click", async () => {
+                await navigator.clipboard.writeText(id.dataset.ojsCopy);
+                button.classList.add("ojs-copied");
+                setTimeout(() => button.classList.remove("ojs-copied"), 1500);
+            });
+            place.after(button);
+        }
+    }
+
+    equip(document);
+    // What a page fetches anew.
+    for (const part of document.querySelectorAll("[data-ojs-refresh]")) {
+        new MutationObserver(() => equip(part)).observe(part, {childList: true});
+    }
+});

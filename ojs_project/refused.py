@@ -1,0 +1,33 @@
+"""The browser's page for what a user may not do; a line in the log, without a traceback."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.views import defaults
+
+TEMPLATE = "admin/ojs/forbidden.html"
+
+
+def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """The project's `handler403`."""
+    user: Any = getattr(request, "user", None)
+    if user is None or not user.is_authenticated:
+        return defaults.permission_denied(request, exception)
+    context = admin.site.each_context(request)
+    request.current_app = admin.site.name
+    return TemplateResponse(request, TEMPLATE, context, status=403).render()
+
+
+class WithoutTraceback(logging.Filter):
+    """Leaves refusals their line: where in Django they were raised helps no one."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info and isinstance(record.exc_info[1], PermissionDenied):
+            record.exc_info = record.exc_text = None
+        return True

@@ -1,0 +1,122 @@
+"""Types and queues compared: how many, how long, how many failed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from jobs.models import TypeRollup
+from jobs.record import rollup
+from jobs.record.history import RANGES
+from jobs.record.standings import standings
+from tests.factories import JobErrorFactory, JobFactory, ago
+from tests.operators import staff
+
+pytestmark = pytest.mark.django_db
+
+URL = "/admin/ojs_workers/dashboard/standings/"
+
+
+def ran(kind, *, times=1, run=1.0, wait=1.0, failures=0, back=300, queue="default"):
+    for _ in range(times):
+        end = ago(back)
+        start = end - timedelta(seconds=run)
+        enqueued = start - timedelta(seconds=wait)
+        job = JobFactory(
+            completed=True,
+            type=kind,
+            queue=queue,
+            created_at=enqueued,
+            enqueued_at=enqueued,
+            started_at=start,
+            finished_at=end,
+        )
+    for attempt in range(failures):
+        JobErrorFactory(job=job, attempt=attempt + 1, type="smtp_down", occurred_at=ago(back))
+
+
+def counted():
+    while rollup.step():
+        pass
+
+
+@pytest.mark.parametrize("key", RANGES)
+@pytest.mark.parametrize(
+    ("by", "names"),
+    [
+        ("count", ["often", "slow", "bad"]),
+        ("wait", ["bad", "often", "slow"]),
+        ("run", ["slow", "often", "bad"]),
+        ("errors", ["bad", "often", "slow"]),
+    ],
+)
+def test_the_slowest_and_the_worst_come_first(key, by, names):
+    ran("often", times=5, wait=2, run=2)
+    ran("slow", times=3, wait=0.1, run=500)
+    ran("bad", times=1, wait=100, run=0.1, failures=1)
+    counted()
+
+    found = standings("type", RANGES[key], by)
+
+    assert [each.name for each in found] == names
+    often = next(each for each in found if each.name == "often")
+    assert (often.completed, often.failed, often.error_rate) == (5, 0, 0.0)
+    assert all(1.5 < each.total_seconds() < 2.9 for each in [*often.wait(), *often.run()])
+
+
+def test_the_table_shows_types_and_queues_and_leads_to_each(admin_client):
+    ran("a/b c", queue="mail", failures=1)
+    counted()
+
+    types = admin_client.get(URL)
+    queues = admin_client.get(URL, {"by": "queue"})
+
+    (row,) = types.context["rows"]
+    assert (row["name"], row["count"], row["errors"], row["is_bad"]) == (
+        "a/b c",
+        "2",
+        "50.0%",
+        True,
+    )
+    assert "name=a%2Fb%20c" in types.content.decode()
+    assert [row["name"] for row in queues.context["rows"]] == ["mail"]
+
+
+def test_the_page_of_a_type_has_its_charts_its_errors_and_its_lists(admin_client):
+    ran("a", failures=2)
+    ran("b", failures=1)
+    counted()
+
+    page = admin_client.get(URL, {"name": "a", "range": "1h"})
+
+    text = page.content.decode()
+    assert text.count('<svg class="ojs-chart"') == 2
+    assert len(page.context["errors"]) == 2
+    assert "/admin/ojs_jobs/deadjob/?type=a" in text and "/admin/ojs_jobs/job/?type=a" in text
+
+
+def test_who_may_not_look_at_jobs_sees_no_errors_of_them():
+    ran("a", failures=1)
+    counted()
+    looker = staff("view_dashboard")
+
+    page = looker.get(URL, {"name": "a"})
+
+    assert page.context["errors"] == [] and page.context["lists"] == []
+    assert staff("view_job", username="other").get(URL).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "query", ["", "?name=a", "?by=queue&range=7d&order=errors", "?by=x&order=y"]
+)
+def test_it_takes_few_queries_however_many_there_are(
+    admin_client, django_assert_max_num_queries, query
+):
+    for number in range(60):
+        ran(f"type-{number}")
+    counted()
+    assert TypeRollup.objects.count() >= 60
+
+    with django_assert_max_num_queries(8):
+        assert admin_client.get(URL + query).status_code == 200
