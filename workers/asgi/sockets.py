@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from django.utils.module_loading import import_string
+
+from jobs.conf import has_socket, protocols
 from jobs.http.loop import Loop, Socket
 from jobs.http.request import Meta
 
@@ -14,6 +17,15 @@ Serve = Callable[[Loop, Socket], Awaitable[None]]
 """Serves one WebSocket to its end."""
 
 NOT_FOUND = "Nothing is served here.\n"
+OWN: dict[str, str] = {}
+"""Those that belong to no worker protocol: path → the dotted path of what serves them."""
+
+
+def sockets_of() -> dict[str, Serve]:
+    """Return what is served on WebSockets, by path: ours, and those of the worker protocols."""
+    declared = [protocol.socket for protocol in protocols() if has_socket(protocol)]
+    served = OWN | {socket.path: socket.serve for socket in declared if socket is not None}
+    return {path: import_string(serve) for path, serve in served.items()}
 
 
 class ASGISocket:
