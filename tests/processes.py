@@ -52,6 +52,8 @@ class Running:
     def __init__(self, process: subprocess.Popen[bytes] | Forked, log: Path) -> None:
         self.process = process
         self.log = log
+        self.port = 0
+        """Where it listens, if it was started on a port of its own."""
 
     @property
     def output(self) -> str:
@@ -174,6 +176,21 @@ def server(folder: Path, environment: dict[str, str], threads: int = 4) -> Itera
         eventually(lambda: api.is_there(started.process), lambda: started.output)
         with probed(f"{api.url}/ojs/v1/health"):
             yield api
+
+
+@contextlib.contextmanager
+def front_door(folder: Path, environment: dict[str, str], *, name: str = "") -> Iterator[Running]:
+    """The ASGI server, in one process and on a port of its own (`port`), once it answers."""
+    port = free_port()
+    granian = str(Path(sys.executable).with_name("granian"))
+    command = [granian, "--interface", "asgi", "--http", "1", "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--workers", "1", "--log-level", "warning"]
+    command += ["ojs_project.asgi:application"]
+    with running(command, folder / f"{name or f'asgi-{port}'}.log", environment) as started:
+        api = Api(f"http://127.0.0.1:{port}")
+        eventually(lambda: api.is_there(started.process), lambda: started.output)
+        started.port = port
+        yield started
 
 
 @contextlib.contextmanager

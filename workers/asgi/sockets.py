@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -44,6 +45,8 @@ class ASGISocket:
         self._receive = receive
         self._send = send
         self._has_ended = False
+        self._pending: Any = None
+        """The next message, while it is waited for."""
 
     async def refuse(self, status: int, text: str) -> None:
         self._has_ended = True
@@ -66,7 +69,17 @@ class ASGISocket:
     async def receive(self) -> str | bytes | None:
         if self._has_ended:
             return None
-        message = await self._receive()
+        # granian's is a future, and others' a coroutine; both can be cancelled like this.
+        awaited: Any = self._receive()
+        self._pending = awaited if hasattr(awaited, "cancel") else asyncio.ensure_future(awaited)
+        try:
+            message = await self._pending
+        except asyncio.CancelledError:
+            if not self._has_ended or _is_cancelled():
+                raise
+            return None  # closed by us
+        finally:
+            self._pending = None
         if message["type"] == "websocket.disconnect":
             self._has_ended = True
             self.close_code = message.get("code") or 1005
@@ -90,7 +103,16 @@ class ASGISocket:
         if self._has_ended:
             return
         self._has_ended = True
+        if self._pending is not None:
+            # granian sends no close while a message is waited for.
+            self._pending.cancel()
+            await asyncio.sleep(0)
         try:
             await self._send({"type": "websocket.close", "code": code, "reason": reason})
         except Exception as problem:
             raise ConnectionError("The WebSocket has ended.") from problem
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -18,17 +18,13 @@ class Options:
     )
     HOST: str = option("127.0.0.1", "Address `runrota` listens on.")
     PORT: int = option(8081, "Port `runrota` listens on.")
-    URL: str = option(
-        "", "What the manifest calls it, where that is not where it listens or was asked."
-    )
+    URL: str = option("", "What the manifest calls it, where that is not where it is reached.")
     TLS_CERTIFICATE: str = option(
         "", "PEM file with a certificate and its chain; `runrota` then speaks TLS and nothing else."
     )
     TLS_KEY: str = option("", "PEM file with the certificate's key, if that is another.")
     HEARTBEAT_TIMEOUT: timedelta = duration(5, "Silence after which a Rota worker is dead.")
-    THREADS: int = option(
-        8, "Messages `runrota` works on at once, each with a database connection."
-    )
+    THREADS: int = option(8, "Messages `runrota` works on at once, with a connection each.")
     MAX_CONNECTIONS: int = option(10_000, "Most connections of one process.")
     MAX_MESSAGE: int = option(16 * 1024 * 1024, "Largest message, in bytes.")
 

@@ -50,7 +50,7 @@ class Session:
         self._is_closed = False
         """It was closed by us, not by the worker."""
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done once we have closed it."""
+        """Done once that is done."""
         self._name = ""
         """What its worker is stored under, and known by among the connections."""
         self._wishes = asyncio.Event()
@@ -87,28 +87,20 @@ class Session:
     async def _receive(self) -> bytes | None:
         """Return the next message; None once the connection has ended, by whomever."""
         timeout = options().HEARTBEAT_TIMEOUT.total_seconds()
-        if self._over.done():
-            return None
-        receiving = asyncio.ensure_future(self._socket.receive())
         try:
-            await asyncio.wait(
-                [receiving, self._over], timeout=timeout, return_when=asyncio.FIRST_COMPLETED
-            )
-            if self._over.done():
-                return None
-            if not receiving.done():
-                await self._close(SILENT, f"nothing was heard for {timeout:g} s")
-                return None
-            text = receiving.result()
-        finally:
-            receiving.cancel()
-            with contextlib.suppress(asyncio.CancelledError, ConnectionError):
-                await receiving
+            text = None if self._is_closed else await self._next(timeout)
+        except TimeoutError:
+            await self._close(SILENT, f"nothing was heard for {timeout:g} s")
+            return None
         said = text.encode() if isinstance(text, str) else text
         if said is not None and len(said) > options().MAX_MESSAGE:
             await self._close(TOO_BIG, f"a message has {options().MAX_MESSAGE} bytes at most")
             return None
         return said
+
+    async def _next(self, timeout: float) -> str | bytes | None:
+        async with asyncio.timeout(timeout):
+            return await self._socket.receive()
 
     async def _close(self, code: int, reason: str) -> None:
         """Close the connection, unless that is under way."""
@@ -357,6 +349,8 @@ class Session:
         One that closed properly with nothing in its hands has (a warm shutdown). Every other may
         connect again until its silence has lasted too long, and then the reaper takes over.
         """
+        if self._is_closed:
+            await self._over
         if self._pusher is not None:
             self._pusher.cancel()
             with contextlib.suppress(asyncio.CancelledError, ConnectionError):
