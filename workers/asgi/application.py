@@ -24,6 +24,7 @@ from jobs.http.loop import Stream
 
 from .bodies import Bodies, Late, Unfinished
 from .environ import environ_of
+from .gather import Gatherer
 from .loop import ServerLoop
 from .sockets import NOT_FOUND, ASGISocket, Serve
 from .threads import Threads
@@ -61,7 +62,9 @@ class JobServer:
 
     Args:
         site: the site's WSGI application. It may have a method `respond(environ)`, which returns a
-            `Reply`, a `Later`, or None for a request that goes to the application itself.
+            `Reply`, a `Later`, or None for a request that goes to the application itself; and
+            `gathered(environ)`, which returns a key for requests that may be answered together by
+            `respond_together(key, environs)`.
         is_ours: whether a path is a worker protocol's; all others have threads of their own.
         sockets: path → what serves a WebSocket there.
     """
@@ -77,6 +80,9 @@ class JobServer:
         self._site = site
         self._respond: Callable[[dict[str, Any]], Reply | Later | None] = getattr(
             site, "respond", lambda environ: None
+        )
+        self._gathered: Callable[[dict[str, Any]], Any] = getattr(
+            site, "gathered", lambda environ: None
         )
         self._is_ours = is_ours
         self._running: _Running | None = None
@@ -159,6 +165,13 @@ class JobServer:
 
     def _answer(self, environ: dict[str, Any]) -> Awaitable[Reply | Later]:
         run = self._run
+        view = self._gathered(environ)
+        if view is not None:
+            gatherer = run.gatherers.get(view)
+            if gatherer is None:
+                answer = partial(self._site.respond_together, view)
+                gatherer = run.gatherers[view] = Gatherer(run.requests, answer)
+            return gatherer.submit(environ)
         threads = run.requests if self._is_ours(environ["PATH_INFO"]) else run.pages
         return threads.submit(partial(self._call, environ))
 
@@ -184,6 +197,7 @@ class _Running:
         self.bodies = Bodies()
         self.requests = Threads(ojs_settings.SERVER_THREADS, "ojs-request")
         self.pages = Threads(PAGES, "ojs-page")
+        self.gatherers: dict[Any, Gatherer[dict[str, Any], Reply | Later]] = {}
         self._watching = asyncio.get_running_loop().create_task(self.bodies.watch())
 
     async def close(self) -> None:
