@@ -193,6 +193,24 @@ def front_door(folder: Path, environment: dict[str, str], *, name: str = "") -> 
         yield started
 
 
+ROTA_SERVERS = ("runrota", "front door")
+
+
+@contextlib.contextmanager
+def rota_server(kind: str, folder: Path, environment: dict[str, str]) -> Iterator[Running]:
+    """One of `ROTA_SERVERS`, on a port of its own (`port`), once it listens."""
+    if kind == "front door":
+        with front_door(folder, environment) as started:
+            yield started
+        return
+    port = free_port()
+    environment = environment | {"OJS_ROTA_PORT": str(port)}
+    with manage(folder, environment, "runrota", name=f"runrota-{port}") as started:
+        started.wait_for("Rota workers are served at")
+        started.port = port
+        yield started
+
+
 @contextlib.contextmanager
 def probed(url: str) -> Iterator[None]:
     """Ask for `url` every second, as a load balancer does.

@@ -10,6 +10,7 @@ import pytest
 from django.contrib.admin.utils import quote
 from django.core.management import call_command
 from django.urls import reverse
+from websockets.sync.client import connect
 
 from jobs.checks import check_settings
 from jobs.models import Job, OperatorAction
@@ -115,6 +116,16 @@ def test_its_endpoints_are_served_and_guarded_by_its_own_rows(say, environment, 
         guarded = environment | {"OJS_ALLOW_ANONYMOUS": "0"}
         with processes.server(tmp_path, guarded) as other:
             assert other.call("GET", "/drum/v1/workers")[0] == 401
+
+
+def test_its_websocket_is_served_by_the_asgi_server(say, environment, tmp_path):
+    with processes.front_door(tmp_path, environment) as process:
+        with connect(f"ws://127.0.0.1:{process.port}/drum", proxy=None) as line:
+            line.send("beat ringo")
+            assert line.recv(processes.PATIENCE) == "running"
+        _, found = processes.Api(f"http://127.0.0.1:{process.port}").call("GET", "/ojs/manifest")
+
+    assert {"drum", "rota"} <= set(found["protocols"])
 
 
 def printed(command):
