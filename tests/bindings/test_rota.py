@@ -17,6 +17,7 @@ import jsonschema
 import pytest
 import websockets
 from django.core.management import call_command
+from django.db.models import Count
 
 import jobs
 from jobs import engine
@@ -101,13 +102,13 @@ class Rota:
         self._loop.call_soon_threadsafe(self.socket.transport.write, part)
 
     def close_code(self, given=None):
-        """The code that the server closes with; ids of jobs that come before are added."""
+        """The code that the server closes with, or None; ids of jobs that come before are added."""
         with pytest.raises(websockets.ConnectionClosed) as closed:
             while True:
                 message = self.read()
                 if given is not None and message["type"] == "assignment":
                     given.add(message["job"]["id"])
-        return closed.value.rcvd.code
+        return closed.value.rcvd and closed.value.rcvd.code
 
     def close(self):
         self._wait(self.socket.close())
@@ -573,7 +574,9 @@ def test_200_workers_get_a_job_each_and_go_on_with_it_when_they_connect_again(
     assert Job.objects.filter(state="completed", attempt=1).count() == 200
 
 
-def test_a_server_that_ends_says_so_and_keeps_no_job_back(start, connecting, transactional_db):
+def test_a_worker_is_sent_away_when_its_server_ends_and_finds_its_jobs_at_the_next(
+    start, connecting, transactional_db
+):
     engine.register_specs(SPECS)
     with start(ALLOW_ANONYMOUS=1, ROTA_HEARTBEAT_TIMEOUT=600) as process:
         worker = connecting(process.port)
@@ -583,14 +586,31 @@ def test_a_server_that_ends_says_so_and_keeps_no_job_back(start, connecting, tra
         # More come while it ends.
         process.process.terminate()
         emails(100)
-        assert worker.close_code(given) == 1001
+        # granian may be faster than we are, and cut the connection.
+        assert worker.close_code(given) in (1001, None)
         assert process.wait() == 0
-
-    in_its_hands = Job.objects.active().values_list("pk", flat=True)
-    assert {str(pk) for pk in in_its_hands} == given
-    assert not Job.objects.exclude(state="active").exclude(state="available", attempt=0).exists()
-    # It may connect to another server.
     assert Worker.objects.get().left_at is None
+
+    with start(ALLOW_ANONYMOUS=1, ROTA_HEARTBEAT_TIMEOUT=600) as process:
+        worker = connecting(process.port)
+        worker.register(status={"jobs": [{"job_id": job_id} for job_id in given]})
+
+    states = dict(Job.objects.values_list("state").annotate(Count("pk")))
+    assert set(states) <= {"active", "available"}
+    assert sum(states.values()) == 200
+    assert {str(pk) for pk in Job.objects.active().values_list("pk", flat=True)} <= given
+    assert set(Job.objects.filter(state="available").values_list("attempt", flat=True)) <= {0}
+
+
+def test_a_server_that_ends_says_so(start, connecting, transactional_db):
+    engine.register_specs(SPECS)
+    with start(ALLOW_ANONYMOUS=1, ROTA_HEARTBEAT_TIMEOUT=600) as process:
+        worker = connecting(process.port)
+        worker.register()
+
+        process.process.terminate()
+
+        assert worker.close_code() == 1001
 
 
 def test_a_message_that_is_too_large_ends_the_connection(start, connecting, transactional_db):

@@ -75,9 +75,9 @@ class ASGISocket:
         try:
             message = await self._pending
         except asyncio.CancelledError:
-            if not self._has_ended or _is_cancelled():
+            if _is_cancelled() or self._pending is not None:
                 raise
-            return None  # closed by us
+            return None  # `close` has been called
         finally:
             self._pending = None
         if message["type"] == "websocket.disconnect":
@@ -105,7 +105,8 @@ class ASGISocket:
         self._has_ended = True
         if self._pending is not None:
             # granian sends no close while a message is waited for.
-            self._pending.cancel()
+            pending, self._pending = self._pending, None
+            pending.cancel()
             await asyncio.sleep(0)
         try:
             await self._send({"type": "websocket.close", "code": code, "reason": reason})
@@ -114,5 +115,6 @@ class ASGISocket:
 
 
 def _is_cancelled() -> bool:
+    """Whether the caller's own task is cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -46,6 +46,8 @@ class Session:
         self._visitor = visitor
         self._registration: messages.Registration | None = None
         self._pusher: asyncio.Task[None] | None = None
+        self._stopped: set[asyncio.Task[None]] = set()
+        """Pushers that were stopped; they may still have jobs to give back."""
         self._closing: asyncio.Task[None] | None = None
         self._is_closed = False
         """It was closed by us, not by the worker."""
@@ -55,6 +57,8 @@ class Session:
         """What its worker is stored under, and known by among the connections."""
         self._wishes = asyncio.Event()
         """Set when the worker wants other than before: `_push` and `_find` look at how many."""
+        self._is_gone = False
+        """The connection has ended; what is claimed for it now is given back."""
         self._in_hand: set[str] = set()
         self._wanted = 0
         self._looks = 0
@@ -118,8 +122,7 @@ class Session:
 
     async def say_goodbye(self) -> None:
         """End the connection because the server ends; the worker connects again."""
-        if self._pusher is not None:
-            self._pusher.cancel()
+        # At once: granian cuts WebSockets as soon as it is asked to end.
         await self._close(GOING_AWAY, "the server ends")
 
     async def _note(self, refusal: OJSError) -> None:
@@ -201,8 +204,7 @@ class Session:
         await self._loop.in_thread(actions.register, self._visitor, registration, named)
         self._registration = registration
         self._take_place()
-        if self._pusher is not None:
-            self._pusher.cancel()
+        self._stop_pushing()
         self._pusher = asyncio.create_task(self._push(registration))
         timeout = options().HEARTBEAT_TIMEOUT.total_seconds()
         return {
@@ -229,12 +231,18 @@ class Session:
 
     def replace(self) -> None:
         """Its worker has connected again: end this, without keeping the new connection waiting."""
-        if self._pusher is not None:
-            self._pusher.cancel()
+        self._stop_pushing()
         closing = self._close(REPLACED, "the worker has connected again")
         self._closing = asyncio.create_task(closing)
 
     # Assignments
+
+    def _stop_pushing(self) -> None:
+        """Stop assigning. Never twice: that would interrupt it while it gives jobs back."""
+        if self._pusher is not None:
+            self._pusher.cancel()
+            self._stopped.add(self._pusher)
+            self._pusher = None
 
     async def _push(self, registration: messages.Registration) -> None:
         """Assign jobs as soon as there are some, never more than wanted."""
@@ -281,11 +289,16 @@ class Session:
         waiting = asyncio.create_task(hub.wait(waiter, queues, alike, since, None))
         try:
             await self._wanted_or(waiting)
-        finally:
             if not waiting.done():
                 # What it finds in this very moment, it gives back.
                 waiting.cancel()
                 await asyncio.wait([waiting])
+        except asyncio.CancelledError:
+            waiting.cancel()
+            (came,) = await asyncio.gather(waiting, return_exceptions=True)
+            if isinstance(came, Look):
+                await self._give_back(came)
+            raise
         return None if waiting.cancelled() else waiting.result()
 
     async def _wanted_or(self, waiting: asyncio.Task[Any]) -> None:
@@ -312,7 +325,11 @@ class Session:
         )
         self._looks += 1
         try:
-            return await asyncio.shield(looking)
+            found = await asyncio.shield(looking)
+            if self._is_gone:
+                await self._give_back(found)
+                return Look([])
+            return found
         except asyncio.CancelledError:
             # The claim goes on in its thread: what it brings must not be lost with us.
             await self._give_back(await looking)
@@ -324,19 +341,19 @@ class Session:
     async def _assign(self, found: Look) -> None:
         """Send what was claimed, as long as it is wanted; the rest is given back."""
         self._in_hand |= {str(job.id) for job in found.jobs}
-        for index, job in enumerate(found.jobs):
-            try:
-                if self._wanted <= 0:
-                    await self._give_back(Look(found.jobs[index:]))
-                    return
+        sent = 0
+        try:
+            for job in found.jobs:
+                if self._wanted <= 0 or self._loop.ending.is_set():
+                    break
                 # Counted before it is sent: what the worker says it wants while this is under way
                 # is compared with it.
                 self._assigned += 1
                 self._wanted -= 1
                 await self._send(messages.assignment(job, self._project))
-            except (ConnectionError, asyncio.CancelledError):
-                await self._give_back(Look(found.jobs[index:]))
-                raise
+                sent += 1
+        finally:
+            await self._give_back(Look(found.jobs[sent:]))
 
     async def _give_back(self, found: Look) -> None:
         if found.jobs:
@@ -351,10 +368,19 @@ class Session:
         """
         if self._is_closed:
             await self._over
-        if self._pusher is not None:
-            self._pusher.cancel()
-            with contextlib.suppress(asyncio.CancelledError, ConnectionError):
-                await self._pusher
+        self._is_gone = True
+        if self._pusher is not None and self._loop.ending.is_set():
+            # What is being sent now is sent, or not: else it would be unknown who has the job.
+            self._wishes.set()
+            await asyncio.wait([self._pusher], timeout=GOODBYE)
+        self._stop_pushing()
+        ended = await asyncio.gather(*self._stopped, return_exceptions=True)
+        while self._looks:
+            self._wishes.clear()
+            await self._wishes.wait()
         is_last, has_left = self._give_place_up(), self._socket.close_code in PROPERLY
         if is_last and has_left and not self._is_closed and not self._in_hand:
             await self._loop.in_thread(actions.leave, self._registration)
+        for problem in ended:
+            if isinstance(problem, Exception) and not isinstance(problem, ConnectionError):
+                raise problem
