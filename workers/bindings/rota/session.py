@@ -278,8 +278,7 @@ class Session:
     async def _find(self, registration: messages.Registration) -> Look | None:
         """Wait for work; None if the worker wants none any more."""
         hub, queues = self._connections.hub, registration.queues
-        if not hub.listens:
-            await self._loop.in_thread(hub.listen)
+        await hub.hear(self._loop)
         since = hub.heard(queues)
         found = await self._look(registration)
         if found.jobs:
