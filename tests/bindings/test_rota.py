@@ -599,7 +599,8 @@ def test_a_worker_is_sent_away_when_its_server_ends_and_finds_its_jobs_at_the_ne
     assert set(states) <= {"active", "available"}
     assert sum(states.values()) == 200
     assert {str(pk) for pk in Job.objects.active().values_list("pk", flat=True)} <= given
-    assert set(Job.objects.filter(state="available").values_list("attempt", flat=True)) <= {0}
+    # No attempt is counted of what never reached it.
+    assert not Job.objects.filter(state="available", attempt=1, attempt_counted=False).exists()
 
 
 def test_a_server_that_ends_says_so(start, connecting, transactional_db):
