@@ -1,5 +1,6 @@
 """Every way a job may change: `from jobs import engine; engine.claim(...)`."""
 
+from ..spec.cron_requests import NewCronJob
 from ..spec.reports import Completion, Failure
 from ..store.claimed import ClaimedJob
 from ..store.contract import VISIBILITY_TIMEOUT, WORKER_DEATH, Admission, Cause, Gate
@@ -23,7 +24,6 @@ from .control import (
     run_now,
 )
 from .cron import (
-    NewCronJob,
     delete_cron,
     enqueue_due_schedules,
     let_time_pass,

@@ -20,6 +20,7 @@ from ..errors import DuplicateJob, NotFound, OJSError, PermissionDenied
 from ..models import CronJob, CronRun, Maintenance, OverlapPolicy
 from ..models.cron import Outcome
 from ..record.events import cron_event, record
+from ..spec.cron_requests import NewCronJob
 from ..spec.schedules import InvalidSchedule, Occurrence, read_schedule
 from ..spec.timestamps import format_timestamp
 from ..spec.validation import CLASS_PATTERN, NewJob, new_job
@@ -34,21 +35,6 @@ logger = logging.getLogger("jobs.cron")
 BATCH_SIZE = 100
 MANY_WAITING = 2
 """More waiting runs than this cause a warning (§6.1)."""
-
-
-@dataclass(frozen=True)
-class NewCronJob:
-    """A valid registration, as read by `jobs.spec.cron_requests`."""
-
-    name: str
-    expression: str
-    template: dict[str, Any]
-    timezone: str = "UTC"
-    overlap_policy: OverlapPolicy = OverlapPolicy.SKIP
-    enabled: bool | None = True
-    """None, for protocols without this field, leaves it unchanged; a new one is enabled."""
-    description: str = ""
-    project: str = ""
 
 
 @dataclass

@@ -11,14 +11,7 @@ from django.db.models.functions import Now
 from django.utils.timezone import now
 from django.utils.translation import gettext_lazy as _
 
-
-class OverlapPolicy(models.TextChoices):
-    """What happens when a run is due and an earlier one has not finished (OJS cron §6)."""
-
-    SKIP = "skip", _("skip")
-    ALLOW = "allow", _("allow")
-    CANCEL_PREVIOUS = "cancel_previous", _("cancel previous")
-    ENQUEUE = "enqueue", _("enqueue")
+from ..spec.cron_requests import OverlapPolicy
 
 
 class Outcome(models.TextChoices):

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from ..operation import CURSOR, OFFSET, PAGE, TOO_LARGE, Operation, Query, Reply
+from jobs.errors import NotFound, NotInstalled, Unsupported
+from jobs.http.parameters import DeadLetterQuery, EventQuery, Page
+from workers.bindings.ojs.requests import AutoscalingQuery
+
+from ..operation import Operation, Reply
+from ..refusals import refuses
 from ..schema import (
     COUNT,
     TIME,
@@ -21,7 +26,7 @@ from .jobs import JOB
 
 PAGE_OF_ONE = {"total": 1, "limit": 50, "offset": 0, "has_more": False}
 DEAD = JOB | {"state": "discarded", "attempt": 3, "discarded_at": "2026-02-12T11:00:00.000Z"}
-NOT_DEAD = {404: "There is no such job in the dead letter."}
+NOT_DEAD = refuses(NotFound, "There is no such job in the dead letter.")
 EVENT = {
     "specversion": "1.0",
     "id": "evt_00000000002a-00000000012c",
@@ -36,7 +41,6 @@ EVENT = {
     "state": "completed",
     "data": {"job_id": JOB["id"], "job_type": "email.send", "queue": "email", "duration_ms": 784},
 }
-LISTED = text("Several, separated by commas; `job.*` matches what begins with `job.`")
 HEALTH = obj(
     "status version uptime_seconds backend",
     status=enum("ok", "degraded"),
@@ -51,6 +55,16 @@ WELL = {
     "uptime_seconds": 86_400,
     "backend": {"type": "postgres", "status": "healthy", "latency_ms": 1},
     "reaper": {"status": "healthy", "last_seen_at": "2026-02-12T10:30:00.000Z"},
+}
+UNWELL = {
+    "status": "degraded",
+    "version": "1.0",
+    "uptime_seconds": 86_400,
+    "backend": {
+        "type": "postgres",
+        "status": "unhealthy",
+        "error": "The database did not answer in time.",
+    },
 }
 READINESS = obj(
     "status backend",
@@ -117,7 +131,7 @@ OPERATIONS = {
                 },
             )
         },
-        query=PAGE,
+        query=Page,
     ),
     ("GET", "/ojs/v1/dead-letter"): Operation(
         "Dead letter",
@@ -134,20 +148,7 @@ OPERATIONS = {
                 {"jobs": [DEAD], "pagination": PAGE_OF_ONE, "total": 1},
             )
         },
-        query=(
-            Query("queue", text()),
-            Query("type", text(), "`email.*` means all that begin so."),
-            Query("error_type", text(), "The type of the last error."),
-            Query("since", TIME, "Discarded then or later."),
-            Query("until", TIME, "Discarded before."),
-            Query(
-                "limit",
-                integer(minimum=1, maximum=200, default=50),
-                "A page has 100 at most.",
-            ),
-            OFFSET,
-            CURSOR,
-        ),
+        query=DeadLetterQuery,
     ),
     ("GET", "/ojs/v1/dead-letter/{job_id}"): Operation(
         "Dead letter",
@@ -171,7 +172,8 @@ OPERATIONS = {
         "Dead letter",
         "Enqueue it again with fresh attempts",
         {200: Reply("The job, available again.", ref("ChangedJobReply"), {"job": JOB})},
-        refusals=NOT_DEAD | {422: "It shall be changed: `override` is not supported."} | TOO_LARGE,
+        refusals=NOT_DEAD
+        + refuses(Unsupported, "It shall be changed: `override` is not supported."),
     ),
     ("GET", "/ojs/v1/events"): Operation(
         "Events",
@@ -189,25 +191,16 @@ OPERATIONS = {
             )
         },
         "OJS events §6.4.",
-        query=(
-            Query("after", text(), "The cursor of the last answer."),
-            CURSOR,
-            Query("limit", integer(minimum=1, maximum=1000, default=100)),
-            Query("types", LISTED),
-            Query("event_types", LISTED),
-            Query("queue", LISTED),
-            Query("queues", LISTED),
-            Query("job_types", LISTED),
-            Query("job_id", LISTED),
-            Query("subject", LISTED),
-            Query("worker_id", LISTED),
-        ),
+        query=EventQuery,
     ),
     ("GET", "/ojs/v1/health"): Operation(
         "Server",
         "How the server is",
-        {200: Reply("`degraded`: no reaper runs.", HEALTH, WELL)},
-        refusals={},
+        {
+            200: Reply("`degraded`: no reaper runs.", HEALTH, WELL),
+            503: Reply("The database cannot be reached.", HEALTH, UNWELL),
+        },
+        asks_database=False,
     ),
     ("GET", "/ojs/v1/ready"): Operation(
         "Server",
@@ -218,7 +211,7 @@ OPERATIONS = {
                 "It cannot, within a second, or the process is about to end.", READINESS, NOT_READY
             ),
         },
-        refusals={},
+        asks_database=False,
     ),
     ("GET", "/ojs/manifest"): Operation(
         "Server",
@@ -242,6 +235,7 @@ OPERATIONS = {
                 ),
             )
         },
+        asks_database=False,
     ),
     ("GET", "/ojs/v1/metrics"): Operation(
         "Server",
@@ -258,7 +252,8 @@ OPERATIONS = {
                 ),
             )
         },
-        refusals={404: "Metrics are switched off.", 501: "The extra `metrics` is not installed."},
+        refusals=refuses(NotFound, "Metrics are switched off.")
+        + refuses(NotInstalled, "The extra `metrics` is not installed."),
     ),
     ("GET", "/ojs/v1/autoscaling"): Operation(
         "Server",
@@ -285,14 +280,14 @@ OPERATIONS = {
                 },
             )
         },
-        query=(Query("queues", text(), "Names, separated by commas; 100 at most.", required=True),),
+        query=AutoscalingQuery,
     ),
     ("POST", "/ojs/v1/admin/reset"): Operation(
         "Server",
         "Delete everything",
         {200: Reply("All is gone.", obj("reset", reset=boolean()), {"reset": True})},
         'For the conformance suite; there is nothing here outside `OJS["CONFORMANCE_MODE"]`.',
-        refusals={404: "The server is not in that mode."},
+        asks_database=False,
     ),
 }
 ALIASES: dict[tuple[str, str], tuple[str, str]] = {}
