@@ -60,6 +60,8 @@ class CronJob(models.Model):
     )
     enabled = models.BooleanField(default=True)
     description = models.TextField(blank=True, default="")
+    declared_by = models.CharField(max_length=255, blank=True, default="", db_default="")
+    """The site whose code declares it, and changes and removes it; empty if people made it."""
     anchored_at = models.DateTimeField()
     """What `next_run_at` was computed from: the registration or the last occurrence (§4.1)."""
     next_run_at = models.DateTimeField(null=True, blank=True)
