@@ -346,9 +346,16 @@ def protocol_options() -> dict[str, Any]:
 
 def is_served(protocol: WorkerProtocol) -> bool:
     """Whether it has HTTP endpoints and they are switched on."""
-    if protocol.http is None:
-        return False
-    switch, options = protocol.http.switch, protocol.options
+    return protocol.http is not None and _is_on(protocol, protocol.http.switch)
+
+
+def has_socket(protocol: WorkerProtocol) -> bool:
+    """Whether it has a WebSocket at the HTTP port and it is switched on."""
+    return protocol.socket is not None and _is_on(protocol, protocol.socket.switch)
+
+
+def _is_on(protocol: WorkerProtocol, switch: str) -> bool:
+    options = protocol.options
     return not switch or (options is not None and bool(getattr(options_of(options), switch)))
 
 

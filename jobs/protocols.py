@@ -82,6 +82,22 @@ class Server:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WebSocket:
+    """A WebSocket beside the HTTP endpoints, at the same port; only the ASGI server serves it.
+
+    `await serve(loop, socket)` serves one connection from its handshake to its end. `loop` and
+    `socket` are described by `Loop` and `Socket` in `jobs.http.loop`.
+    """
+
+    path: str
+    """Where it is opened: `/work`."""
+    serve: str
+    """The function, by its dotted path."""
+    switch: str = ""
+    """The option that switches it on; without one it is always served."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkerProtocol:
     """What is true of a protocol, for everything outside of its package."""
 
@@ -96,6 +112,7 @@ class WorkerProtocol:
     reports: Reports = Reports.NEVER
     http: HTTP | None = None
     server: Server | None = None
+    socket: WebSocket | None = None
     options: type[Any] | None = None
     """A dataclass of `jobs.conf.option()`s: `OJS["AGQ"]`, `OJS_AGQ_<NAME>`."""
     commands: str = ""
@@ -134,6 +151,9 @@ def declared_by(packages: Sequence[str]) -> tuple[WorkerProtocol, ...]:
         protocol = _read(package)
         if protocol.name in found:
             raise _wrong(package, f"the name {protocol.name!r} is taken by another package")
+        path = protocol.socket.path if protocol.socket else ""
+        if path and path in {one.socket.path for one in found.values() if one.socket}:
+            raise _wrong(package, f"the WebSocket {path!r} is taken by another package")
         found[protocol.name] = protocol
     return tuple(found.values())
 
@@ -157,6 +177,8 @@ def _read(package: Any) -> WorkerProtocol:
         missing = [name for name in LISTENING if name not in named]
         if missing:
             raise _wrong(package, f"its server needs the options {', '.join(missing)}")
+    if protocol.socket is not None and not protocol.socket.path.startswith("/"):
+        raise _wrong(package, f"the path of its WebSocket, {protocol.socket.path!r}, needs a '/'")
     return protocol
 
 

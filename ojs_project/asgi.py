@@ -10,7 +10,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ojs_project.settings")
 project = get_wsgi_application()
 
 # These imports read the settings.
-from workers.asgi import JobServer  # noqa: E402
+from workers.asgi import JobServer, sockets_of  # noqa: E402
 
 from .bypass import Bypass  # noqa: E402
 from .checks import hold_to_checks  # noqa: E402
@@ -18,7 +18,11 @@ from .middleware import PROTOCOLS  # noqa: E402
 
 hold_to_checks()
 
-application = JobServer(Bypass(project), is_ours=lambda path: path.startswith(PROTOCOLS))
+application = JobServer(
+    Bypass(project),
+    is_ours=lambda path: path.startswith(PROTOCOLS),
+    sockets=sockets_of(),
+)
 
 # Imported objects stay: the garbage collector need not scan them again and again.
 gc.collect()

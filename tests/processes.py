@@ -51,6 +51,8 @@ class Running:
     def __init__(self, process: subprocess.Popen[bytes] | Forked, log: Path) -> None:
         self.process = process
         self.log = log
+        self.port = 0
+        """Where it listens, if it was started on a port of its own."""
 
     @property
     def output(self) -> str:
@@ -187,6 +189,34 @@ def server(
         eventually(lambda: api.is_there(started.process), lambda: started.output)
         api.started = started
         yield api
+
+
+@contextlib.contextmanager
+def front_door(folder: Path, environment: dict[str, str]) -> Iterator[Running]:
+    """The process of a `server()`, with its `port`; several may share a folder."""
+    own = folder / f"asgi-{secrets.token_hex(4)}"
+    own.mkdir()
+    with server(own, environment) as api:
+        api.started.port = urlsplit(api.url).port or 0
+        yield api.started
+
+
+ROTA_SERVERS = ("runrota", "front door")
+
+
+@contextlib.contextmanager
+def rota_server(kind: str, folder: Path, environment: dict[str, str]) -> Iterator[Running]:
+    """One of `ROTA_SERVERS`, on a port of its own (`port`), once it listens."""
+    if kind == "front door":
+        with front_door(folder, environment) as started:
+            yield started
+        return
+    port = free_port()
+    environment = environment | {"OJS_ROTA_PORT": str(port)}
+    with manage(folder, environment, "runrota", name=f"runrota-{port}") as started:
+        started.wait_for("Rota workers are served at")
+        started.port = port
+        yield started
 
 
 class Api:

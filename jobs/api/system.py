@@ -13,7 +13,7 @@ from .. import __version__
 from ..conf import is_served, ojs_settings, protocols
 from ..http.base import OJSViewSet
 from ..http.body import COMPRESSIONS
-from ..http.endpoints import announced
+from ..http.endpoints import announced, at_this_port
 from ..http.request import Request
 from ..http.versioning import SPEC_VERSION
 from ..spec.validation import META_SIZE, QUEUE_LENGTH, TYPE_LENGTH
@@ -67,7 +67,8 @@ class ManifestViewSet(OJSViewSet):
 
     def retrieve(self, request: Request) -> Response:
         base = request.path.rsplit("/manifest", 1)[0]
-        elsewhere = endpoints_beside(PORT.sub("", request.get_host()))
+        # A server with a port of its own was started on purpose: it is the one to go to.
+        elsewhere = at_this_port(request) | endpoints_beside(PORT.sub("", request.get_host()))
         for protocol in protocols():
             if protocol.http and protocol.http.in_manifest and is_served(protocol):
                 beside = f"{base.removesuffix('/ojs')}/{protocol.http.path}"

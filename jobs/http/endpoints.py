@@ -1,4 +1,8 @@
-"""Where workers are served beside the HTTP port, as those servers say (OJS HTTP §8)."""
+"""Where workers are served beside the HTTP endpoints (OJS HTTP §8).
+
+Servers with a port of their own announce where they listen. The WebSockets of the ASGI server are
+where the request came to.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,11 @@ import ipaddress
 from datetime import timedelta
 
 from django.db.models.functions import Now
+from django.http import HttpRequest
 
+from ..conf import has_socket, options_of, protocols
 from ..models import Endpoint
+from .loop import LOOP
 
 EVERY = 10.0
 """Seconds between two announcements of a server."""
@@ -45,3 +52,16 @@ def announced(host: str) -> dict[str, str]:
     """
     rows = Endpoint.objects.filter(seen_at__gt=Now() - FADES).order_by("-url")
     return {name: url.replace("*", host, 1) for name, url in rows.values_list("name", "url")}
+
+
+def at_this_port(request: HttpRequest) -> dict[str, str]:
+    """The address of each protocol whose WebSocket the server of this request serves."""
+    if LOOP not in request.META:  # a WSGI server
+        return {}
+    found = {}
+    for protocol in protocols():
+        if protocol.socket is not None and has_socket(protocol):
+            options = options_of(protocol.options) if protocol.options else None
+            here = request.build_absolute_uri(protocol.socket.path)
+            found[protocol.name] = getattr(options, "URL", "") or f"ws{here.removeprefix('http')}"
+    return found

@@ -57,7 +57,7 @@ class Socket(Protocol):
     async def accept(self, subprotocol: str | None = None) -> None: ...
 
     async def receive(self) -> str | bytes | None:
-        """Return the next message; None once the connection has ended."""
+        """Return the next message; None once the connection has ended, or was closed here."""
 
     async def send(self, text: str) -> None:
         """Send a message; return when the server has taken it.

@@ -23,14 +23,12 @@ def agq_port(django_db_setup, tmp_path_factory) -> Iterator[int]:
         assert "Traceback" not in process.output, process.output
 
 
-@pytest.fixture(scope="module")
-def rota_port(django_db_setup, tmp_path_factory) -> Iterator[int]:
+@pytest.fixture(scope="module", params=processes.ROTA_SERVERS)
+def rota_port(request, django_db_setup, tmp_path_factory) -> Iterator[int]:
     folder = tmp_path_factory.mktemp("rota")
-    port = processes.free_port()
-    environment = processes.environment(url_of_test_database(), ROTA_PORT=port, API_KEY_CACHE=0)
-    with processes.manage(folder, environment, "runrota", name="rota") as process:
-        process.wait_for("Rota workers are served at")
-        yield port
+    environment = processes.environment(url_of_test_database(), API_KEY_CACHE=0)
+    with processes.rota_server(request.param, folder, environment) as process:
+        yield process.port
         assert "Traceback" not in process.output, process.output
 
 

@@ -1,4 +1,4 @@
-"""`runagq` and `runrota` as processes of their own, for tests of what stands at their doors."""
+"""Servers of AGQ and Rota as processes of their own, for tests of what stands at their doors."""
 
 from __future__ import annotations
 
@@ -13,6 +13,17 @@ from tests import processes
 from tests.conftest import url_of_test_database
 
 STARTED = {"runagq": "AGQ workers are served on", "runrota": "Rota workers are served at"}
+
+
+@contextlib.contextmanager
+def serving_rota(
+    kind: str, folder: Path, variables: Mapping[str, str] = MappingProxyType({}), **options: Any
+) -> Iterator[processes.Running]:
+    """Start one of `processes.ROTA_SERVERS` with options of ours and other variables."""
+    environment = processes.environment(url_of_test_database(), **options) | variables
+    with processes.rota_server(kind, folder, environment) as process:
+        yield process
+        assert "Traceback" not in process.output, process.output
 
 
 @contextlib.contextmanager

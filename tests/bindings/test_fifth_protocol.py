@@ -11,6 +11,7 @@ import pytest
 from django.contrib.admin.utils import quote
 from django.core.management import call_command
 from django.urls import reverse
+from websockets.sync.client import connect
 
 from jobs.checks import check_settings
 from jobs.http.authentication import make_key
@@ -125,6 +126,16 @@ def test_its_endpoints_are_served_and_guarded_by_its_own_rows(say, environment, 
                 assert reply.status == 200
             record.refresh_from_db()
             assert record.last_used_protocol == "drum"
+
+
+def test_its_websocket_is_served_by_the_asgi_server(say, environment, tmp_path):
+    with processes.front_door(tmp_path, environment) as process:
+        with connect(f"ws://127.0.0.1:{process.port}/drum", proxy=None) as line:
+            line.send("beat ringo")
+            assert line.recv(processes.PATIENCE) == "running"
+        _, found = processes.Api(f"http://127.0.0.1:{process.port}").call("GET", "/ojs/manifest")
+
+    assert {"drum", "rota"} <= set(found["protocols"])
 
 
 def printed(command):

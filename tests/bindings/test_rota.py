@@ -1,4 +1,7 @@
-"""Rota workers on a real `runrota`: register, be given work, report, fall silent, leave."""
+"""Rota workers on real servers, `runrota` and the ASGI server.
+
+They register, are given work, report, fall silent and leave.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ import jsonschema
 import pytest
 import websockets
 from django.core.management import call_command
+from django.db.models import Count
 
 import jobs
 from jobs import engine
@@ -93,6 +97,19 @@ class Rota:
         self.say(registration=said | more, status=status, wanted=wanted)
         return self.hear("heartbeat")
 
+    def send_bytes(self, part):
+        """Write to the connection past the WebSocket."""
+        self._loop.call_soon_threadsafe(self.socket.transport.write, part)
+
+    def close_code(self, given=None):
+        """The code that the server closes with, or None; ids of jobs that come before are added."""
+        with pytest.raises(websockets.ConnectionClosed) as closed:
+            while True:
+                message = self.read()
+                if given is not None and message["type"] == "assignment":
+                    given.add(message["job"]["id"])
+        return closed.value.rcvd and closed.value.rcvd.code
+
     def close(self):
         self._wait(self.socket.close())
 
@@ -128,19 +145,16 @@ def connecting():
         yield connect
 
 
-@pytest.fixture(scope="module")
-def start(django_db_setup, tmp_path_factory):
-    """Start `runrota` on the test database: `with start(ALLOW_ANONYMOUS=1) as process:`."""
+@pytest.fixture(scope="module", params=processes.ROTA_SERVERS)
+def start(request, django_db_setup, tmp_path_factory):
+    """Start a server on the test database: `with start(ALLOW_ANONYMOUS=1) as process:`."""
     folder = tmp_path_factory.mktemp("rota")
 
     @contextlib.contextmanager
     def begin(database_url="", **options):
-        port = processes.free_port()
-        database_url = database_url or url_of_test_database()
-        environment = processes.environment(database_url, ROTA_PORT=port, **options)
-        with processes.manage(folder, environment, "runrota", name=f"runrota-{port}") as process:
-            process.wait_for("Rota workers are served at")
-            process.port, process.environment = port, environment
+        environment = processes.environment(database_url or url_of_test_database(), **options)
+        with processes.rota_server(request.param, folder, environment) as process:
+            process.environment = environment
             yield process
             assert "Traceback" not in process.output, process.output
 
@@ -160,6 +174,11 @@ def connect(served, transactional_db, connecting):
     """Returns how to connect to the server, which has the specs registered."""
     engine.register_specs(SPECS)
     return functools.partial(connecting, served.port)
+
+
+def emails(count):
+    """Enqueue that many jobs."""
+    jobs.enqueue_many([{"type": "email.send", "args": [number]} for number in range(count)])
 
 
 def state_of(job):
@@ -301,13 +320,13 @@ def test_progress_is_that_of_every_protocol(connect, api):
     assert (told["progress"], told["message"]) == (0.4, "at 0.2")
 
 
-def test_the_manifest_says_where_workers_connect(served, api, transactional_db):
-    endpoints.announce("rota", f"ws://127.0.0.1:{served.port}/work")
+def test_the_manifest_says_where_workers_connect(api, transactional_db):
+    endpoints.announce("rota", "ws://127.0.0.1:8081/work")
 
     manifest = api.get("/ojs/manifest").json()
 
     assert "rota" in manifest["protocols"]
-    assert manifest["endpoints"]["rota"] == f"ws://127.0.0.1:{served.port}/work"
+    assert manifest["endpoints"]["rota"] == "ws://127.0.0.1:8081/work"
 
 
 def test_logs_and_alerts_are_kept_with_the_job_they_are_about(connect):
@@ -531,6 +550,89 @@ def test_what_was_on_its_way_when_the_connection_broke_is_given_back(connect):
     assert (state_of(lost), state_of(kept)) == ("available", "active")
     again.say(wanted=1, received=0)
     assert again.hear("assignment")["job"]["attempt"] == 1
+
+
+def test_200_workers_get_a_job_each_and_go_on_with_it_when_they_connect_again(
+    start, connecting, transactional_db
+):
+    engine.register_specs(SPECS)
+    emails(200)
+
+    with start(ALLOW_ANONYMOUS=1, ROTA_HEARTBEAT_TIMEOUT=600) as process:
+        before = [connecting(process.port) for _ in range(200)]
+        for number, worker in enumerate(before):
+            worker.register(f"rota-{number}", wanted=1)
+        given = [worker.hear("assignment")["job"]["id"] for worker in before]
+        for number, job_id in enumerate(given):
+            again = connecting(process.port)
+            again.register(f"rota-{number}", status={"jobs": [{"job_id": job_id}]})
+            again.say(results=[{"job_id": job_id, "attempt": 1, "outcome": "succeeded"}])
+            assert again.hear("heartbeat")["results"][0]["ok"]
+            assert before[number].close_code() == 4409
+
+    assert len(set(given)) == 200
+    assert Job.objects.filter(state="completed", attempt=1).count() == 200
+
+
+def test_a_worker_is_sent_away_when_its_server_ends_and_finds_its_jobs_at_the_next(
+    start, connecting, transactional_db
+):
+    engine.register_specs(SPECS)
+    with start(ALLOW_ANONYMOUS=1, ROTA_HEARTBEAT_TIMEOUT=600) as process:
+        worker = connecting(process.port)
+        worker.register(wanted=500)
+        emails(100)
+        given = {worker.hear("assignment")["job"]["id"]}
+        # More come while it ends.
+        process.process.terminate()
+        emails(100)
+        # granian may be faster than we are, and cut the connection.
+        assert worker.close_code(given) in (1001, None)
+        assert process.wait() == 0
+    assert Worker.objects.get().left_at is None
+
+    with start(ALLOW_ANONYMOUS=1, ROTA_HEARTBEAT_TIMEOUT=600) as process:
+        worker = connecting(process.port)
+        worker.register(status={"jobs": [{"job_id": job_id} for job_id in given]})
+
+    states = dict(Job.objects.values_list("state").annotate(Count("pk")))
+    assert set(states) <= {"active", "available"}
+    assert sum(states.values()) == 200
+    assert {str(pk) for pk in Job.objects.active().values_list("pk", flat=True)} <= given
+    # No attempt is counted of what never reached it.
+    assert not Job.objects.filter(state="available", attempt=1, attempt_counted=False).exists()
+
+
+def test_a_server_that_ends_says_so(start, connecting, transactional_db):
+    engine.register_specs(SPECS)
+    with start(ALLOW_ANONYMOUS=1, ROTA_HEARTBEAT_TIMEOUT=600) as process:
+        worker = connecting(process.port)
+        worker.register()
+
+        process.process.terminate()
+
+        assert worker.close_code() == 1001
+
+
+def test_a_message_that_is_too_large_ends_the_connection(start, connecting, transactional_db):
+    with start(ALLOW_ANONYMOUS=1, ROTA_MAX_MESSAGE=100_000) as process:
+        worker = connecting(process.port)
+        worker.register()
+
+        worker.send(" " * 100_001)
+
+        assert worker.close_code() == 1009
+
+
+def test_a_worker_that_stops_in_mid_sentence_is_silent(start, connecting, transactional_db):
+    with start(ALLOW_ANONYMOUS=1, ROTA_HEARTBEAT_TIMEOUT=2) as process:
+        worker = connecting(process.port)
+        worker.register()
+
+        # A text frame of 100 bytes, masked with zeros, of which some come.
+        worker.send_bytes(b"\x81\xe4\x00\x00\x00\x00" + b'{"type": "heart')
+
+        assert worker.close_code() == 4408
 
 
 @pytest.mark.parametrize(

@@ -8,20 +8,21 @@ import pytest
 import websockets
 
 from jobs.http.authentication import make_key
-from tests.bindings.listening import listening
+from tests.bindings.listening import serving_rota
+from tests.processes import ROTA_SERVERS
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 SITE = {
-    "DJANGO_ALLOWED_HOSTS": "localhost,jobs.example.com",
+    "DJANGO_ALLOWED_HOSTS": "localhost,127.0.0.1,jobs.example.com",
     "DJANGO_CSRF_TRUSTED_ORIGINS": "https://app.example.org",
 }
 
 
-@pytest.fixture(scope="module")
-def served(django_db_setup, tmp_path_factory):
+@pytest.fixture(scope="module", params=ROTA_SERVERS)
+def served(request, django_db_setup, tmp_path_factory):
     folder = tmp_path_factory.mktemp("rota")
-    with listening(folder, "runrota", SITE, ALLOW_ANONYMOUS=1) as process:
+    with serving_rota(request.param, folder, SITE, ALLOW_ANONYMOUS=1) as process:
         yield process
 
 

@@ -1,7 +1,7 @@
 """A worker protocol of another author: a package, and one line of settings.
 
-A line of text is a command, a line the answer. Workers hear `quiet` and `terminate`, and have no
-word for what they are. One endpoint over HTTP lists them.
+A line of text is a command, a line the answer, and so is a message on a WebSocket. Workers hear
+`quiet` and `terminate`, and have no word for what they are. One endpoint over HTTP lists them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from jobs.conf import duration, option, options_of
-from jobs.protocols import HTTP, Reports, Server, WorkerProtocol
+from jobs.protocols import HTTP, Reports, Server, WebSocket, WorkerProtocol
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ PROTOCOL = WorkerProtocol(
     reports=Reports.NEVER,
     options=Options,
     server=SERVER,
+    socket=WebSocket(path="/drum", serve="tests.drum.server.serve"),
     http=HTTP(path="drum/v1", urls="tests.drum.urls", in_manifest=False),
     commands="tests.drum.authorization",
 )

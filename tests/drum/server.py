@@ -15,6 +15,7 @@ from asgiref.sync import sync_to_async
 from jobs.access import authorize, find
 from jobs.http.authentication import ANYBODY
 from jobs.http.endpoints import url_of
+from jobs.http.loop import Loop, Socket
 from jobs.store.database import borrowed
 from workers import protocol
 from workers.liveness.presence import announced
@@ -38,6 +39,13 @@ class DrumServer:
         while line := await reader.readline():
             writer.write(f"{await in_thread(carry_out, *line.decode().split())}\n".encode())
         writer.close()
+
+
+async def serve(loop: Loop, socket: Socket) -> None:
+    """Serve a WebSocket of the ASGI server."""
+    await socket.accept()
+    while (said := await socket.receive()) is not None:
+        await socket.send(await loop.in_thread(carry_out, *str(said).split()))
 
 
 async def in_thread(function: Any, *arguments: Any) -> Any:

@@ -1,5 +1,6 @@
 """The front door: one ASGI application for everything that is served over HTTP and WebSocket."""
 
 from .application import JobServer
+from .sockets import sockets_of
 
-__all__ = ["JobServer"]
+__all__ = ["JobServer", "sockets_of"]

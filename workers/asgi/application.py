@@ -17,7 +17,9 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from jobs.conf import ojs_settings
+from jobs.errors import InvalidRequest
 from jobs.http.fast_path import Answer, Parked, ParkedResponse, StreamedResponse
+from jobs.http.hosts import check_host
 from jobs.http.loop import Stream
 
 from .bodies import Bodies, Late, Unfinished
@@ -124,6 +126,11 @@ class JobServer:
         serve = self._sockets.get(scope["path"])
         if serve is None:
             await socket.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
+            return
+        try:
+            check_host(socket.meta)
+        except InvalidRequest as refusal:
+            await socket.refuse(HTTPStatus.BAD_REQUEST, f"{refusal.message}\n")
             return
         # A task of asyncio's own: some servers run us in something that cannot be cancelled.
         task = asyncio.ensure_future(serve(self._run.loop, socket))

@@ -28,17 +28,30 @@ Result = TypeVar("Result")
 
 
 class ServerLoop:
-    """Implements `jobs.http.loop.Loop`."""
+    """Implements `jobs.http.loop.Loop`.
 
-    def __init__(self) -> None:
+    Args:
+        threads: how many at most.
+        name: of the threads.
+        kind: what they work on, for the log.
+    """
+
+    def __init__(
+        self, threads: int = LOOKING, name: str = "ojs-look", kind: str = "A request that waits"
+    ) -> None:
         self.ending = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._threads = Threads(LOOKING, "ojs-look")
+        self._threads = Threads(threads, name)
+        self._kind = kind
         self._shared: dict[Any, Any] = {}
         self._kept: set[asyncio.Task[None]] = set()
 
     async def in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        return await self._threads.submit(partial(_call, function, arguments))
+        return await self._threads.submit(partial(self._call, function, arguments))
+
+    def _call(self, function: Callable[..., Result], arguments: tuple[Any, ...]) -> Result:
+        with borrowed(), bounded(self._kind):
+            return function(*arguments)
 
     def shared(self, make: Callable[[Any], Result]) -> Result:
         if make not in self._shared:
@@ -73,8 +86,3 @@ class ServerLoop:
         if self._kept:
             await asyncio.wait(self._kept, timeout=LAST_WORDS)
         self._threads.close()
-
-
-def _call(function: Callable[..., Result], arguments: tuple[Any, ...]) -> Result:
-    with borrowed(), bounded("A request that waits"):
-        return function(*arguments)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from django.utils.module_loading import import_string
+
+from jobs.conf import has_socket, protocols
 from jobs.http.loop import Loop, Socket
 from jobs.http.request import Meta
 
@@ -14,6 +18,15 @@ Serve = Callable[[Loop, Socket], Awaitable[None]]
 """Serves one WebSocket to its end."""
 
 NOT_FOUND = "Nothing is served here.\n"
+OWN: dict[str, str] = {}
+"""Those that belong to no worker protocol: path → the dotted path of what serves them."""
+
+
+def sockets_of() -> dict[str, Serve]:
+    """Return what is served on WebSockets, by path: ours, and those of the worker protocols."""
+    declared = [protocol.socket for protocol in protocols() if has_socket(protocol)]
+    served = OWN | {socket.path: socket.serve for socket in declared if socket is not None}
+    return {path: import_string(serve) for path, serve in served.items()}
 
 
 class ASGISocket:
@@ -32,6 +45,8 @@ class ASGISocket:
         self._receive = receive
         self._send = send
         self._has_ended = False
+        self._pending: Any = None
+        """The next message, while it is waited for."""
 
     async def refuse(self, status: int, text: str) -> None:
         self._has_ended = True
@@ -54,7 +69,17 @@ class ASGISocket:
     async def receive(self) -> str | bytes | None:
         if self._has_ended:
             return None
-        message = await self._receive()
+        # granian's is a future, and others' a coroutine; both can be cancelled like this.
+        awaited: Any = self._receive()
+        self._pending = awaited if hasattr(awaited, "cancel") else asyncio.ensure_future(awaited)
+        try:
+            message = await self._pending
+        except asyncio.CancelledError:
+            if _is_cancelled() or self._pending is not None:
+                raise
+            return None  # `close` has been called
+        finally:
+            self._pending = None
         if message["type"] == "websocket.disconnect":
             self._has_ended = True
             self.close_code = message.get("code") or 1005
@@ -78,7 +103,18 @@ class ASGISocket:
         if self._has_ended:
             return
         self._has_ended = True
+        if self._pending is not None:
+            # granian sends no close while a message is waited for.
+            pending, self._pending = self._pending, None
+            pending.cancel()
+            await asyncio.sleep(0)
         try:
             await self._send({"type": "websocket.close", "code": code, "reason": reason})
         except Exception as problem:
             raise ConnectionError("The WebSocket has ended.") from problem
+
+
+def _is_cancelled() -> bool:
+    """Whether the caller's own task is cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

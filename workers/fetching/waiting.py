@@ -263,15 +263,16 @@ class Hub:
         queues: Sequence[str],
         alike: Hashable,
         since: int | None,
-        seconds: float,
+        seconds: float | None,
     ) -> Look | None:
-        """Return what the waiter finds, or None when the time is up.
+        """Return what the waiter finds, or None when the time is up or the server ends.
 
         Args:
             alike: what else decides which jobs it would get.
             since: the value of `heard()` before the waiter itself looked. If it rang since,
                 its group looks again: if each did, a busy queue would keep thousands looking.
                 None if it has not looked since `hear()`.
+            seconds: how long to wait; None waits for ever.
         """
         if self._has_ended:
             return None

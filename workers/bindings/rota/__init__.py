@@ -6,30 +6,34 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from jobs.conf import duration, option, options_of
-from jobs.protocols import Reports, Server, WorkerProtocol
+from jobs.protocols import Reports, Server, WebSocket, WorkerProtocol
 
 
 @dataclass(frozen=True)
 class Options:
     """`OJS["ROTA"]`, `OJS_ROTA_<NAME>`."""
 
+    IN_SERVER: bool = option(
+        True, "Serve Rota at `/work` of the ASGI server, too, without `runrota`."
+    )
     HOST: str = option("127.0.0.1", "Address `runrota` listens on.")
     PORT: int = option(8081, "Port `runrota` listens on.")
-    URL: str = option("", "What the manifest calls it, where that is not where it listens.")
+    URL: str = option("", "What the manifest calls it, where that is not where it is reached.")
     TLS_CERTIFICATE: str = option(
         "", "PEM file with a certificate and its chain; `runrota` then speaks TLS and nothing else."
     )
     TLS_KEY: str = option("", "PEM file with the certificate's key, if that is another.")
     HEARTBEAT_TIMEOUT: timedelta = duration(5, "Silence after which a Rota worker is dead.")
-    THREADS: int = option(8, "Messages worked on at once, each with a database connection.")
+    THREADS: int = option(8, "Messages `runrota` works on at once, with a connection each.")
     MAX_CONNECTIONS: int = option(10_000, "Most connections of one process.")
     MAX_MESSAGE: int = option(16 * 1024 * 1024, "Largest message, in bytes.")
 
 
+PATH = "/work"
 SERVER = Server(
     factory="workers.bindings.rota.server.RotaServer",
     schemes=("ws", "wss"),
-    path="/work",
+    path=PATH,
     needs="websockets",
 )
 PROTOCOL = WorkerProtocol(
@@ -40,6 +44,9 @@ PROTOCOL = WorkerProtocol(
     reports=Reports.OPTIONALLY,
     options=Options,
     server=SERVER,
+    socket=WebSocket(
+        path=PATH, serve="workers.bindings.rota.connections.serve", switch="IN_SERVER"
+    ),
     commands="workers.bindings.rota.authorization",
 )
 

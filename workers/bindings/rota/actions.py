@@ -10,10 +10,13 @@ from uuid import UUID
 
 from jobs import engine
 from jobs.access import Command, authorize, find, refusals
+from jobs.access.address import address_of
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
 from jobs.errors import JobNotFound, NotAuthenticated, OJSError
 from jobs.http.authentication import ANYBODY, Caller, caller_of, current_caller, digest
+from jobs.http.origins import check_socket
+from jobs.http.request import Meta
 from jobs.spec import fields
 from workers import protocol
 from workers.access import admission
@@ -24,6 +27,8 @@ from workers.protocol import Reply
 from . import PROTOCOL
 from .messages import Message, Registration
 
+BEARER = "bearer."
+"""A browser can set no header but the names of subprotocols: there its key follows this."""
 PARTS = {
     "registration": "registration",
     "state": "status",
@@ -77,13 +82,20 @@ class Visitor:
         return self.caller
 
 
-def admit(authorization: str, address: str = "") -> Visitor:
-    """Return who opens a connection, from its Authorization header.
+def admit(meta: Meta, subprotocols: Sequence[str]) -> Visitor:
+    """Return who opens a connection.
+
+    Args:
+        meta: of the handshake.
+        subprotocols: those that the client offers; a key may be among them.
 
     Raises:
         NotAuthenticated: nobody we know, and anonymous callers are not welcome.
-        PermissionDenied: the key was not made for workers.
+        PermissionDenied: the key was not made for workers, or a page of another site has none.
     """
+    authorization, address = _login(meta, subprotocols), address_of(meta)
+    if not authorization:
+        check_socket(meta.get("HTTP_ORIGIN", ""))
     visitor = None
     try:
         visitor = _visitor(authorization, address)
@@ -92,6 +104,13 @@ def admit(authorization: str, address: str = "") -> Visitor:
         note(refusal, "handshake", address, visitor)
         raise
     return visitor
+
+
+def _login(meta: Meta, subprotocols: Sequence[str]) -> str:
+    """The Authorization header, or what stands for it where the client cannot send one."""
+    header: str = meta.get("HTTP_AUTHORIZATION", "")
+    offered = [name for name in subprotocols if name.startswith(BEARER)]
+    return f"Bearer {offered[0].removeprefix(BEARER)}" if offered and not header else header
 
 
 def note(problem: OJSError, call: str, address: str, visitor: Visitor | None) -> None:

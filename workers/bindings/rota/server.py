@@ -1,74 +1,54 @@
-"""The Rota server: a WebSocket for each worker, on asyncio; the work itself is done in threads."""
+"""`runrota`: a port for Rota workers alone, on the `websockets` library."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, cast
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from jobs.access.address import client_address
-from jobs.errors import DatabaseUnavailable, NotAuthenticated, OJSError
 from jobs.http.endpoints import url_of
-from jobs.http.origins import check_socket
-from jobs.store import wakeup
-from jobs.store.database import borrowed
-from jobs.store.trouble import explain
-from jobs.store.watchdog import bounded
-from workers.bindings.shared import keys as keyed
+from jobs.http.request import Meta
+from workers.asgi.environ import add_headers
+from workers.asgi.loop import ServerLoop
 from workers.bindings.shared import tls
-from workers.fetching.waiting import Hub
 from workers.liveness.presence import announced
 from workers.runtime.health_signal import HealthSignal, beating
 
-from . import PROTOCOL, SERVER, actions, options
-from .session import Session
+from . import PROTOCOL, SERVER, connections, options
+from .session import GOODBYE
 
 logger = logging.getLogger("workers.rota")
 
-GOODBYE = 2.0
-"""Seconds a worker has to answer that its connection is being closed."""
-SUBPROTOCOL = "rota"
-BEARER = "bearer."
-"""A browser can set no header but the names of subprotocols: there its key follows this."""
-Result = TypeVar("Result")
-
 
 class RotaServer:
-    """Serves `/work` until it is stopped; holds what its connections share."""
+    """Serves `/work` until it is stopped."""
 
-    hub: Hub
+    _loop: ServerLoop
 
     def __init__(
         self, certificate: tls.Certificate | None = None, pulse: HealthSignal | None = None
     ) -> None:
         self._certificate = certificate
         self._pulse = pulse or HealthSignal()
-        self._threads = ThreadPoolExecutor(options().THREADS, thread_name_prefix=PROTOCOL.name)
-        self._connections = 0
-        self.sessions: dict[str, Session] = {}
-        """Those that registered, by the name their worker is stored under."""
-        self._open: set[Session] = set()
 
     async def run(
         self, host: str, port: int, stop: asyncio.Event, say: Callable[[str], None]
     ) -> None:
         """Serve until `stop` is set."""
-        self.hub = Hub()
-        pause = await self.in_thread(wakeup.look_again_after)
-        ticking = asyncio.create_task(self.hub.look_now_and_then(pause))
-        watching = asyncio.create_task(keyed.watch(self._open, self.in_thread))
+        self._loop = loop = ServerLoop(options().THREADS, PROTOCOL.name, "A Rota message")
         async with serve(
-            self._handle,
+            _handle,
             host,
             port,
-            process_request=self._admit,
-            subprotocols=[SUBPROTOCOL],  # type: ignore[list-item]
+            create_connection=Connection,
+            process_request=self._answer,
+            subprotocols=[connections.SUBPROTOCOL],  # type: ignore[list-item]
             select_subprotocol=_choose,
             max_size=options().MAX_MESSAGE,
             # Messages of one connection that wait for their turn. With compression, a thousand
@@ -88,64 +68,102 @@ class RotaServer:
             say(f"Rota workers connect to {address}")
             url = url_of(scheme, host, port, SERVER.path, public=options().URL)
             async with (
-                announced(self.in_thread, PROTOCOL.name, url),
+                announced(loop.in_thread, PROTOCOL.name, url),
                 tls.renewed(self._certificate),
-                beating(self._pulse, self.in_thread),
+                beating(self._pulse, loop.in_thread),
             ):
                 await stop.wait()
-        ticking.cancel()
-        watching.cancel()
-        self.hub.close()
-        # What somebody was still looking for on behalf of a worker is given back.
-        under_way = asyncio.all_tasks() - {asyncio.current_task()}
-        if under_way:
-            await asyncio.wait(under_way, timeout=GOODBYE)
-        self._threads.shutdown()
+            loop.ending.set()
+        await loop.close()
 
-    async def in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """The one crossing from asyncio to the engine."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, _call, function, arguments)
-
-    async def _admit(self, connection: ServerConnection, request: Any) -> Any:
+    async def _answer(self, connection: ServerConnection, request: Any) -> Any:
+        """Return a refusal of the handshake, or None."""
         if request.path.partition("?")[0] != SERVER.path:
             text = f"Workers connect to {SERVER.path}.\n"
             return connection.respond(http.HTTPStatus.NOT_FOUND, text)
-        if self._connections >= options().MAX_CONNECTIONS:
-            text = "This server has as many workers as it takes.\n"
-            return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, text)
-        try:
-            if not _login(request):
-                check_socket(request.headers.get("Origin", ""))
-            connection.visitor = await self.in_thread(  # type: ignore[attr-defined]
-                actions.admit, _login(request), _address(connection, request)
-            )
-        except NotAuthenticated as unknown:
-            return connection.respond(http.HTTPStatus.UNAUTHORIZED, f"{unknown.message}\n")
-        except OJSError as forbidden:
-            return connection.respond(http.HTTPStatus.FORBIDDEN, f"{forbidden.message}\n")
-        except Exception as problem:
-            refusal = explain(problem)
-            if not isinstance(refusal, DatabaseUnavailable):
-                raise
-            logger.error("%s %s", refusal.message, problem)
-            return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, f"{refusal.message}\n")
-        return None
+        return await cast(Connection, connection).begin(self._loop, request)
 
-    async def _handle(self, connection: ServerConnection) -> None:
-        session = Session(self, connection)
-        self._open.add(session)
-        self._connections += 1
+
+class Connection(ServerConnection):
+    """A connection of the library, with what becomes of it."""
+
+    socket: LibrarySocket
+    serving: asyncio.Task[None]
+
+    async def begin(self, loop: ServerLoop, request: Any) -> Any:
+        """Serve it; return a refusal of the handshake, or None once it is accepted."""
+        self.socket = LibrarySocket(self, request)
+        self.serving = asyncio.create_task(connections.serve(loop, self.socket))
+        answered = self.socket.answered
         try:
-            await session.run()
-        except ConnectionClosed:
-            pass
-        except Exception as problem:
-            await session.give_up(problem)
+            await asyncio.wait([self.serving, answered], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:  # the client has left, or the handshake takes too long
+            self.serving.cancel()
+            raise
+        if not answered.done():
+            self.serving.result()
+        return answered.result()
+
+
+async def _handle(connection: ServerConnection) -> None:
+    """Called by the library once the handshake is done."""
+    ours = cast(Connection, connection)
+    ours.socket.opened.set_result(None)
+    await ours.serving
+
+
+def _choose(connection: ServerConnection, offered: Any) -> Any:
+    return cast(Connection, connection).socket.subprotocol
+
+
+class LibrarySocket:
+    """Implements `jobs.http.loop.Socket` over a connection of the library."""
+
+    def __init__(self, connection: ServerConnection, request: Any) -> None:
+        meta = {"REMOTE_ADDR": str((connection.remote_address or ("",))[0])}
+        headers = request.headers.raw_items()
+        add_headers(meta, [(name.encode(), text.encode("latin-1")) for name, text in headers])
+        self.meta: Meta = meta
+        offered = meta.get("HTTP_SEC_WEBSOCKET_PROTOCOL", "").split(",")
+        self.subprotocols = [name.strip() for name in offered if name.strip()]
+        self.close_code: int | None = None
+        self.subprotocol: str | None = None
+        self.answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        """The refusal of the handshake; None if it is accepted."""
+        self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._connection = connection
+
+    async def refuse(self, status: int, text: str) -> None:
+        self.answered.set_result(self._connection.respond(http.HTTPStatus(status), text))
+
+    async def accept(self, subprotocol: str | None = None) -> None:
+        self.subprotocol = subprotocol
+        self.answered.set_result(None)
+        gone = asyncio.ensure_future(self._connection.wait_closed())
+        try:
+            await asyncio.wait([self.opened, gone], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._connections -= 1
-            self._open.discard(session)
-            await session.end()
+            gone.cancel()
+        if not self.opened.done():
+            raise ConnectionError("The client has left.")
+
+    async def receive(self) -> str | bytes | None:
+        try:
+            return await self._connection.recv()
+        except ConnectionClosed as end:
+            if end.rcvd is not None and end.rcvd_then_sent:
+                self.close_code = end.rcvd.code
+            return None
+
+    async def send(self, text: str) -> None:
+        try:
+            await self._connection.send(text)
+        except ConnectionClosed as end:
+            raise ConnectionError("The connection has ended.") from end
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        with contextlib.suppress(ConnectionClosed):
+            await self._connection.close(code, reason)
 
 
 class _InOneLine(logging.Filter):
@@ -167,33 +185,5 @@ def _quiet_logger() -> logging.Logger:
     return library
 
 
-def _login(request: Any) -> str:
-    """The Authorization header, or what stands for it where the client cannot send one."""
-    header: str = request.headers.get("Authorization", "")
-    for name in _offered(request.headers.get("Sec-WebSocket-Protocol", "")):
-        if not header and name.startswith(BEARER):
-            header = f"Bearer {name.removeprefix(BEARER)}"
-    return header
-
-
-def _address(connection: ServerConnection, request: Any) -> str:
-    peer = str((connection.remote_address or ("",))[0])
-    return client_address(peer, ",".join(request.headers.get_all("X-Forwarded-For")))
-
-
-def _offered(header: str) -> list[str]:
-    return [name.strip() for name in header.split(",")]
-
-
-def _choose(connection: ServerConnection, offered: Any) -> Any:
-    """Whoever offers subprotocols wants to be told one; ours is the only one."""
-    return SUBPROTOCOL if SUBPROTOCOL in offered else None
-
-
 def _port(server: Server) -> int:
     return int(next(iter(server.sockets)).getsockname()[1])
-
-
-def _call(function: Callable[..., Result], arguments: tuple[Any, ...]) -> Result:
-    with borrowed(), bounded("A Rota message"):
-        return function(*arguments)

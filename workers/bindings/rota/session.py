@@ -5,11 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 from typing import TYPE_CHECKING, Any
-
-from websockets.asyncio.server import ServerConnection
-from websockets.exceptions import ConnectionClosed
 
 from jobs.conf import ojs_settings
 from jobs.errors import (
@@ -20,37 +16,49 @@ from jobs.errors import (
     PermissionDenied,
 )
 from jobs.http.authentication import Caller
+from jobs.http.loop import Socket
 from jobs.store.trouble import explain
 from workers.fetching.waiting import Look, Waiter
 
 from . import actions, messages, options
 
 if TYPE_CHECKING:
-    from .server import RotaServer
+    from .connections import Connections
 
 logger = logging.getLogger("workers.rota")
 
 SLOWEST_READER = 30.0
 """Seconds a worker may leave what we send unread before its connection is cut."""
+GOODBYE = 2.0
+"""Seconds a worker has to answer that its connection is being closed."""
 SILENT, REPLACED, REFUSED, REVOKED = 4408, 4409, 4400, 4401
 """Close codes of ours."""
-TRY_AGAIN_LATER, INTERNAL_ERROR = 1013, 1011
+GOING_AWAY, TOO_BIG, INTERNAL_ERROR, TRY_AGAIN_LATER = 1001, 1009, 1011, 1013
 PROPERLY = (1000, 1001)
 """Close codes of a worker that says goodbye."""
 
 
 class Session:
-    def __init__(self, server: RotaServer, connection: ServerConnection) -> None:
-        self._server = server
-        self._connection = connection
-        self._visitor: actions.Visitor = connection.visitor  # type: ignore[attr-defined]
+    def __init__(self, connections: Connections, socket: Socket, visitor: actions.Visitor) -> None:
+        self._connections = connections
+        self._loop = connections.loop
+        self._socket = socket
+        self._visitor = visitor
         self._registration: messages.Registration | None = None
         self._pusher: asyncio.Task[None] | None = None
+        self._stopped: set[asyncio.Task[None]] = set()
+        """Pushers that were stopped; they may still have jobs to give back."""
         self._closing: asyncio.Task[None] | None = None
+        self._is_closed = False
+        """It was closed by us, not by the worker."""
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once that is done."""
         self._name = ""
-        """What its worker is stored under, and known by among the server's connections."""
+        """What its worker is stored under, and known by among the connections."""
         self._wishes = asyncio.Event()
         """Set when the worker wants other than before: `_push` and `_find` look at how many."""
+        self._is_gone = False
+        """The connection has ended; what is claimed for it now is given back."""
         self._in_hand: set[str] = set()
         self._wanted = 0
         self._looks = 0
@@ -67,30 +75,59 @@ class Session:
         return self._registration.worker_id if self._registration else ""
 
     async def run(self) -> None:
-        timeout = options().HEARTBEAT_TIMEOUT.total_seconds()
-        while True:
+        while (said := await self._receive()) is not None:
             try:
-                text = await asyncio.wait_for(self._connection.recv(), timeout)
-            except TimeoutError:
-                await self._connection.close(SILENT, f"nothing was heard for {timeout:g} s")
-                return
-            try:
-                await self._hear(text)
+                await self._hear(said)
             except NotAuthenticated as refusal:
                 await self._note(refusal)
                 await self._revoked(refusal)
-                return
             except OJSError as refusal:
                 if isinstance(refusal, PermissionDenied):
                     await self._note(refusal)
                 await self._send(messages.refusal(refusal))
                 if self._registration is None:
-                    await self._connection.close(REFUSED, "registration was refused")
-                    return
+                    await self._close(REFUSED, "registration was refused")
+
+    async def _receive(self) -> bytes | None:
+        """Return the next message; None once the connection has ended, by whomever."""
+        timeout = options().HEARTBEAT_TIMEOUT.total_seconds()
+        try:
+            text = None if self._is_closed else await self._next(timeout)
+        except TimeoutError:
+            await self._close(SILENT, f"nothing was heard for {timeout:g} s")
+            return None
+        said = text.encode() if isinstance(text, str) else text
+        if said is not None and len(said) > options().MAX_MESSAGE:
+            await self._close(TOO_BIG, f"a message has {options().MAX_MESSAGE} bytes at most")
+            return None
+        return said
+
+    async def _next(self, timeout: float) -> str | bytes | None:
+        async with asyncio.timeout(timeout):
+            return await self._socket.receive()
+
+    async def _close(self, code: int, reason: str) -> None:
+        """Close the connection, unless that is under way."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            async with asyncio.timeout(GOODBYE):
+                await self._socket.close(code, reason)
+        except (TimeoutError, ConnectionError):
+            pass  # it has ended, or its client does not read
+        finally:
+            if not self._over.done():
+                self._over.set_result(None)
+
+    async def say_goodbye(self) -> None:
+        """End the connection because the server ends; the worker connects again."""
+        # At once: granian cuts WebSockets as soon as it is asked to end.
+        await self._close(GOING_AWAY, "the server ends")
 
     async def _note(self, refusal: OJSError) -> None:
         visitor = self._visitor
-        await self._server.in_thread(actions.note, refusal, "message", visitor.address, visitor)
+        await self._loop.in_thread(actions.note, refusal, "message", visitor.address, visitor)
 
     @property
     def key(self) -> str:
@@ -107,26 +144,27 @@ class Session:
 
     async def _revoked(self, problem: OJSError) -> None:
         """End the connection: its key does not open it any more."""
-        with contextlib.suppress(ConnectionClosed):
+        with contextlib.suppress(ConnectionError):
             await self._send(messages.refusal(problem))
-            await self._connection.close(REVOKED, "the API key is not valid any more")
+            await self._close(REVOKED, "the API key is not valid any more")
 
     async def _send(self, text: str) -> None:
         """
         Raises:
-            ConnectionClosed: the worker is gone, or does not read what we send.
+            ConnectionError: the worker is gone, or does not read what we send.
         """
+        if self._is_closed:
+            raise ConnectionError("The connection was closed.")
         try:
             async with asyncio.timeout(SLOWEST_READER):
-                await self._connection.send(text)
+                await self._socket.send(text)
         except TimeoutError:
-            self._connection.transport.abort()
-            await self._connection.wait_closed()
-            await self._connection.send(text)
+            await self._close(TRY_AGAIN_LATER, "messages were left unread")
+            raise ConnectionError("The worker does not read.") from None
 
-    async def _hear(self, text: str | bytes) -> None:
+    async def _hear(self, said: bytes) -> None:
         timeout = options().HEARTBEAT_TIMEOUT
-        message = messages.read(text, self.worker_id, timeout)
+        message = messages.read(said, self.worker_id, timeout)
         more: dict[str, Any] = {}
         if message.registration is not None:
             more = await self._register(message.registration, message.job_ids)
@@ -135,7 +173,7 @@ class Session:
             raise InvalidRequest(
                 "The first message must register the worker.", field="registration"
             )
-        told = await self._server.in_thread(
+        told = await self._loop.in_thread(
             actions.hear, self._visitor, registration, message, frozenset(self._in_hand)
         )
         if registration.name != self._name and self._give_place_up():
@@ -163,48 +201,53 @@ class Session:
                 f"This connection is that of worker '{self.worker_id}'.",
                 field="registration.worker_id",
             )
-        await self._server.in_thread(actions.register, self._visitor, registration, named)
+        await self._loop.in_thread(actions.register, self._visitor, registration, named)
         self._registration = registration
         self._take_place()
-        if self._pusher is not None:
-            self._pusher.cancel()
+        self._stop_pushing()
         self._pusher = asyncio.create_task(self._push(registration))
         timeout = options().HEARTBEAT_TIMEOUT.total_seconds()
         return {
             "registered": registration.worker_id,
             "heartbeat_timeout_ms": round(timeout * 1000),
-            "specs": await self._server.in_thread(actions.specs_of, registration),
+            "specs": await self._loop.in_thread(actions.specs_of, registration),
         }
 
     def _take_place(self) -> None:
         """Be the connection of the worker, under the name that it has now."""
         assert self._registration is not None
         self._give_place_up()
-        name, sessions = self._registration.name, self._server.sessions
+        name, sessions = self._registration.name, self._connections.sessions
         before, sessions[name], self._name = sessions.get(name), self, name
         if before is not None and before is not self:
             before.replace()
 
     def _give_place_up(self) -> bool:
         """Whether it was the worker's connection until now."""
-        was_its = self._server.sessions.get(self._name) is self
+        was_its = self._connections.sessions.get(self._name) is self
         if was_its:
-            del self._server.sessions[self._name]
+            del self._connections.sessions[self._name]
         return was_its
 
     def replace(self) -> None:
         """Its worker has connected again: end this, without keeping the new connection waiting."""
-        if self._pusher is not None:
-            self._pusher.cancel()
-        closing = self._connection.close(REPLACED, "the worker has connected again")
+        self._stop_pushing()
+        closing = self._close(REPLACED, "the worker has connected again")
         self._closing = asyncio.create_task(closing)
 
     # Assignments
 
+    def _stop_pushing(self) -> None:
+        """Stop assigning. Never twice: that would interrupt it while it gives jobs back."""
+        if self._pusher is not None:
+            self._pusher.cancel()
+            self._stopped.add(self._pusher)
+            self._pusher = None
+
     async def _push(self, registration: messages.Registration) -> None:
         """Assign jobs as soon as there are some, never more than wanted."""
         try:
-            while True:
+            while not self._loop.ending.is_set():
                 self._wishes.clear()
                 if self._wanted <= 0:
                     await self._wishes.wait()
@@ -212,7 +255,7 @@ class Session:
                 found = await self._find(registration)
                 if found is not None:
                     await self._assign(found)
-        except ConnectionClosed:
+        except ConnectionError:
             pass
         except (NotAuthenticated, PermissionDenied) as refusal:
             await self._revoked(refusal)
@@ -227,30 +270,34 @@ class Session:
         trouble = explain(problem)
         if isinstance(trouble, DatabaseUnavailable):
             logger.error("Closing the connection of %r: %s %s", self.worker_id, trouble, problem)
-            await self._connection.close(TRY_AGAIN_LATER, str(trouble))
+            await self._close(TRY_AGAIN_LATER, str(trouble))
         else:
             logger.error("The connection of %r failed.", self.worker_id, exc_info=problem)
-            await self._connection.close(INTERNAL_ERROR, "internal error")
+            await self._close(INTERNAL_ERROR, "internal error")
 
     async def _find(self, registration: messages.Registration) -> Look | None:
         """Wait for work; None if the worker wants none any more."""
-        hub, queues = self._server.hub, registration.queues
-        if not hub.listens:
-            await self._server.in_thread(hub.listen)
+        hub, queues = self._connections.hub, registration.queues
+        await hub.hear(self._loop)
         since = hub.heard(queues)
         found = await self._look(registration)
         if found.jobs:
             return found
         waiter = Waiter(self.worker_id, lambda: self._look(registration), self._give_back)
         alike = (found.able, registration.project)
-        waiting = asyncio.create_task(hub.wait(waiter, queues, alike, since, math.inf))
+        waiting = asyncio.create_task(hub.wait(waiter, queues, alike, since, None))
         try:
             await self._wanted_or(waiting)
-        finally:
             if not waiting.done():
                 # What it finds in this very moment, it gives back.
                 waiting.cancel()
                 await asyncio.wait([waiting])
+        except asyncio.CancelledError:
+            waiting.cancel()
+            (came,) = await asyncio.gather(waiting, return_exceptions=True)
+            if isinstance(came, Look):
+                await self._give_back(came)
+            raise
         return None if waiting.cancelled() else waiting.result()
 
     async def _wanted_or(self, waiting: asyncio.Task[Any]) -> None:
@@ -273,11 +320,15 @@ class Session:
         if count <= 0:
             return Look([])
         looking = asyncio.ensure_future(
-            self._server.in_thread(actions.look, self._visitor, registration, count)
+            self._loop.in_thread(actions.look, self._visitor, registration, count)
         )
         self._looks += 1
         try:
-            return await asyncio.shield(looking)
+            found = await asyncio.shield(looking)
+            if self._is_gone:
+                await self._give_back(found)
+                return Look([])
+            return found
         except asyncio.CancelledError:
             # The claim goes on in its thread: what it brings must not be lost with us.
             await self._give_back(await looking)
@@ -289,24 +340,24 @@ class Session:
     async def _assign(self, found: Look) -> None:
         """Send what was claimed, as long as it is wanted; the rest is given back."""
         self._in_hand |= {str(job.id) for job in found.jobs}
-        for index, job in enumerate(found.jobs):
-            try:
-                if self._wanted <= 0:
-                    await self._give_back(Look(found.jobs[index:]))
-                    return
+        sent = 0
+        try:
+            for job in found.jobs:
+                if self._wanted <= 0 or self._loop.ending.is_set():
+                    break
                 # Counted before it is sent: what the worker says it wants while this is under way
                 # is compared with it.
                 self._assigned += 1
                 self._wanted -= 1
                 await self._send(messages.assignment(job, self._project))
-            except (ConnectionClosed, asyncio.CancelledError):
-                await self._give_back(Look(found.jobs[index:]))
-                raise
+                sent += 1
+        finally:
+            await self._give_back(Look(found.jobs[sent:]))
 
     async def _give_back(self, found: Look) -> None:
         if found.jobs:
             self._in_hand -= {str(job.id) for job in found.jobs}
-            await self._server.in_thread(actions.release, self._registration, found.jobs)
+            await self._loop.in_thread(actions.release, self._registration, found.jobs)
 
     async def end(self) -> None:
         """The connection is gone; whether the worker has left, its last words tell.
@@ -314,10 +365,21 @@ class Session:
         One that closed properly with nothing in its hands has (a warm shutdown). Every other may
         connect again until its silence has lasted too long, and then the reaper takes over.
         """
-        if self._pusher is not None:
-            self._pusher.cancel()
-            with contextlib.suppress(asyncio.CancelledError, ConnectionClosed):
-                await self._pusher
-        is_last = self._give_place_up()
-        if is_last and self._connection.close_code in PROPERLY and not self._in_hand:
-            await self._server.in_thread(actions.leave, self._registration)
+        if self._is_closed:
+            await self._over
+        self._is_gone = True
+        if self._pusher is not None and self._loop.ending.is_set():
+            # What is being sent now is sent, or not: else it would be unknown who has the job.
+            self._wishes.set()
+            await asyncio.wait([self._pusher], timeout=GOODBYE)
+        self._stop_pushing()
+        ended = await asyncio.gather(*self._stopped, return_exceptions=True)
+        while self._looks:
+            self._wishes.clear()
+            await self._wishes.wait()
+        is_last, has_left = self._give_place_up(), self._socket.close_code in PROPERLY
+        if is_last and has_left and not self._is_closed and not self._in_hand:
+            await self._loop.in_thread(actions.leave, self._registration)
+        for problem in ended:
+            if isinstance(problem, Exception) and not isinstance(problem, ConnectionError):
+                raise problem
