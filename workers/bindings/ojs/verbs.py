@@ -13,7 +13,7 @@ from jobs.http.verbs import VerbRequest, VerbResponse, outcome_of
 from jobs.spec.envelope import claimed_envelope
 from workers import protocol
 from workers.access import admission
-from workers.fetching.long_poll import WaitingForWork
+from workers.bindings.shared.long_poll import WaitingForWork
 
 from . import replies, requests
 

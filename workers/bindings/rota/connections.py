@@ -11,7 +11,7 @@ from jobs.http.errors import status_of
 from jobs.http.loop import Loop, Socket
 from jobs.store.trouble import explain
 from workers.bindings.shared import keys as keyed
-from workers.fetching.long_poll import hub_of
+from workers.bindings.shared.long_poll import hub_of
 
 from . import actions, options
 from .session import Session

@@ -14,11 +14,10 @@ from jobs.http.verbs import VerbResponse
 from jobs.http.waiting import Answer, Answering, Waiting
 from jobs.spec.reports import Failure
 from jobs.store import wakeup
-
-from .. import protocol
-from ..models import Worker
-from . import gate
-from .waiting import Hub, Look, Waiter
+from workers import protocol
+from workers.fetching import gate
+from workers.fetching.waiting import Hub, Look, Waiter
+from workers.fleet import directory
 
 Claim = Callable[[], list[ClaimedJob]]
 
@@ -90,10 +89,8 @@ class WaitingForWork(Waiting[Answer]):
     def _abilities(self) -> frozenset[str]:
         """What it can run, but for what is reserved for it by its own name."""
         types = () if self._types is None else [f"type:{name}" for name in self._types]
-        columns = ("labels", "capabilities")
-        known = Worker.objects.filter(pk=self._worker_id).values_list(*columns).first()
-        labels, capabilities = known or ((), ())
-        return frozenset([*types, *labels, *capabilities])
+        _, able = directory.standing(self._worker_id) or (False, frozenset())
+        return able.union(types)
 
     async def withdraw(self, loop: Loop) -> None:
         if self._claimed:
