@@ -78,6 +78,16 @@ class NotInstalled(Unsupported):
     """What is asked for needs an extra that this server does not have."""
 
 
+class NeedsEventLoop(NotInstalled):
+    """A stream is asked for, and this server has no event loop to write it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This server cannot stream.",
+            hint="Serve `ojs_project.asgi:application`, or the site with `workers.asgi`.",
+        )
+
+
 class NotFound(OJSError):
     """No such job, queue, worker or key."""
 
@@ -164,6 +174,13 @@ class QueueFull(OJSError):
             strategy=strategy,
         )
         self.job_type = job_type
+
+
+class TooManyConnections(OJSError):
+    """The client keeps as many connections for events open as it may (OJS realtime §5.2)."""
+
+    code = "rate_limited"
+    retryable = True
 
 
 class QueueClosed(OJSError):

@@ -14,6 +14,7 @@ from .admin.urls import Endpoint
 from .bulk import BulkViewSet
 from .cron import CronViewSet
 from .jobs import JobViewSet
+from .live import LiveViewSet
 from .queue_ops import QueueOperationsViewSet as Queues
 from .queues import DeadLetterViewSet, EventViewSet, QueueViewSet
 from .rate_limits import RateLimitViewSet
@@ -78,6 +79,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ("v1/job-specs", "job-specs", SpecViewSet, {"get": "list", "post": "create"}),
     ("v1/job-specs/<str:name>", "job-spec", SpecViewSet, {"delete": "destroy"}),
     ("v1/events", "events", EventViewSet, {"get": "list"}),
+    ("v1/events/stream", "event-stream", LiveViewSet, {"get": "of_channel"}),
+    (f"{JOB}/events", "job-events", LiveViewSet, {"get": "of_job"}),
+    (f"{QUEUE}/events", "queue-events", LiveViewSet, {"get": "of_queue"}),
 )
 
 # The hot verbs have addresses of their own. The busiest come first.

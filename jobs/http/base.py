@@ -19,7 +19,7 @@ from rest_framework.viewsets import ViewSet
 
 from .. import access
 from ..access import Binding, Command, projects
-from ..errors import OJSError
+from ..errors import NeedsEventLoop, OJSError
 from ..spec.identifiers import parse_uuid
 from ..store.database import connection, drop_if_dead
 from ..store.watchdog import bounded
@@ -203,7 +203,10 @@ class OJSViewSet(ViewSet):
         request = VerbRequest(
             self.caller, document, self.request.META, self.request.path, self.request_id
         )
-        return sent(verb(request, **named))
+        response = verb(request, **named)
+        if response.stream is not None:
+            raise NeedsEventLoop()
+        return sent(response)
 
 
 def _keep_type(response: Response) -> None:

@@ -6,12 +6,15 @@ The front door (`workers.asgi`) implements it. Nothing here imports a server.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from .request import Meta
 
 Result = TypeVar("Result")
+
+LOOP = "ojs.loop"
+"""Set in a request's environment where an event loop waits for the answer."""
 
 
 class Loop(Protocol):
@@ -22,6 +25,12 @@ class Loop(Protocol):
 
     async def in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Call `function` in a thread that may use the database, and return its result."""
+
+    def shared(self, make: Callable[[Loop], Result]) -> Result:
+        """Return what `make` returned when it was first asked for: one for the whole process."""
+
+    def keep(self, task: Coroutine[Any, Any, None]) -> None:
+        """Run `task` to its end beside everything else."""
 
 
 Stream = Callable[[Loop], AsyncIterator[bytes]]

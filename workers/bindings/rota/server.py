@@ -14,13 +14,13 @@ from websockets.exceptions import ConnectionClosed
 
 from jobs.access.address import client_address
 from jobs.errors import DatabaseUnavailable, NotAuthenticated, OJSError
+from jobs.http import open_keys
 from jobs.http.endpoints import url_of
 from jobs.http.origins import check_socket
 from jobs.store import wakeup
 from jobs.store.database import borrowed
 from jobs.store.trouble import explain
 from jobs.store.watchdog import bounded
-from workers.bindings.shared import keys as keyed
 from workers.bindings.shared import tls
 from workers.fetching.waiting import Hub
 from workers.liveness.presence import announced
@@ -62,7 +62,7 @@ class RotaServer:
         self.hub = Hub()
         pause = await self.in_thread(wakeup.look_again_after)
         ticking = asyncio.create_task(self.hub.look_now_and_then(pause))
-        watching = asyncio.create_task(keyed.watch(self._open, self.in_thread))
+        watching = asyncio.create_task(open_keys.watch(self._open, self.in_thread))
         async with serve(
             self._handle,
             host,
