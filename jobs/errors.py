@@ -29,6 +29,10 @@ class InvalidRequest(OJSError):
     code = "invalid_request"
 
 
+class UpgradeRequired(InvalidRequest):
+    """The address takes WebSocket connections only."""
+
+
 class InvalidPayload(OJSError):
     """The body is not a JSON object we can read."""
 
@@ -181,6 +185,12 @@ class TooManyConnections(OJSError):
 
     code = "rate_limited"
     retryable = True
+
+
+class TooManySubscriptions(TooManyConnections):
+    """The WebSocket is subscribed to as many channels as it may."""
+
+    retryable = False
 
 
 class QueueClosed(OJSError):

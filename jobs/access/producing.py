@@ -50,6 +50,7 @@ declare(
     ojs("live.of_job", PRODUCE, OWN, reads=True),
     ojs("live.of_queue", PRODUCE, OWN, reads=True, note=EVENTS),
     ojs("live.of_channel", PRODUCE, OWN, reads=True, note=EVENTS),
+    ojs("live.socket", PRODUCE, OWN, reads=True, note=EVENTS),
     # Shared by all projects
     ojs("queues.list", PRODUCE, SHARED, reads=True),
     ojs("queues.retrieve", PRODUCE, SHARED, reads=True, note=FIGURES),

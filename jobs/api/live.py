@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from django.http import QueryDict
+from urllib.parse import parse_qsl
+
 from rest_framework.response import Response
 
 from .. import access
 from ..access import Binding
 from ..access.address import address_of
-from ..errors import InvalidRequest
-from ..http.authentication import digest
+from ..errors import InvalidRequest, UpgradeRequired
+from ..http.authentication import key_of
 from ..http.base import OJSViewSet
 from ..http.dialects import EVENTS
 from ..http.request import Meta, Request
@@ -40,6 +41,13 @@ class LiveViewSet(OJSViewSet):
         """What happens on any channel, for the public SDKs."""
         return self.carry_out(of_channel)
 
+    def socket(self, request: Request) -> Response:
+        """Where WebSockets are opened (§3.1), for a request that opens none."""
+        raise UpgradeRequired(
+            "This address takes WebSocket connections.",
+            hint="Connect with a WebSocket client, to a server with an event loop.",
+        )
+
 
 def of_job(request: VerbRequest, job_id: str) -> VerbResponse:
     return _stream(request, channels.job(job_id), "of_job")
@@ -53,7 +61,7 @@ def of_channel(request: VerbRequest) -> VerbResponse:
     return _stream(request, _channel(_query(request.meta)), "of_channel")
 
 
-def _channel(query: QueryDict) -> Channel:
+def _channel(query: dict[str, str]) -> Channel:
     """
     Raises:
         InvalidRequest: it names several channels, or none that there is.
@@ -70,8 +78,8 @@ def _channel(query: QueryDict) -> Channel:
     return channels.parse(named.get("channel", channels.ALL))
 
 
-def _query(meta: Meta) -> QueryDict:
-    return QueryDict(meta.get("QUERY_STRING", ""))
+def _query(meta: Meta) -> dict[str, str]:
+    return dict(parse_qsl(meta.get("QUERY_STRING", "")))
 
 
 def _stream(request: VerbRequest, channel: Channel, action: str) -> VerbResponse:
@@ -93,9 +101,3 @@ def _stream(request: VerbRequest, channel: Channel, action: str) -> VerbResponse
     response["Cache-Control"] = "no-cache"
     response["X-Accel-Buffering"] = "no"
     return response
-
-
-def key_of(meta: Meta) -> str:
-    """Hash of the key that a request carries; empty without one."""
-    key = meta.get("HTTP_AUTHORIZATION", "").partition(" ")[2].strip()
-    return digest(key) if key else ""

@@ -80,6 +80,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ("v1/job-specs/<str:name>", "job-spec", SpecViewSet, {"delete": "destroy"}),
     ("v1/events", "events", EventViewSet, {"get": "list"}),
     ("v1/events/stream", "event-stream", LiveViewSet, {"get": "of_channel"}),
+    ("v1/ws", "socket", LiveViewSet, {"get": "socket"}),
     (f"{JOB}/events", "job-events", LiveViewSet, {"get": "of_job"}),
     (f"{QUEUE}/events", "queue-events", LiveViewSet, {"get": "of_queue"}),
 )

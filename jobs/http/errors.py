@@ -35,6 +35,7 @@ from ..errors import (
     UnfinishedBody,
     Unsupported,
     UnsupportedCompression,
+    UpgradeRequired,
     WaitTimeout,
 )
 from ..store.trouble import explain
@@ -49,6 +50,7 @@ DOCUMENTATION = "https://openjobspec.org/errors/"
 STATUS: dict[type[OJSError], int] = {
     InvalidPayload: 400,
     InvalidRetryPolicyRequest: 422,
+    UpgradeRequired: 426,
     InvalidRequest: 400,
     BodyTooLarge: 413,
     BatchTooLarge: 413,
@@ -124,6 +126,8 @@ def refusal(
         response["Retry-After"] = str(problem.RETRY_AFTER)
     elif isinstance(problem, BatchTooLarge):
         response["X-OJS-Max-Batch-Size"] = str(problem.details["max_batch_size"])
+    elif isinstance(problem, UpgradeRequired):
+        response["Upgrade"] = "websocket"
     if response.status == 401:
         response["WWW-Authenticate"] = CHALLENGE
     return response

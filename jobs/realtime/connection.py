@@ -183,6 +183,18 @@ class Connection:
         self._entries = deque(kept)
         self._look_at_room()
 
+    def filter_anew(self, subscription: Subscription, wanted: Filter) -> None:
+        """Give a subscription another filter, which holds for what waits already, too (§5.6.3)."""
+        subscription.wanted = wanted
+        entries, self._entries = self._entries, deque()
+        for entry in entries:
+            face = entry.face
+            if entry.subscription is subscription:
+                face = wanted.face(entry.message.name, entry.message.event.type)
+            if face is not None or entry.subscription is not subscription:
+                self._entries.append(entry._replace(face=face))
+        self._look_at_room()
+
     @property
     def is_empty(self) -> bool:
         return not (self._entries or self.losses)

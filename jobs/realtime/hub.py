@@ -165,6 +165,21 @@ class Hub:
             subscription.is_live = True
             self._live[subscription.project, subscription.channel.name][subscription] = None
 
+    async def backfill(self, subscription: Subscription, after: int) -> None:
+        """Hand over what the record has from `after` to where the subscription began (§5.5.2)."""
+        until, subscription.began = subscription.began, min(after, subscription.began)
+        while after < until and self._is_fed(subscription):
+            batch = await self._asked(
+                replay.page,
+                subscription.channel,
+                subscription.project,
+                after,
+                until,
+                await subscription.connection.room(),
+            )
+            after = batch.position
+            subscription.take(subscription.select(batch.messages))
+
     def _is_fed(self, subscription: Subscription) -> bool:
         current = subscription.connection.subscriptions.get(subscription.channel.name)
         return current is subscription

@@ -85,12 +85,14 @@ def page(channel: Channel, project: str, after: int, until: int, most: int) -> B
 def messages_of(rows: Sequence[Event]) -> list[Message]:
     """Find out to which projects the jobs belong that the events are about."""
     found = list(rows)
-    ids = {event.subject: parse_uuid(event.subject) for event in found if event.job_type}
-    jobs = Job.objects.using(alias()).filter(pk__in=set(filter(None, ids.values())))
-    projects = dict(jobs.exclude(project="").values_list("pk", "project")) if ids else {}
-    if not projects:
+    subjects = {event.subject for event in found if event.job_type}
+    ids = [job_id for job_id in map(parse_uuid, subjects) if job_id is not None]
+    if not ids:
         return [Message(event) for event in found]
-    return [Message(event, projects.get(ids.get(event.subject), "")) for event in found]
+    jobs = Job.objects.using(alias()).filter(pk__in=ids).exclude(project="")
+    projects = {str(pk): project for pk, project in jobs.values_list("pk", "project")}
+    # A job's events name it as its id is written here.
+    return [Message(event, projects.get(event.subject, "")) for event in found]
 
 
 def _record() -> Any:
@@ -106,14 +108,18 @@ def start(channel: Channel, last_event_id: str = "") -> Start:
     now = newest()
     if not last_event_id:
         return Start(now)
-    after = kept_position(last_event_id, now)
+    after = _kept(last_event_id, now)
     if after is None:
         return Start(now, _gap(channel, last_event_id))
     return Start(after)
 
 
-def kept_position(identifier: str, until: int) -> int | None:
+def position_of(identifier: str) -> int | None:
     """Return the position of an event's id; None if the record does not have all that follows."""
+    return _kept(identifier, newest())
+
+
+def _kept(identifier: str, until: int) -> int | None:
     cursor = events.parse_cursor(identifier)
     if cursor is None or cursor.txid or cursor.id > until:
         return None
