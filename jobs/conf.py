@@ -91,12 +91,6 @@ class Settings:
     MAX_BULK: int = option(1_000, "Most jobs or ids in one bulk request (OJS bulk operations §9).")
     MAX_FETCH: int = option(1_000, "Most jobs handed out by one fetch.")
     MAX_WAIT: timedelta = duration(30, "Longest wait a fetch may ask for with `wait_ms`.")
-    MAX_WAITING: int = option(
-        24,
-        "Requests of one server process that may wait at once, each with a thread: fetches with "
-        "`wait_ms`, results with `wait`, progress streams, and enqueues that wait for room. Others "
-        "are answered at once with what there is.",
-    )
     WAIT_POLL_INTERVAL: timedelta = duration(
         1, "How often a waiting fetch looks by itself, in case a notification was missed."
     )
@@ -120,6 +114,11 @@ class Settings:
     REALTIME_SUBSCRIPTIONS: int = option(100, "Channels that one WebSocket may subscribe to.")
 
     # How requests are answered
+    SERVER_THREADS: int = option(
+        8,
+        "Threads of one ASGI server process that answer requests of workers and producers, each "
+        "with a database connection. What waits needs none.",
+    )
     FAST_PATH: bool = option(
         True,
         "Answer enqueue, fetch, ack, nack and heartbeat over HTTP without REST framework's request "

@@ -26,9 +26,10 @@ from django.middleware.security import SecurityMiddleware
 from django.urls import Resolver404
 from django.utils.log import log_response
 
-from jobs.http.fast_path import METHOD, Answer, FastView
+from jobs.http.fast_path import Answer, FastView, Parked
 from jobs.http.hosts import is_served
 from jobs.http.request import Readable
+from workers.asgi.application import Later, Reply
 
 from .middleware import MOST, OUR_POLICY, POLICY, PROTOCOLS, resolve, with_policy
 
@@ -40,12 +41,14 @@ BEFORE = (
 )
 MOVED = ("SCRIPT_NAME", "SCRIPT_URL", "REDIRECT_URL")
 """Where a server says that the site is below a prefix, or that the path was another one."""
+METHODS = frozenset({"GET", "POST"})
+"""Those that have a fast path."""
 LISTENING = (reset_queries, close_old_connections, close_caches, reset_urlconf)
 """Django's own receivers of a request's start and end."""
 STATUS = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-Hot = Callable[[dict[str, Any], Readable], Answer]
+Hot = Callable[[dict[str, Any], Readable], Answer | Parked]
 """The fast path of one address."""
 
 
@@ -70,30 +73,46 @@ class Bypass:
         self._known: dict[str, tuple[FastView, Hot]] = {}
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        hot = self._hot(environ)
-        if hot is None:
+        reply = self.respond(environ)
+        if reply is None:
             return self._project(environ, start_response)
-        used = self._begin(environ)
-        try:
-            status, headers, content = hot(environ, _stream(environ))
-        except Exception as problem:
-            response = response_for_exception(WSGIRequest(environ), problem)
-            return self._hand_over(environ, response, start_response)
-        if status >= 400:
-            response = HttpResponse(content, status=status, headers=headers)
-            return self._hand_over(environ, response, start_response)
-        length = ("Content-Length", str(len(content)))
-        start_response(STATUS[status], [*headers.items(), length, *self._headers])
-        self._end(used)
+        assert isinstance(reply, Reply)  # without an event loop, nothing comes later
+        start_response(STATUS[reply.status], reply.headers)
         # A list, which the server sends at once. It would ask a response for one part after the
         # other.
-        return [content]
+        return [reply.content]
+
+    def respond(self, environ: dict[str, Any]) -> Reply | Later | None:
+        """Answer a request over the fast path; None if it goes through Django's handler."""
+        hot = self._hot(environ)
+        if hot is None:
+            return None
+        used = self._begin(environ)
+        try:
+            found = hot(environ, _stream(environ))
+            if isinstance(found, Parked):
+                return Later(found, partial(self._reply, environ))
+            return self._reply(environ, found)
+        except Exception as problem:
+            response = response_for_exception(WSGIRequest(environ), problem)
+            return self._hand_over(environ, response)
+        finally:
+            self._end(used)
+
+    def _reply(self, environ: dict[str, Any], answer: Answer) -> Reply:
+        status, headers, content, stream = answer
+        if status >= 400:
+            return self._hand_over(environ, HttpResponse(content, status=status, headers=headers))
+        sent = [*headers.items(), *self._headers]
+        if stream is None:
+            sent.append(("Content-Length", str(len(content))))
+        return Reply(status, sent, content, stream)
 
     def _hot(self, environ: dict[str, Any]) -> Hot | None:
         """The fast path of a request; None if it goes through Django's handler."""
         path = environ.get("PATH_INFO") or ""
         if (
-            environ["REQUEST_METHOD"] != METHOD
+            environ["REQUEST_METHOD"] not in METHODS
             or not path.startswith(PROTOCOLS)
             or not self._is_open
             or not path.isascii()
@@ -103,7 +122,9 @@ class Bypass:
         ):
             return None
         view, hot = self._known.get(path) or self._look_up(path)
-        return hot if view is not None and view.is_on else None
+        if view is None or view.method != environ["REQUEST_METHOD"] or not view.is_on(environ):
+            return None
+        return hot
 
     def _look_up(self, path: str) -> tuple[FastView, Hot] | tuple[None, None]:
         try:
@@ -118,10 +139,8 @@ class Bypass:
             self._known[path] = view, hot
         return view, hot
 
-    def _hand_over(
-        self, environ: dict[str, Any], response: Any, start_response: Any
-    ) -> Iterable[bytes]:
-        """Send an error, and log it, as Django's handler does."""
+    def _hand_over(self, environ: dict[str, Any], response: Any) -> Reply:
+        """Finish an error, and log it, as Django's handler does."""
         request = WSGIRequest(environ)
         self._security.process_response(request, response)
         with_policy(response)
@@ -134,9 +153,7 @@ class Bypass:
         )
         if not response.has_header("Content-Length"):
             response["Content-Length"] = str(len(response.content))
-        start_response(f"{response.status_code} {response.reason_phrase}", list(response.items()))
-        self._end([])
-        return [response.content]
+        return Reply(response.status_code, list(response.items()), response.content)
 
     def _begin(self, environ: dict[str, Any]) -> Sequence[Any]:
         """What Django does when a request starts; return the connections to look after."""
@@ -162,7 +179,7 @@ class Bypass:
 
 def _answer(
     view: FastView, path: str, named: dict[str, str], environ: dict[str, Any], stream: Readable
-) -> Answer:
+) -> Answer | Parked:
     return view.answer(environ, path, stream, **named)
 
 

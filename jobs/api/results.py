@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from django.http import QueryDict
 from rest_framework.response import Response
 
 from ..access.projects import own
 from ..conf import ojs_settings
 from ..errors import InvalidRequest, JobNotFound, ResultPruned, WaitTimeout
 from ..http.base import OJSViewSet
+from ..http.job_watch import WaitingForJob
 from ..http.paging import number
 from ..http.request import Request
-from ..http.waiting import until
+from ..http.verbs import VerbRequest, VerbResponse
+from ..http.waiting import Waiting
 from ..models import Job
 from ..spec.envelope import is_pruned, result_expires_at
 from ..spec.fields import missing, refuse, texts
@@ -35,30 +38,45 @@ COLUMNS = (
 )
 
 
+def retrieve(request: VerbRequest, job_id: str) -> VerbResponse | Waiting[Any]:
+    """The outcome of a job; with `wait=true` as soon as there is one (§8.2)."""
+    parameters = QueryDict(request.meta.get("QUERY_STRING", ""))
+    identifier = parse_id(job_id)
+    seconds = number(parameters, "timeout", DEFAULT_WAIT, least=0, most=86_400)
+    waits = _flag(parameters, "wait")
+    job = _job(identifier)
+    if not waits or job.finished_at is not None:
+        return _response(job)
+
+    def look() -> VerbResponse | None:
+        job = _job(identifier)
+        return None if job.finished_at is None else _response(job)
+
+    def refuse() -> VerbResponse:
+        state = _job(identifier).state
+        raise WaitTimeout(f"Job '{job_id}' has not finished yet.", job_id=job_id, state=state)
+
+    longest = ojs_settings.MAX_WAIT.total_seconds()
+    return WaitingForJob(identifier, look, min(seconds, longest), refuse)
+
+
+def _response(job: Job) -> VerbResponse:
+    if job.finished_at is not None and (job.result_pruned or is_pruned(job)):
+        when = format_timestamp(result_expires_at(job) or job.finished_at)
+        raise ResultPruned(f"Result expired at {when}", job_id=str(job.pk))
+    response = VerbResponse(_document(job))
+    if job.finished_at is None:
+        response["Retry-After"] = "1"
+    return response
+
+
 class ResultViewSet(OJSViewSet):
     """`/ojs/v1/jobs/{id}/result`"""
 
     resource = "results"
 
     def retrieve(self, request: Request, job_id: str) -> Response:
-        """The outcome of a job; with `wait=true` as soon as there is one (§8.2)."""
-        parameters = request.query_params
-        identifier = parse_id(job_id)
-        seconds = number(parameters, "timeout", DEFAULT_WAIT, least=0, most=86_400)
-        job = _job(identifier)
-        if job.finished_at is None and _flag(parameters, "wait"):
-            job = _wait(identifier, min(seconds, ojs_settings.MAX_WAIT.total_seconds()))
-            if job.finished_at is None:
-                raise WaitTimeout(
-                    f"Job '{job_id}' has not finished yet.", job_id=job_id, state=job.state
-                )
-        if job.finished_at is not None and (job.result_pruned or is_pruned(job)):
-            when = format_timestamp(result_expires_at(job) or job.finished_at)
-            raise ResultPruned(f"Result expired at {when}", job_id=job_id)
-        response = Response(_document(job))
-        if job.finished_at is None:
-            response["Retry-After"] = "1"
-        return response
+        return self.carry_out(retrieve, job_id=job_id)
 
     def bulk(self, request: Request) -> Response:
         """The results of many jobs; null where there is none (§9.3)."""
@@ -85,16 +103,6 @@ def _flag(parameters: Any, name: str) -> bool:
     if text not in ("true", "false", "1", "0"):
         raise InvalidRequest(f"The '{name}' parameter must be true or false.", field=name)
     return text in ("true", "1")
-
-
-def _wait(job_id: UUID, seconds: float) -> Job:
-    """Look again and again until the job has ended, or the time is up."""
-
-    def look() -> Job | None:
-        job = _job(job_id)
-        return None if job.finished_at is None else job
-
-    return until(look, seconds) or _job(job_id)
 
 
 def _document(job: Job) -> dict[str, Any]:

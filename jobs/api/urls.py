@@ -6,7 +6,7 @@ from django.urls import path
 
 from ..http.fast_path import fast
 from ..http.verbs import Verb
-from . import verbs
+from . import live, results, verbs
 from .admin import urls as admin
 from .admin.bulk import AdminBulkViewSet
 from .admin.dead_letter import AdminDeadLetterViewSet, WholeDeadLetterViewSet
@@ -40,7 +40,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     (JOB, "job", JobViewSet, {"get": "retrieve", "delete": "cancel", "patch": "prioritize"}),
     (f"{JOB}/cancel", "job-cancel", JobViewSet, {"post": "cancel"}),
     (f"{JOB}/activate", "job-activate", JobViewSet, {"post": "activate"}),
-    (f"{JOB}/result", "job-result", ResultViewSet, {"get": "retrieve"}),
     ("v1/workflows", "workflows", WorkflowViewSet, {"get": "list", "post": "create"}),
     (WORKFLOW, "workflow", WorkflowViewSet, {"get": "retrieve", "delete": "cancel"}),
     (f"{WORKFLOW}/cancel", "workflow-cancel", WorkflowViewSet, {"post": "cancel"}),
@@ -79,26 +78,43 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ("v1/job-specs", "job-specs", SpecViewSet, {"get": "list", "post": "create"}),
     ("v1/job-specs/<str:name>", "job-spec", SpecViewSet, {"delete": "destroy"}),
     ("v1/events", "events", EventViewSet, {"get": "list"}),
-    ("v1/events/stream", "event-stream", LiveViewSet, {"get": "of_channel"}),
     ("v1/ws", "socket", LiveViewSet, {"get": "socket"}),
-    (f"{JOB}/events", "job-events", LiveViewSet, {"get": "of_job"}),
-    (f"{QUEUE}/events", "queue-events", LiveViewSet, {"get": "of_queue"}),
 )
 
-# The hot verbs have addresses of their own. The busiest come first.
-HOT: tuple[tuple[str, str, dict[str, Any], Verb], ...] = (
-    ("v1/jobs", "jobs", {"post": "create"}, verbs.create),
-    ("v1/jobs/batch", "jobs-batch", {"post": "batch"}, verbs.batch),
+# The hot verbs, and those that wait, have addresses of their own. The busiest come first.
+FAST: tuple[tuple[str, str, Any, str, str, Verb], ...] = (
+    ("v1/jobs", "jobs", JobViewSet, "POST", "create", verbs.create),
+    ("v1/jobs/batch", "jobs-batch", JobViewSet, "POST", "batch", verbs.batch),
+    (f"{JOB}/result", "job-result", ResultViewSet, "GET", "retrieve", results.retrieve),
+)
+
+# An event loop writes them.
+STREAMS: tuple[tuple[str, str, str, Verb], ...] = (
+    ("v1/events/stream", "event-stream", "of_channel", live.of_channel),
+    (f"{JOB}/events", "job-events", "of_job", live.of_job),
+    (f"{QUEUE}/events", "queue-events", "of_queue", live.of_queue),
 )
 
 urlpatterns = [
     *(
-        path(f"ojs/{route}", fast(JobViewSet.as_view(actions), verb), name=name)
-        for route, name, actions, verb in HOT
+        path(
+            f"ojs/{route}",
+            fast(viewset.as_view({method.lower(): action}), verb, method),
+            name=name,
+        )
+        for route, name, viewset, method, action, verb in FAST
     ),
     *(
         path(f"ojs/{route}", viewset.as_view(actions), name=name)
         for route, name, viewset, actions in ENDPOINTS
+    ),
+    *(
+        path(
+            f"ojs/{route}",
+            fast(LiveViewSet.as_view({"get": action}), verb, "GET", streams=True),
+            name=name,
+        )
+        for route, name, action, verb in STREAMS
     ),
     *admin.urlpatterns,
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from ..http.dialects import job_reply
 from ..http.paging import number
 from ..http.request import Meta
 from ..http.verbs import VerbRequest, VerbResponse
-from ..http.waiting import until
+from ..http.waiting import Waiting
 from ..spec.batches import Memory, checked_once, new_jobs
 from ..spec.envelope import envelope
 from ..spec.fields import array, missing, refuse
@@ -25,11 +25,17 @@ from ..store import clock
 memory = Memory()
 
 
-def create(request: VerbRequest) -> VerbResponse:
+def create(request: VerbRequest) -> VerbResponse | Waiting[Any]:
     """PUSH: enqueue one job (OJS HTTP §9.1)."""
     check = partial(new_job, now=clock.now())
     asked = checked_once(request.read(required=True), memory, check, read_args)
-    (job,) = enqueue_or_wait(request.meta, give([asked], request.caller.project))
+    return enqueue_or_wait(
+        request.meta, give([asked], request.caller.project), partial(_created, request)
+    )
+
+
+def _created(request: VerbRequest, jobs: Sequence[NewJob]) -> VerbResponse:
+    (job,) = jobs
     if job.existing is not None:
         # 200: it was there before (OJS unique jobs §5.4).
         known = job_reply(request.meta, envelope(job.existing))
@@ -41,7 +47,7 @@ def create(request: VerbRequest) -> VerbResponse:
     return response
 
 
-def batch(request: VerbRequest) -> VerbResponse:
+def batch(request: VerbRequest) -> VerbResponse | Waiting[Any]:
     """PUSH many: all or none (OJS HTTP §9.2)."""
     body = request.read(required=True)
     documents = array(body, "jobs")
@@ -54,7 +60,10 @@ def batch(request: VerbRequest) -> VerbResponse:
             validation="size",
         )
     asked = new_jobs(documents, clock.now())
-    jobs = enqueue_or_wait(request.meta, give(asked, request.caller.project))
+    return enqueue_or_wait(request.meta, give(asked, request.caller.project), _batch_created)
+
+
+def _batch_created(jobs: Sequence[NewJob]) -> VerbResponse:
     count = len(jobs)
     response = VerbResponse(
         {
@@ -97,7 +106,9 @@ def enqueued(job: NewJob) -> dict[str, Any]:
     return envelope(job.existing) | {"deduplicated": True}
 
 
-def enqueue_or_wait(meta: Meta, new: Sequence[NewJob]) -> Sequence[NewJob]:
+def enqueue_or_wait(
+    meta: Meta, new: Sequence[NewJob], respond: Callable[[Sequence[NewJob]], VerbResponse]
+) -> VerbResponse | Waiting[Any]:
     """Enqueue; where a full queue says `block`, wait for room if the request asks so.
 
     `OJS-Block-Timeout` says how many seconds, `MAX_WAIT` at most (OJS backpressure §5.2).
@@ -107,27 +118,26 @@ def enqueue_or_wait(meta: Meta, new: Sequence[NewJob]) -> Sequence[NewJob]:
     """
     given = meta.get("HTTP_OJS_BLOCK_TIMEOUT")
     if given is None:
-        return engine.enqueue(new)
+        return respond(engine.enqueue(new))
     seconds = number({"OJS-Block-Timeout": given}, "OJS-Block-Timeout", 0, least=0, most=86_400)
     refused: list[QueueFull] = []
 
-    def look() -> Sequence[NewJob] | None:
+    def look() -> VerbResponse | None:
         try:
             # A refused attempt leaves its marks on unique jobs.
             fresh = [replace(job, attributes=dict(job.attributes)) for job in new]
             with engine.bounds.patiently():
-                return engine.enqueue(fresh)
+                return respond(engine.enqueue(fresh))
         except QueueFull as refusal:
             refused[:] = [refusal]
             if refusal.details["strategy"] != "block":
+                engine.bounds.record_refusal(refusal)
                 raise
             return None
 
-    try:
-        stored = until(look, min(seconds, ojs_settings.MAX_WAIT.total_seconds()))
-        if stored is None:
-            raise refused[0]
-    except QueueFull as refusal:
-        engine.bounds.record_refusal(refusal)
-        raise
-    return stored
+    def refuse() -> VerbResponse:
+        engine.bounds.record_refusal(refused[0])
+        raise refused[0]
+
+    longest = ojs_settings.MAX_WAIT.total_seconds()
+    return Waiting(look, min(seconds, longest), refuse)

@@ -34,6 +34,7 @@ from .renderers import OJSRenderer, PlainJSONRenderer, SDKRenderer, dumps
 from .request import Meta, Request, check_url, request_id_of
 from .verbs import Verb, VerbRequest, VerbResponse
 from .versioning import SPEC_VERSION, SpecVersioning
+from .waiting import Waiting
 
 
 class OJSViewSet(ViewSet):
@@ -204,6 +205,8 @@ class OJSViewSet(ViewSet):
             self.caller, document, self.request.META, self.request.path, self.request_id
         )
         response = verb(request, **named)
+        if isinstance(response, Waiting):
+            response = response.in_thread()
         if response.stream is not None:
             raise NeedsEventLoop()
         return sent(response)

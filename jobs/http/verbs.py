@@ -16,6 +16,7 @@ from .request import Meta
 
 if TYPE_CHECKING:
     from .authentication import Caller
+    from .waiting import Waiting
 
 
 @dataclass(slots=True)
@@ -60,5 +61,5 @@ class VerbResponse:
         self.headers[name] = text
 
 
-Verb = Callable[..., VerbResponse]
+Verb = Callable[..., "VerbResponse | Waiting[Any]"]
 """Called with a `VerbRequest`, and with what its URL names: `ack(request, job_id=…)`."""

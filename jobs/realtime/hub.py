@@ -27,7 +27,7 @@ POLL = 0.2
 """Seconds between two reads of the record."""
 AGAIN = 1.0
 """Seconds before the database is asked again after an error."""
-AT_ONCE = 4
+AT_ONCE = 2
 """Subscriptions that read from the record at the same time; others wait for their turn."""
 REMEMBERED = 1_000
 """Connections that are remembered after their end, so that a client can resume them."""

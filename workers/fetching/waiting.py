@@ -1,26 +1,36 @@
 """Waiting for work on thousands of connections: no thread each, no stampede when work arrives.
 
-Waiters that would get the same jobs form a group. When one of its queues has work, the first
-waiter looks; if it finds a job, the next one looks too, and so on.
+Waiters that would get the same jobs form a group, in the order they came. When one of its queues
+has work, the first waiter looks; if it finds a job, the next ones look too, and so on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob
+from jobs.http.loop import Loop
 from jobs.store import wakeup
 
 IN_VAIN = 3
 """Looks in vain after which the rest of the group is skipped until the next ring."""
 QUIETED = 0.1
 """Weight of a look in vain by a worker that may not fetch: it indicates little about the others."""
+PASSED = 3
+"""Times a waiter may be passed over before it loses its place."""
+LOOKERS = 4
+"""Waiters of a group that may look at the same time, once some have found jobs."""
+SWEPT = 20
+"""Waiters of a group that look now and then though nothing rang: a job may be for one of them
+alone, or the notification was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +40,13 @@ class Look:
     jobs: list[ClaimedJob]
     may_fetch: bool = True
     able: frozenset[str] = frozenset()
+    answer: Any = None
+    """What to send for it, made where the jobs were claimed. It may be a refusal, without jobs."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the waiter need not look again."""
+        return bool(self.jobs) or self.answer is not None
 
 
 Looking = Callable[[], Awaitable[Look]]
@@ -41,7 +58,12 @@ class Waiter:
         self.worker_id = worker_id
         self.look = look
         self.release = release
-        self.found: asyncio.Future[Look] = asyncio.get_running_loop().create_future()
+        self.found: asyncio.Future[Look | None] = asyncio.get_running_loop().create_future()
+        """None if it is sent away."""
+        self.passed = 0
+        """How often a later one found work that this one did not find."""
+        self.looks = False
+        """A look for it is under way."""
 
 
 class Group:
@@ -51,44 +73,120 @@ class Group:
         self.queues = queues
         self.members = 0
         self.waiters: deque[Waiter] = deque()
-        """The members for which no look is under way."""
-        self._looking: asyncio.Task[None] | None = None
-        self._rung = False
+        """The members that do not look at present, in the order they came."""
+        self._rings = 0
+        self._in_vain = 0.0
+        """Looks in vain since the last ring."""
+        self.tried: list[Waiter] = []
+        """Those who looked in vain since then, in the order they came."""
+        self._lookers: set[asyncio.Task[None]] = set()
+        self._sweeping: asyncio.Task[None] | None = None
+        self._swept = 0
 
-    def ring(self) -> None:
-        self._rung = True
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().create_task(self._look())
+    def ring(self, *, vainly: int = IN_VAIN) -> None:
+        """Have the first look, and more as long as they find something.
+
+        Args:
+            vainly: how many may find nothing.
+        """
+        self._rings += 1
+        self._in_vain = IN_VAIN - vainly
+        self._put_back()
+        self._start_looker()
+
+    def _put_back(self) -> None:
+        """Return those who looked in vain to their places."""
+        self.waiters.extendleft(reversed(self.tried))
+        self.tried.clear()
+
+    def _pass_over(self) -> None:
+        """Note that a later one found something those did not find who looked before.
+
+        Once that may be chance: it came in between. Those whom it happens to again and again cannot
+        run what there is, and lose their places.
+        """
+        for waiter in list(self.tried):
+            waiter.passed += 1
+            if waiter.passed >= PASSED:
+                self.tried.remove(waiter)
+                self.waiters.append(waiter)
+                waiter.passed = 0
+
+    def _start_looker(self) -> None:
+        if len(self._lookers) < LOOKERS and self.waiters:
+            looker = asyncio.get_running_loop().create_task(self._look())
+            self._lookers.add(looker)
 
     async def _look(self) -> None:
-        while self._rung:
-            self._rung = False
-            in_vain = 0.0
-            # Waiters that look in vain go to the end; each looks at most once in a round.
-            for _ in range(len(self.waiters)):
-                if in_vain >= IN_VAIN or not self.waiters:
-                    break
+        try:
+            while self.waiters and self._in_vain < IN_VAIN:
                 waiter = self.waiters.popleft()
+                if waiter.looks:
+                    self.tried.append(waiter)
+                    continue
+                rings = self._rings
                 found = await self.look_for(waiter)
-                if found is not None and not found.jobs:
-                    in_vain += 1 if found.may_fetch else QUIETED
+                if found is None:
+                    continue
+                if found.is_final:
+                    # There may be more.
+                    self._pass_over()
+                    self._start_looker()
+                elif not found.may_fetch:
+                    self._in_vain += QUIETED
                     self.waiters.append(waiter)
+                elif rings == self._rings:
+                    self._in_vain += 1
+                    self.tried.append(waiter)
+                else:  # the work that rang meanwhile may be for it
+                    self.waiters.appendleft(waiter)
+        finally:
+            current: Any = asyncio.current_task()
+            self._lookers.discard(current)
+            if not self._lookers:
+                self._put_back()
+
+    def sweep(self) -> None:
+        """Let some look though nothing rang, others each time."""
+        if self._sweeping is None or self._sweeping.done():
+            self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
+
+    async def _sweep(self) -> None:
+        if self._lookers:
+            await asyncio.wait(self._lookers)
+        if self._swept >= len(self.waiters):
+            self._swept = 0
+        some = list(islice(self.waiters, self._swept, self._swept + SWEPT))
+        self._swept += len(some)
+        for waiter in some:
+            found = None if waiter.looks else await self.look_for(waiter)
+            if found is not None and found.is_final:
+                self.forget(waiter)
+
+    def forget(self, waiter: Waiter) -> None:
+        for among in (self.waiters, self.tried):
+            with contextlib.suppress(ValueError):
+                among.remove(waiter)
 
     async def look_for(self, waiter: Waiter) -> Look | None:
         """Look for work for one waiter, and hand over what is found."""
         if waiter.found.done():
             return None
+        waiter.looks = True
         try:
             found = await waiter.look()
         except Exception as problem:  # for this waiter's client
             if not waiter.found.done():
                 waiter.found.set_exception(problem)
             return None
-        if found.jobs and waiter.found.done():
+        finally:
+            waiter.looks = False
+        if waiter.found.done():
             # Its time ran out, or its client left, while this look was under way.
-            await waiter.release(found)
+            if found.jobs:
+                await waiter.release(found)
             return None
-        if found.jobs:
+        if found.is_final:
             waiter.found.set_result(found)
         return found
 
@@ -106,6 +204,7 @@ class Hub:
         self._loop = asyncio.get_running_loop()
         self._heard: Counter[str] = Counter()
         """Rings for each queue, so that work that arrives during a look is not missed."""
+        self._has_ended = False
 
     def listen(self) -> None:
         """Receive notifications from now on; call it in a thread, as it may have to connect."""
@@ -118,11 +217,11 @@ class Hub:
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self.ring, frozenset(queues))
 
-    def ring(self, queues: frozenset[str] | None = None) -> None:
-        """Announce that there may be work in `queues`; None means any."""
-        self._heard.update(queues or ())
+    def ring(self, queues: frozenset[str]) -> None:
+        """Announce that there may be work in `queues`."""
+        self._heard.update(queues)
         for group in list(self._groups.values()):
-            if queues is None or not queues.isdisjoint(group.queues):
+            if not queues.isdisjoint(group.queues):
                 group.ring()
 
     def heard(self, queues: Sequence[str]) -> int:
@@ -135,6 +234,30 @@ class Hub:
         for group in list(self._groups.values()):
             for waiter in [one for one in group.waiters if one.worker_id == worker_id]:
                 await group.look_for(waiter)
+
+    async def serve(
+        self, loop: Loop, waiter: Waiter, queues: Sequence[str], project: str, seconds: float
+    ) -> Look | None:
+        """Look, and wait if there is nothing; return what the waiter finds, or None.
+
+        Args:
+            seconds: how long to wait.
+        """
+        deadline = time.monotonic() + seconds
+        if not self.listens:
+            await loop.in_thread(self.listen)
+        since = self.heard(queues)
+        looking = asyncio.ensure_future(waiter.look())
+        try:
+            found = await asyncio.shield(looking)
+        except asyncio.CancelledError:
+            # The claim goes on in its thread: what it brings must not be lost.
+            loop.keep(_release_when_done(waiter, looking))
+            raise
+        if found.is_final:
+            return found
+        left = deadline - time.monotonic()
+        return await self.wait(waiter, queues, (found.able, project), since, left)
 
     async def wait(
         self,
@@ -151,6 +274,8 @@ class Hub:
             since: the value of `heard()` before the waiter itself looked. If it rang since,
                 its group looks again: if each did, a busy queue would keep thousands looking.
         """
+        if self._has_ended:
+            return None
         key = (tuple(queues), alike)
         group = self._groups.setdefault(key, Group(queues))
         group.members += 1
@@ -162,27 +287,50 @@ class Hub:
             await asyncio.wait([waiter.found], timeout=seconds)
             return waiter.found.result() if waiter.found.done() else None
         except asyncio.CancelledError:
+            found = None
             if waiter.found.done() and not waiter.found.exception():
-                await asyncio.shield(waiter.release(waiter.found.result()))
+                found = waiter.found.result()
+            if found is not None:
+                await asyncio.shield(waiter.release(found))
             raise
         finally:
             waiter.found.cancel()
-            with contextlib.suppress(ValueError):
-                group.waiters.remove(waiter)
+            group.forget(waiter)
             group.members -= 1
             if not group.members and self._groups.get(key) is group:
                 del self._groups[key]
 
     async def look_now_and_then(self, pause: float) -> None:
-        """Ring regularly, as notifications may be lost; without waiters, stop listening."""
-        pause = min(pause, ojs_settings.WAIT_POLL_INTERVAL.total_seconds())
+        """Look regularly, as notifications may be lost; without waiters, stop listening."""
+        interval = ojs_settings.WAIT_POLL_INTERVAL.total_seconds()
+        pause, since = min(pause, interval), 0.0
         while True:
             await asyncio.sleep(pause)
-            self.ring()
+            # One look, so that the order of those who wait is kept if work comes meanwhile.
+            for group in list(self._groups.values()):
+                group.ring(vainly=1)
+            since += pause
+            if since >= interval:
+                since = 0.0
+                for group in list(self._groups.values()):
+                    group.sweep()
             if self.listens and not self._groups and not self._expects:
                 self.close()
             self._expects = False
 
+    def end(self) -> None:
+        """Send all waiters away, also those to come."""
+        self._has_ended = True
+        for group in list(self._groups.values()):
+            for waiter in [*group.waiters, *group.tried]:
+                if not waiter.found.done():
+                    waiter.found.set_result(None)
+        self.close()
+
     def close(self) -> None:
         self.listens = False
         self._bell.close()
+
+
+async def _release_when_done(waiter: Waiter, looking: Awaitable[Look]) -> None:
+    await waiter.release(await looking)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from email.utils import format_datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -19,8 +21,11 @@ from jobs.conf import ojs_settings
 from jobs.errors import Conflict, InvalidRequest, JobNotFound
 from jobs.http import waiting
 from jobs.http.dialects import EVENTS
+from jobs.http.job_watch import ANYWAY, JobWatch
+from jobs.http.loop import Loop
 from jobs.http.renderers import dumps
 from jobs.http.request import Request
+from jobs.http.verbs import VerbRequest, VerbResponse
 from jobs.spec.fields import Document, missing, refuse, wrong_type
 from jobs.spec.timestamps import format_timestamp
 
@@ -28,6 +33,8 @@ from . import requests
 from .views import WorkerViewSet
 
 ACTIVE = "active"
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""Of a stream: neither kept nor held back on its way."""
 MESSAGE = 10_000
 DATA = 64 * 1024
 """Bytes of JSON; the document recommends 4 KB (§5.2)."""
@@ -50,8 +57,8 @@ class ProgressViewSet(WorkerViewSet):
         identifier = parse_id(job_id)
         engine.progress_of(identifier)  # refused before the stream has begun
         response = StreamingHttpResponse(_events(identifier), content_type=EVENTS)
-        response["Cache-Control"] = "no-cache"
-        response["X-Accel-Buffering"] = "no"
+        for name, text in HEADERS.items():
+            response[name] = text
         return response
 
     def report(self, request: Request, job_id: str | None = None) -> Response:
@@ -88,18 +95,59 @@ ENDS = {"completed": "completed", "discarded": "failed", "cancelled": "cancelled
 """State → the event that tells it (§7.2)."""
 
 
+RETRY = b"retry: 1000\n\n"
+
+
+def stream(request: VerbRequest, job_id: str) -> VerbResponse:
+    """The stream where an event loop writes it."""
+    identifier = parse_id(job_id)
+    engine.progress_of(identifier)  # refused before the stream has begun
+    response = VerbResponse(None, stream=partial(_events_on_loop, identifier))
+    response.headers |= {"Content-Type": EVENTS, **HEADERS}
+    return response
+
+
+async def _events_on_loop(job_id: UUID, loop: Loop) -> AsyncIterator[bytes]:
+    news = News()
+    yield RETRY
+    deadline = time.monotonic() + ojs_settings.MAX_WAIT.total_seconds()
+    async with loop.shared(JobWatch).watching(job_id) as changed:
+        while not loop.ending.is_set():
+            changed.clear()
+            yield news.of(await loop.in_thread(_standing, job_id))
+            left = deadline - time.monotonic()
+            if news.is_over or left <= 0:
+                return
+            await waiting.first_of(changed, loop.ending, seconds=min(left, ANYWAY))
+
+
 def _events(job_id: UUID) -> Iterator[bytes]:
-    told: Any = None
-    yield b"retry: 1000\n\n"
+    news = News()
+    yield RETRY
     for standing in waiting.looks(lambda: _standing(job_id), ojs_settings.MAX_WAIT.total_seconds()):
+        yield news.of(standing)
+        if news.is_over:
+            return
+
+
+class News:
+    """What a stream has to say of each look at its job."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self._known: engine.ProgressState | None = None
+
+    def of(self, standing: engine.ProgressState | None) -> bytes:
+        """The event for the job as it is now; nothing if there is none."""
+        self.is_over = standing is None or standing.state in ENDS
         if standing is None:
-            return
-        if standing.state in ENDS:
-            yield _event(ENDS[standing.state], _said(standing, "progress", "state", "updated_at"))
-            return
-        if standing.updated_at is not None and standing != told:
-            told = standing
-            yield _event("progress", _said(standing, "progress", "data", "message", "updated_at"))
+            return b""
+        if self.is_over:
+            return _event(ENDS[standing.state], _said(standing, "progress", "state", "updated_at"))
+        if standing.updated_at is None or standing == self._known:
+            return b""
+        self._known = standing
+        return _event("progress", _said(standing, "progress", "data", "message", "updated_at"))
 
 
 def _standing(job_id: UUID) -> engine.ProgressState | None:

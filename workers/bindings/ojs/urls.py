@@ -8,7 +8,7 @@ from . import verbs
 from .checkpoints import CheckpointViewSet
 from .documentation import docs, openapi_json
 from .observing import AutoscalingViewSet, MetricsViewSet, ReadinessViewSet
-from .progress import ProgressViewSet
+from .progress import ProgressViewSet, stream
 from .views import HealthViewSet, LeavingViewSet, WorkerViewSet
 
 register = WorkerViewSet.as_view({"post": "register"})
@@ -48,7 +48,7 @@ urlpatterns = [
     ),
     path(
         "ojs/v1/jobs/<str:job_id>/progress/stream",
-        ProgressViewSet.as_view({"get": "stream"}),
+        fast(ProgressViewSet.as_view({"get": "stream"}), stream, "GET", streams=True),
         name="progress-stream",
     ),
     path(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from jobs.api.jobs import parse_id
-from jobs.http import waiting
 from jobs.http.authentication import Caller
 from jobs.http.verbs import VerbRequest, VerbResponse
 from jobs.spec.envelope import claimed_envelope
-from jobs.store import wakeup
 from workers import protocol
 from workers.access import admission
+from workers.fetching.long_poll import WaitingForWork
 
 from . import replies, requests
 
@@ -49,7 +49,7 @@ def heartbeat(request: VerbRequest) -> VerbResponse:
     return VerbResponse(replies.heartbeat(reply))
 
 
-def fetch(request: VerbRequest) -> VerbResponse:
+def fetch(request: VerbRequest) -> VerbResponse | WaitingForWork[Any]:
     """FETCH: claim jobs; an empty list is a normal answer (§6.5).
 
     `acks` and `nacks` are settled first, so a busy worker needs one round trip.
@@ -73,10 +73,16 @@ def fetch(request: VerbRequest) -> VerbResponse:
     else:
         document = _settle(request, outcomes)
         jobs = protocol.fetch(**asked)
-    if not jobs and wait:
-        jobs = _wait_for_jobs(asked, wait)
-    document["jobs"] = [claimed_envelope(job, project=caller.project) for job in jobs]
-    return VerbResponse(document)
+
+    def respond(jobs: Sequence[Any]) -> VerbResponse:
+        document["jobs"] = [claimed_envelope(job, project=caller.project) for job in jobs]
+        return VerbResponse(document)
+
+    if jobs or not wait:
+        return respond(jobs)
+    # Its sign of life was the request; by now the worker may be gone.
+    claim = partial(protocol.fetch, **asked, discover=False)
+    return WaitingForWork(claim, respond, wait, asked)
 
 
 def ack(request: VerbRequest, job_id: str | None = None) -> VerbResponse:
@@ -170,22 +176,3 @@ def _answer(document: dict[str, Any], job_id: str | None) -> VerbResponse:
     if job_id is not None:
         document["job"] = {name: document[name] for name in ("id", "state", "attempt")}
     return VerbResponse(document)
-
-
-def _wait_for_jobs(asked: dict[str, Any], seconds: float) -> list[Any]:
-    """Claim as soon as there is something, for at most `seconds`.
-
-    Without a place to wait in, nothing: the caller has looked already.
-    """
-    deadline = time.monotonic() + seconds
-    with waiting.place() as granted:
-        if not granted:
-            return []
-        with wakeup.subscription(asked["queues"]) as bell:
-            while True:
-                # Its sign of life was the request; by now the worker may be gone.
-                jobs = protocol.fetch(**asked, discover=False)
-                left = deadline - time.monotonic()
-                if jobs or left <= 0:
-                    return jobs
-                bell.wait(left)

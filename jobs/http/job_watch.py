@@ -1,0 +1,114 @@
+"""Watches jobs on behalf of everyone who waits for them on an event loop: one query for all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Collection
+from typing import Any
+from uuid import UUID
+
+from ..models import Job, ProgressReport
+from ..store.database import alias
+from .loop import Loop
+from .verbs import VerbResponse
+from .waiting import Answer, Answering, Look, Waiting, first_of
+
+logger = logging.getLogger("jobs.http")
+
+EVERY = 0.1
+"""Seconds between two queries."""
+ANYWAY = 5.0
+"""Seconds after which those who wait look themselves, in case the query fails."""
+AT_ONCE = 1000
+"""Jobs of one query."""
+
+State = tuple[Any, ...]
+"""What is compared: it differs when a job has changed state, or progress was reported."""
+
+
+class Watched:
+    """One job, and the event that is set when it has changed."""
+
+    def __init__(self, job_id: UUID) -> None:
+        self.job_id = job_id
+        self.known: State | None = None
+        self.changed = asyncio.Event()
+
+
+class JobWatch:
+    """All the jobs that this process watches."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._watched: set[Watched] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    @contextlib.asynccontextmanager
+    async def watching(self, job_id: UUID) -> AsyncIterator[asyncio.Event]:
+        """Yield an event that is set when the job may have changed; clear it before looking."""
+        watched = Watched(job_id)
+        self._watched.add(watched)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        try:
+            yield watched.changed
+        finally:
+            self._watched.discard(watched)
+
+    async def _run(self) -> None:
+        try:
+            while self._watched:
+                await asyncio.sleep(EVERY)
+                await self._look()
+        finally:
+            self._task = None
+
+    async def _look(self) -> None:
+        watched = list(self._watched)
+        ids = list({one.job_id for one in watched})
+        states: dict[UUID, State] = {}
+        try:
+            for start in range(0, len(ids), AT_ONCE):
+                states |= await self._loop.in_thread(_states, ids[start : start + AT_ONCE])
+        except Exception as problem:  # the database is away; those who wait look by themselves
+            logger.warning("Jobs that are waited for cannot be looked at: %s", problem)
+            return
+        for one in watched:
+            state = states.get(one.job_id, ())
+            # Unknown at first: it may have changed since those who wait looked themselves.
+            if one.known != state:
+                one.changed.set()
+            one.known = state
+
+
+def _states(ids: Collection[UUID]) -> dict[UUID, State]:
+    jobs = Job.objects.using(alias()).filter(pk__in=ids).values_list("pk", "state")
+    reports = ProgressReport.objects.using(alias()).filter(job__in=ids)
+    reported = dict(reports.values_list("job_id", "updated_at"))
+    return {pk: (state, reported.get(pk)) for pk, state in jobs}
+
+
+class WaitingForJob(Waiting[Answer]):
+    """Waits for a job; on an event loop it looks only when the job may have changed."""
+
+    _changed: asyncio.Event
+
+    def __init__(
+        self,
+        job_id: UUID,
+        look: Look,
+        seconds: float,
+        otherwise: Callable[[], VerbResponse],
+    ) -> None:
+        super().__init__(look, seconds, otherwise)
+        self._job_id = job_id
+
+    async def on_loop(self, loop: Loop, answer: Answering[Answer]) -> Answer:
+        async with loop.shared(JobWatch).watching(self._job_id) as self._changed:
+            return await super().on_loop(loop, answer)
+
+    async def sleep(self, loop: Loop, longest: float) -> None:
+        await first_of(self._changed, loop.ending, seconds=min(longest, ANYWAY))
+        self._changed.clear()

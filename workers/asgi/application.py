@@ -1,0 +1,252 @@
+"""The ASGI application: reads requests on the loop, has them answered in threads, and waits.
+
+A request is read whole, then answered by the site's WSGI application in one of a bounded number of
+threads. What is not there yet comes back to the loop (`jobs.http.waiting`): it waits without a
+thread. Streams and WebSockets are written by the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+from jobs.conf import ojs_settings
+from jobs.http.fast_path import Answer, Parked, ParkedResponse, StreamedResponse
+from jobs.http.loop import Stream
+
+from .bodies import Bodies, Late, Unfinished
+from .environ import environ_of
+from .loop import ServerLoop
+from .threads import Threads
+
+logger = logging.getLogger("workers.asgi")
+
+PAGES = 4
+"""Threads for what is no worker protocol: a slow page must not keep workers waiting."""
+BODILESS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+Headers = list[tuple[str, str]]
+
+
+class Reply(NamedTuple):
+    """A response as it is sent."""
+
+    status: int
+    headers: Headers
+    content: bytes = b""
+    stream: Stream | None = None
+
+
+class Later(NamedTuple):
+    """A response that is not there yet, and what makes a reply of it."""
+
+    parked: Parked
+    reply: Callable[[Answer], Reply]
+
+
+class JobServer:
+    """Serves a site and its worker protocols.
+
+    Args:
+        site: the site's WSGI application. It may have a method `respond(environ)`, which returns a
+            `Reply`, a `Later`, or None for a request that goes to the application itself.
+        is_ours: whether a path is a worker protocol's; all others have threads of their own.
+    """
+
+    def __init__(
+        self, site: Any, *, is_ours: Callable[[str], bool] = lambda path: path.startswith("/ojs/")
+    ) -> None:
+        self._site = site
+        self._respond: Callable[[dict[str, Any]], Reply | Later | None] = getattr(
+            site, "respond", lambda environ: None
+        )
+        self._is_ours = is_ours
+        self._running: _Running | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = scope["type"]
+        if kind == "http":
+            try:
+                await self._http(scope, receive, send)
+            except Exception:
+                logger.exception("A request could not be answered: %s", scope["path"])
+                raise
+        elif kind == "lifespan":
+            await self._lifespan(receive, send)
+        else:
+            await receive()
+            await send({"type": "websocket.close", "code": 4404})
+
+    @property
+    def _run(self) -> _Running:
+        """What belongs to the loop; a server without lifespan events has it made here."""
+        if self._running is None:
+            self._running = _Running()
+        return self._running
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                self._run.loop.watch_for_the_end()
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await self._run.close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        run = self._running or self._run
+        environ = environ_of(scope)
+        body: bytes | None = b""
+        if environ["REQUEST_METHOD"] not in BODILESS or "CONTENT_LENGTH" in environ:
+            try:
+                body = await run.bodies.read(receive, environ)
+            except Late as late:
+                await _send_whole(await self._refuse(environ, str(late)), send)
+                return
+        if body is None:
+            return
+        environ["wsgi.input"] = io.BytesIO(body)
+        reply = await self._answer(environ)
+        if isinstance(reply, Later):
+            found = await _wait(run.loop, reply.parked, receive)
+            if found is None:
+                return
+            reply = reply.reply(found)
+        await _send(reply, run.loop, receive, send)
+
+    def _answer(self, environ: dict[str, Any]) -> Awaitable[Reply | Later]:
+        run = self._run
+        threads = run.requests if self._is_ours(environ["PATH_INFO"]) else run.pages
+        return threads.submit(partial(self._call, environ))
+
+    def _call(self, environ: dict[str, Any]) -> Reply | Later:
+        return self._respond(environ) or call(self._site, environ)
+
+    async def _refuse(self, environ: dict[str, Any], refusal: str) -> Reply:
+        """The reply to a request whose body did not arrive: the site's own if it has one."""
+        environ["wsgi.input"] = Unfinished(refusal)
+        reply = await self._answer(environ)
+        if isinstance(reply, Later) or reply.status != HTTPStatus.REQUEST_TIMEOUT:
+            plain = [("Content-Type", "text/plain; charset=utf-8")]
+            reply = Reply(HTTPStatus.REQUEST_TIMEOUT, plain, f"{refusal}\n".encode())
+        reply.headers.append(("Connection", "close"))
+        return reply
+
+
+class _Running:
+    """What belongs to a running event loop."""
+
+    def __init__(self) -> None:
+        self.loop = ServerLoop()
+        self.bodies = Bodies()
+        self.requests = Threads(ojs_settings.SERVER_THREADS, "ojs-request")
+        self.pages = Threads(PAGES, "ojs-page")
+        self._watching = asyncio.get_running_loop().create_task(self.bodies.watch())
+
+    async def close(self) -> None:
+        await self.loop.close()
+        self._watching.cancel()
+        self.requests.close()
+        self.pages.close()
+
+
+def call(site: Any, environ: dict[str, Any]) -> Reply | Later:
+    """Call a WSGI application to its end."""
+    started: list[Any] = []
+    parts: Iterable[bytes] = site(environ, lambda *head: started.append(head))
+    try:
+        status, headers, *_ = started[-1]
+        if isinstance(parts, ParkedResponse):
+            return Later(parts.parked, partial(_with_headers, headers))
+        if isinstance(parts, StreamedResponse):
+            return Reply(int(status[:3]), headers, b"", parts.stream)
+        return Reply(int(status[:3]), headers, b"".join(parts))
+    finally:
+        close = getattr(parts, "close", None)
+        if close is not None:
+            close()
+
+
+def _with_headers(headers: Headers, answer: Answer) -> Reply:
+    """Add what the site's middleware has put on the response that stood for this one."""
+    own = {name.lower() for name in answer.headers}
+    added = [(name, text) for name, text in headers if name.lower() not in own]
+    return Reply(answer.status, [*answer.headers.items(), *added], answer.content, answer.stream)
+
+
+async def _until_gone(receive: Receive) -> None:
+    """Return when the client has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _wait(loop: ServerLoop, parked: Parked, receive: Receive) -> Answer | None:
+    """Return the answer once it is there; None if the client leaves before."""
+    waiting = asyncio.ensure_future(parked.waiting.on_loop(loop, parked.answer))
+    gone = asyncio.ensure_future(_until_gone(receive))
+    try:
+        await asyncio.wait([waiting, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not gone.done():
+            return waiting.result()
+        if waiting.done():
+            await parked.waiting.withdraw(loop)
+        return None
+    finally:
+        gone.cancel()
+        if not waiting.done():
+            waiting.cancel()
+            await asyncio.wait([waiting])
+
+
+async def _send(reply: Reply, loop: ServerLoop, receive: Receive, send: Send) -> None:
+    if reply.stream is None:
+        await _send_whole(reply, send)
+        return
+    await send(_start(reply, reply.headers))
+    gone = asyncio.ensure_future(_until_gone(receive))
+    try:
+        async with contextlib.aclosing(reply.stream(loop)) as parts:  # type: ignore[type-var]
+            while True:
+                step = asyncio.ensure_future(anext(parts, None))
+                await asyncio.wait([step, gone], return_when=asyncio.FIRST_COMPLETED)
+                if gone.done():
+                    step.cancel()
+                    await asyncio.wait([step])
+                    return
+                part = step.result()
+                if part is None:
+                    break
+                if part:
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+    finally:
+        gone.cancel()
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _send_whole(reply: Reply, send: Send) -> None:
+    headers = reply.headers
+    if not any(name == "Content-Length" for name, _ in headers):
+        headers = [*headers, ("Content-Length", str(len(reply.content)))]
+    await send(_start(reply, headers))
+    await send({"type": "http.response.body", "body": reply.content})
+
+
+def _start(reply: Reply, headers: Headers) -> Scope:
+    return {
+        "type": "http.response.start",
+        "status": reply.status,
+        "headers": [
+            (name.lower().encode("latin-1"), text.encode("latin-1")) for name, text in headers
+        ],
+    }

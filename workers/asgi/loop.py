@@ -1,0 +1,80 @@
+"""The event loop of a server process, as requests that wait, stream or stay open see it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar
+
+from jobs.store import readiness
+from jobs.store.database import borrowed
+from jobs.store.watchdog import bounded
+
+from .threads import Threads
+
+logger = logging.getLogger("workers.asgi")
+
+ENDS = (signal.SIGTERM, signal.SIGINT)
+LOOKING = 4
+"""Threads for what waits and streams, apart from those of requests."""
+LAST_WORDS = 5.0
+"""Seconds in which streams may say goodbye (OJS realtime §5.1)."""
+Result = TypeVar("Result")
+
+
+class ServerLoop:
+    """Implements `jobs.http.loop.Loop`."""
+
+    def __init__(self) -> None:
+        self.ending = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._threads = Threads(LOOKING, "ojs-look")
+        self._shared: dict[Any, Any] = {}
+        self._kept: set[asyncio.Task[None]] = set()
+
+    async def in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        return await self._threads.submit(partial(_call, function, arguments))
+
+    def shared(self, make: Callable[[Any], Result]) -> Result:
+        if make not in self._shared:
+            self._shared[make] = make(self)
+        found: Result = self._shared[make]
+        return found
+
+    def keep(self, task: Coroutine[Any, Any, None]) -> None:
+        running = self._loop.create_task(task)
+        self._kept.add(running)
+        running.add_done_callback(self._kept.discard)
+
+    def watch_for_the_end(self) -> None:
+        """Notice the signals that end a server; its own handlers are called as well."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in ENDS:
+            before = signal.getsignal(number)
+            signal.signal(number, partial(self._end, before))
+
+    def _end(self, before: Any, number: int, frame: Any) -> None:
+        readiness.end()
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self.ending.set)
+        if callable(before):
+            before(number, frame)
+
+    async def close(self) -> None:
+        """Wait for what still runs, a little, and end the threads."""
+        readiness.end()
+        self.ending.set()
+        if self._kept:
+            await asyncio.wait(self._kept, timeout=LAST_WORDS)
+        self._threads.close()
+
+
+def _call(function: Callable[..., Result], arguments: tuple[Any, ...]) -> Result:
+    with borrowed(), bounded("A request that waits"):
+        return function(*arguments)

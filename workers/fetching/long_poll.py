@@ -1,0 +1,116 @@
+"""A fetch that waits for work over HTTP (OJS worker protocol §6; OJS HTTP §10.1)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jobs.engine import ClaimedJob
+from jobs.http import waiting
+from jobs.http.loop import Loop
+from jobs.http.verbs import VerbResponse
+from jobs.http.waiting import Answer, Answering, Waiting
+from jobs.spec.reports import Failure
+from jobs.store import wakeup
+
+from .. import protocol
+from . import gate
+from .abilities import ITSELF
+from .waiting import Hub, Look, Waiter
+
+Claim = Callable[[], list[ClaimedJob]]
+
+
+class WaitingForWork(Waiting[Answer]):
+    """Claims as soon as there is something."""
+
+    def __init__(
+        self,
+        claim: Claim,
+        respond: Callable[[Sequence[ClaimedJob]], VerbResponse],
+        seconds: float,
+        asked: dict[str, Any],
+    ) -> None:
+        """
+        Args:
+            asked: what the worker asked for: `queues`, `types`, `worker_id` and `project`.
+        """
+        super().__init__(self._look, seconds, lambda: respond([]))
+        self._claim = claim
+        self._respond = respond
+        self._queues: Sequence[str] = asked["queues"]
+        self._types: Sequence[str] | None = asked["types"]
+        self._worker_id: str = asked["worker_id"]
+        self._project: str = asked["project"]
+        self._claimed: list[ClaimedJob] = []
+
+    def _look(self) -> VerbResponse | None:
+        self._claimed = self._claim()
+        return self._respond(self._claimed) if self._claimed else None
+
+    def in_thread(self) -> VerbResponse:
+        deadline = time.monotonic() + self.seconds
+        with waiting.place() as granted:
+            if not granted:
+                return self.otherwise()
+            with wakeup.subscription(self._queues) as bell:
+                while True:
+                    found = self._look()
+                    left = deadline - time.monotonic()
+                    if found is not None or left <= 0:
+                        return found or self.otherwise()
+                    bell.wait(left)
+
+    async def on_loop(self, loop: Loop, answer: Answering[Answer]) -> Answer:
+        hub = loop.shared(hub_of)
+        waiter = Waiter(
+            self._worker_id,
+            lambda: loop.in_thread(self._look_for_hub, answer),
+            lambda found: self._release(loop, found),
+        )
+        found = await hub.serve(loop, waiter, self._queues, self._project, self.seconds)
+        if found is None:
+            return await self.give_up(loop, answer)
+        made: Answer = found.answer
+        return made
+
+    def _look_for_hub(self, answer: Answering[Answer]) -> Look:
+        made = answer(self._look)
+        if made is not None:
+            return Look(self._claimed, answer=made)
+        admission = gate.evaluate(self._worker_id)
+        able = frozenset(word for word in admission.able if not word.startswith(ITSELF))
+        types = () if self._types is None else (f"type:{name}" for name in self._types)
+        return Look([], admission.room is None or admission.room > 0, able.union(types))
+
+    async def withdraw(self, loop: Loop) -> None:
+        if self._claimed:
+            await self._release(loop, Look(self._claimed))
+
+    async def _release(self, loop: Loop, found: Look) -> None:
+        jobs, self._claimed = found.jobs, []
+        if jobs:
+            await loop.in_thread(release, jobs, self._worker_id)
+
+
+def release(jobs: Sequence[ClaimedJob], worker_id: str) -> None:
+    """Return jobs that never reached the worker; the attempt does not count."""
+    back = [Failure(job.id, worker_id, job.attempt, release=True) for job in jobs]
+    protocol.fail(back, discover=False)
+
+
+def hub_of(loop: Loop) -> Hub:
+    """The waiters of this process, and the task that looks now and then on their behalf."""
+    hub = Hub()
+    loop.keep(_tick(hub, loop))
+    return hub
+
+
+async def _tick(hub: Hub, loop: Loop) -> None:
+    pause = await loop.in_thread(wakeup.look_again_after)
+    ticking = asyncio.ensure_future(hub.look_now_and_then(pause))
+    await loop.ending.wait()
+    ticking.cancel()
+    hub.end()
