@@ -56,9 +56,7 @@ def job(text: str) -> Channel:
     """
     job_id = parse_uuid(text)
     if job_id is None:
-        raise NotFound(
-            f"Job '{text[:100]}' not found.", resource_type="job", resource_id=text[:100]
-        )
+        raise JobNotFound(text[:100])
     return Channel(f"{JOB}{job_id}", job_id=str(job_id))
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ..access.projects import find
 from ..models import Event, Job, Queue
 from ..record import events
-from ..record.transitions import PREVIOUS
+from ..record.events import PREVIOUS
 from ..spec.identifiers import parse_uuid
 from ..spec.lifecycle import TERMINAL
 from ..spec.timestamps import format_timestamp

@@ -92,24 +92,27 @@ class EventStream:
             ends_with_job=bool(self._channel.job_id),
         )
         try:
-            yield self._head()
-            if self._last_words is not None:
-                messages, faces = subscription.select(self._last_words)
-                entries = map(Entry, [subscription] * len(messages), messages, faces)
-                yield b"".join(map(self._of_entry, entries))
-                return
-            hub = loop.shared(Hub)
-            hub.connect(connection)
-            hub.subscribe(subscription)
-            following = asyncio.create_task(hub.follow(subscription))
-            try:
-                async for part in self._events(hub, subscription):
+            if self._last_words is None:
+                async for part in self._follow(loop.shared(Hub), subscription):
                     yield part
-            finally:
-                following.cancel()
-                hub.disconnect(connection)
+                return
+            messages, faces = subscription.select(self._last_words)
+            entries = map(Entry, [subscription] * len(messages), messages, faces)
+            yield self._head() + b"".join(map(self._of_entry, entries))
         finally:
             self._place.give_back()
+
+    async def _follow(self, hub: Hub, subscription: Subscription) -> AsyncIterator[bytes]:
+        hub.connect(subscription.connection)
+        hub.subscribe(subscription)
+        following = asyncio.create_task(hub.follow(subscription))
+        try:
+            yield self._head()
+            async for part in self._events(hub, subscription):
+                yield part
+        finally:
+            following.cancel()
+            hub.disconnect(subscription.connection)
 
     async def _events(self, hub: Hub, subscription: Subscription) -> AsyncIterator[bytes]:
         connection = subscription.connection

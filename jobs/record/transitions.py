@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 
 from ..models import Event
 from ..spec.lifecycle import TERMINAL, State
+from .events import PREVIOUS
 
-PREVIOUS = "previous_state"
-"""The member of an event's data with the state before, where the event's type does not imply it."""
 TO = {
     "job.enqueued": State.AVAILABLE,
     "job.scheduled": State.SCHEDULED,
