@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ..errors import InvalidRequest, NotFound
+from ..errors import InvalidRequest, JobNotFound, NotFound
 from ..models import Queue
 from ..spec.identifiers import parse_uuid
 
