@@ -10,6 +10,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ojs_project.settings")
 project = get_wsgi_application()
 
 # These imports read the settings.
+from jobs.realtime import socket as live  # noqa: E402
 from workers.asgi import JobServer  # noqa: E402
 
 from .bypass import Bypass  # noqa: E402
@@ -18,7 +19,11 @@ from .middleware import PROTOCOLS  # noqa: E402
 
 hold_to_checks()
 
-application = JobServer(Bypass(project), is_ours=lambda path: path.startswith(PROTOCOLS))
+application = JobServer(
+    Bypass(project),
+    is_ours=lambda path: path.startswith(PROTOCOLS),
+    sockets={live.PATH: live.serve},
+)
 
 # Imported objects stay: the garbage collector need not scan them again and again.
 gc.collect()

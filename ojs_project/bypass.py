@@ -99,6 +99,33 @@ class Bypass:
         finally:
             self._end(used)
 
+    def gathered(self, environ: dict[str, Any]) -> FastView | None:
+        """The view of a request that may be answered together with others."""
+        hot = self._hot(environ)
+        if hot is None:
+            return None
+        # One without a name in its path, as the known ones are.
+        view, _ = self._known.get(environ["PATH_INFO"], (None, None))
+        return view if view is not None and view.together is not None else None
+
+    def respond_together(
+        self, view: FastView, environs: Sequence[dict[str, Any]]
+    ) -> list[Reply | Later]:
+        """Answer requests of a `gathered` view."""
+        used = self._begin(environs[0])
+        try:
+            answers = view.answer_together(
+                [(environ, environ["PATH_INFO"], environ["wsgi.input"]) for environ in environs]
+            )
+            return [
+                Later(found, partial(self._reply, environ))
+                if isinstance(found, Parked)
+                else self._reply(environ, found)
+                for environ, found in zip(environs, answers, strict=True)
+            ]
+        finally:
+            self._end(used)
+
     def _reply(self, environ: dict[str, Any], answer: Answer) -> Reply:
         status, headers, content, stream = answer
         if status >= 400:

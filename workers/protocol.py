@@ -27,7 +27,7 @@ from .access.claims import SessionClaim, WorkerExists, claimed, require_own
 from .fetching import gate
 from .lifecycle import WorkerState
 from .liveness import heartbeats, holdings
-from .liveness.heartbeats import Description, Heartbeat
+from .liveness.heartbeats import Description, Heartbeat, Written
 from .liveness.incarnations import same_process
 from .models import Worker
 from .signals import worker_left, worker_registered, worker_returned
@@ -210,6 +210,32 @@ def beat(
         written = heartbeats.write(heartbeat)
         if written is None:
             return Reply(_standing_order(heartbeat), stale=True)
+    return _reply(heartbeat, written)
+
+
+def beat_all(beats: Sequence[Heartbeat]) -> list[Reply | None]:
+    """Record heartbeats that came at the same time; None for each that must go through `beat`.
+
+    Those are the heartbeats that discover a worker, report a change or lose a job, and all but the
+    first of one worker.
+    """
+    first: dict[str, Heartbeat] = {}
+    for heartbeat in beats:
+        # Which jobs are a project's own has to be looked up.
+        if not (heartbeat.project and heartbeat.active_job_ids):
+            first.setdefault(heartbeat.worker_id, heartbeat)
+    together = list(first.values())
+    found = zip(together, heartbeats.write_all(together), strict=True)
+    written = {heartbeat.worker_id: result for heartbeat, result in found if result is not None}
+    return [
+        _reply(heartbeat, written[heartbeat.worker_id])
+        if heartbeat.worker_id in written and first.get(heartbeat.worker_id) is heartbeat
+        else None
+        for heartbeat in beats
+    ]
+
+
+def _reply(heartbeat: Heartbeat, written: Written | None) -> Reply:
     # Already gone: the worker deregistered while this heartbeat was under way.
     reply = Reply(written.desired_state if written else WorkerState.TERMINATE)
     held = written.extended if written else set()
@@ -408,12 +434,14 @@ __all__ = [
     "Completion",
     "Description",
     "Failure",
+    "Heartbeat",
     "Outcome",
     "Reply",
     "SessionClaim",
     "WorkerExists",
     "ack",
     "beat",
+    "beat_all",
     "deregister",
     "exchange",
     "fail",

@@ -10,11 +10,11 @@ from typing import Any
 from .. import engine
 from ..access.projects import give
 from ..conf import ojs_settings
-from ..errors import QueueFull
+from ..errors import OJSError, QueueFull
 from ..http.dialects import job_reply
 from ..http.paging import number
 from ..http.request import Meta
-from ..http.verbs import VerbRequest, VerbResponse
+from ..http.verbs import VerbRequest, VerbResponse, outcome_of
 from ..http.waiting import Waiting
 from ..spec.batches import Memory, checked_once, new_jobs
 from ..spec.envelope import envelope
@@ -23,15 +23,56 @@ from ..spec.validation import NewJob, new_job, read_args
 from ..store import clock
 
 memory = Memory()
+BLOCK_TIMEOUT = "HTTP_OJS_BLOCK_TIMEOUT"
 
 
 def create(request: VerbRequest) -> VerbResponse | Waiting[Any]:
     """PUSH: enqueue one job (OJS HTTP §9.1)."""
+    return enqueue_or_wait(request.meta, _asked(request), partial(_created, request))
+
+
+def _asked(request: VerbRequest) -> Sequence[NewJob]:
     check = partial(new_job, now=clock.now())
     asked = checked_once(request.read(required=True), memory, check, read_args)
-    return enqueue_or_wait(
-        request.meta, give([asked], request.caller.project), partial(_created, request)
-    )
+    return give([asked], request.caller.project)
+
+
+def creates(given: Sequence[VerbRequest]) -> list[Any]:
+    """Enqueues of one job each that came at the same time: most of them are stored as one.
+
+    Those that may be refused for what is stored already go by themselves.
+    """
+    found: dict[int, Any] = {}
+    together: dict[int, NewJob] = {}
+    for index, request in enumerate(given):
+        try:
+            asked = _asked(request)
+            if BLOCK_TIMEOUT in request.meta or _may_conflict(asked[0]):
+                found[index] = enqueue_or_wait(request.meta, asked, partial(_created, request))
+            else:
+                together[index] = asked[0]
+        except Exception as problem:
+            found[index] = problem
+    try:
+        if together:
+            engine.enqueue(list(together.values()))
+    except OJSError as refusal:
+        if len(together) == 1:
+            found |= dict.fromkeys(together, refusal)
+        else:
+            # Nothing was stored; one of them may be to blame for all.
+            found |= {index: outcome_of(create, given[index]) for index in together}
+    except Exception as problem:
+        # Perhaps they were stored all the same.
+        found |= dict.fromkeys(together, problem)
+    else:
+        for index, job in together.items():
+            found[index] = _created(given[index], [job])
+    return [found[index] for index in range(len(given))]
+
+
+def _may_conflict(job: NewJob) -> bool:
+    return job.unique is not None or job.client_id or job.rate_limit is not None
 
 
 def _created(request: VerbRequest, jobs: Sequence[NewJob]) -> VerbResponse:
@@ -116,7 +157,7 @@ def enqueue_or_wait(
     Raises:
         QueueFull: there was no room in that time.
     """
-    given = meta.get("HTTP_OJS_BLOCK_TIMEOUT")
+    given = meta.get(BLOCK_TIMEOUT)
     if given is None:
         return respond(engine.enqueue(new))
     seconds = number({"OJS-Block-Timeout": given}, "OJS-Block-Timeout", 0, least=0, most=86_400)

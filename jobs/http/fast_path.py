@@ -15,7 +15,7 @@ A server may also ask such a view past Django's handler, with nothing but a WSGI
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial, update_wrapper
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ from .hosts import check_host
 from .loop import LOOP, Stream
 from .negotiation import renderer_for
 from .request import Meta, Readable, body_stream, check_url, request_id_of
-from .verbs import Verb, VerbRequest, VerbResponse
+from .verbs import Together, Verb, VerbRequest, VerbResponse
 from .versioning import check_version
 from .waiting import Look, Waiting
 
@@ -74,10 +74,24 @@ class StreamedResponse(HttpResponse):
         self.stream = answer.stream
 
 
+class _Asking:
+    """A request while it is answered."""
+
+    __slots__ = ("caller", "meta", "path", "request_id")
+
+    def __init__(self, meta: Meta, path: str) -> None:
+        self.meta = meta
+        self.path = path
+        self.request_id = request_id_of(meta)
+        self.caller: Caller | None = None
+
+
 class FastView:
     """The view of an address whose verb is called past REST framework."""
 
-    def __init__(self, view: Any, verb: Verb, method: str, *, streams: bool) -> None:
+    def __init__(
+        self, view: Any, verb: Verb, method: str, *, streams: bool, together: Together | None
+    ) -> None:
         """
         Args:
             view: of a viewset: the same without the fast path.
@@ -87,6 +101,7 @@ class FastView:
         self._verb = verb
         self.method = method
         self._streams = streams
+        self.together = together
         viewset: type[OJSViewSet] = view.cls
         self._viewset = viewset
         self._command = access.find(
@@ -121,65 +136,98 @@ class FastView:
         Returns:
             Where an event loop waits for it, perhaps a request that is parked.
         """
-        request_id = request_id_of(meta)
-        caller: Caller | None = None
         drop_if_dead(connection())
+        asking = _Asking(meta, path)
         try:
             with bounded("A request"):
-                check_host(meta)
-                check_url(path, meta)
-                if self._has_version:
-                    check_version(meta)
-                caller = self._authentication.caller(self.method, meta)
-                access.authorize(caller, self._command)
-                if named and caller.project:
-                    self._viewset.confine(caller, **named)
-                document = read_object(stream, meta) if self.method == "POST" else None
-                request = VerbRequest(caller, document, meta, path, request_id)
-                response = self._verb(request, **named)
-                if isinstance(response, Waiting):
-                    if LOOP in meta:
-                        again = partial(self._answer_later, meta, path, request_id, caller)
-                        return Parked(response, again)
-                    response = response.in_thread()
+                request = self._prepare(asking, stream, named)
+                outcome: Any = self._verb(request, **named)
+                if isinstance(outcome, Waiting) and LOOP not in meta:
+                    outcome = outcome.in_thread()
         except Exception as problem:
-            response = self._refuse(problem, meta, path, request_id, caller)
-        return self._finish(response, meta, request_id)
+            outcome = problem
+        return self._answer(asking, outcome)
 
-    def _answer_later(
-        self, meta: Meta, path: str, request_id: str, caller: Caller, look: Look
-    ) -> Answer | None:
+    def answer_together(self, given: Sequence[tuple[Meta, str, Readable]]) -> list[Answer | Parked]:
+        """Answer requests that came at the same time."""
+        drop_if_dead(connection())
+        found: list[Any] = []
+        requests: list[VerbRequest] = []
+        asked = [_Asking(meta, path) for meta, path, _ in given]
+        with bounded("Requests"):
+            for asking, (_, _, stream) in zip(asked, given, strict=True):
+                try:
+                    requests.append(self._prepare(asking, stream, {}))
+                    found.append(None)
+                except Exception as problem:
+                    found.append(problem)
+            assert self.together is not None
+            try:
+                outcomes = iter(self.together(requests) if requests else ())
+            except Exception as problem:
+                outcomes = iter([problem] * len(requests))
+        return [
+            self._answer(asking, next(outcomes) if outcome is None else outcome)
+            for asking, outcome in zip(asked, found, strict=True)
+        ]
+
+    def _prepare(self, asking: _Asking, stream: Readable, named: dict[str, str]) -> VerbRequest:
+        """Ask what every request is asked, in the order of `OJSViewSet`."""
+        meta, path = asking.meta, asking.path
+        check_host(meta)
+        check_url(path, meta)
+        if self._has_version:
+            check_version(meta)
+        caller = asking.caller = self._authentication.caller(self.method, meta)
+        access.authorize(caller, self._command)
+        if named and caller.project:
+            self._viewset.confine(caller, **named)
+        document = read_object(stream, meta) if self.method == "POST" else None
+        return VerbRequest(caller, document, meta, path, asking.request_id)
+
+    def _answer(self, asking: _Asking, outcome: Any) -> Answer | Parked:
+        if isinstance(outcome, Waiting):
+            return Parked(outcome, partial(self._answer_later, asking))
+        if isinstance(outcome, Exception):
+            outcome = self._refuse(asking, outcome)
+        return self._finish(asking, outcome)
+
+    def _answer_later(self, asking: _Asking, look: Look) -> Answer | None:
         try:
-            with bounded("A request"):
-                response = look()
+            response = look()
         except Exception as problem:
-            response = self._refuse(problem, meta, path, request_id, caller)
-        return None if response is None else self._finish(response, meta, request_id)
+            response = self._refuse(asking, problem)
+        return None if response is None else self._finish(asking, response)
 
-    def _refuse(
-        self, problem: Exception, meta: Meta, path: str, request_id: str, caller: Caller | None
-    ) -> VerbResponse:
+    def _refuse(self, asking: _Asking, problem: Exception) -> VerbResponse:
         errors.note_refusal(
             problem,
-            caller,
+            asking.caller,
             protocol=self._authentication.protocol,
             method=self.method,
-            path=path,
-            meta=meta,
+            path=asking.path,
+            meta=asking.meta,
         )
-        return errors.answer_to(problem, request_id, path, self._viewset.refuse)
+        return errors.answer_to(problem, asking.request_id, asking.path, self._viewset.refuse)
 
-    def _finish(self, response: VerbResponse, meta: Meta, request_id: str) -> Answer:
+    def _finish(self, asking: _Asking, response: VerbResponse) -> Answer:
         headers = response.headers
-        dress(headers, response.status, request_id, has_version=self._has_version)
+        dress(headers, response.status, asking.request_id, has_version=self._has_version)
         if response.stream is not None:
             return Answer(response.status, headers, b"", response.stream)
-        renderer = renderer_for(meta, self._renderers)
+        renderer = renderer_for(asking.meta, self._renderers)
         headers["Content-Type"] = renderer.media_type
         return Answer(response.status, headers, renderer.render(response.document))
 
 
-def fast(view: Any, verb: Verb, method: str = "POST", *, streams: bool = False) -> FastView:
+def fast(
+    view: Any,
+    verb: Verb,
+    method: str = "POST",
+    *,
+    streams: bool = False,
+    together: Together | None = None,
+) -> FastView:
     """Put the fast path before a viewset's view of one verb.
 
     Args:
@@ -187,5 +235,6 @@ def fast(view: Any, verb: Verb, method: str = "POST", *, streams: bool = False) 
         verb: what that action carries out.
         streams: the verb writes a stream on an event loop. Where there is none, the viewset
             answers; where there is one, the verb does whatever `FAST_PATH` says.
+        together: carries out the verb for several requests at once.
     """
-    return FastView(view, verb, method, streams=streams)
+    return FastView(view, verb, method, streams=streams, together=together)

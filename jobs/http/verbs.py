@@ -6,7 +6,7 @@ A verb is a function of a `VerbRequest`. The action of a viewset calls it, and s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -61,5 +61,16 @@ class VerbResponse:
         self.headers[name] = text
 
 
+def outcome_of(verb: Verb, request: VerbRequest, **named: str) -> Any:
+    """Return what a verb returns or raises."""
+    try:
+        return verb(request, **named)
+    except Exception as problem:
+        return problem
+
+
+Together = Callable[[Sequence[VerbRequest]], Sequence[Any]]
+"""Carries out a verb for requests that came at the same time; returns what each would have returned
+or raised by itself."""
 Verb = Callable[..., "VerbResponse | Waiting[Any]"]
 """Called with a `VerbRequest`, and with what its URL names: `ack(request, job_id=…)`."""

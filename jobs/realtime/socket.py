@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import Any, NamedTuple
 
@@ -156,7 +157,8 @@ class Session:
             self._hub.disconnect(self._connection)
         for problem in ended:
             if isinstance(problem, Exception) and not isinstance(problem, ConnectionError):
-                await self._give_up(problem)
+                with contextlib.suppress(ConnectionError):
+                    await self._give_up(problem)
 
     def _remember(self) -> None:
         followed = self._connection.subscriptions.values()

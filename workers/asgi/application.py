@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import io
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -22,7 +22,9 @@ from jobs.http.loop import Stream
 
 from .bodies import Bodies, Late, Unfinished
 from .environ import environ_of
+from .gather import Gatherer
 from .loop import ServerLoop
+from .sockets import NOT_FOUND, ASGISocket, Serve
 from .threads import Threads
 
 logger = logging.getLogger("workers.asgi")
@@ -58,16 +60,27 @@ class JobServer:
 
     Args:
         site: the site's WSGI application. It may have a method `respond(environ)`, which returns a
-            `Reply`, a `Later`, or None for a request that goes to the application itself.
+            `Reply`, a `Later`, or None for a request that goes to the application itself; and
+            `gathered(environ)`, which returns a key for requests that may be answered together by
+            `respond_together(key, environs)`.
         is_ours: whether a path is a worker protocol's; all others have threads of their own.
+        sockets: path → what serves a WebSocket there.
     """
 
     def __init__(
-        self, site: Any, *, is_ours: Callable[[str], bool] = lambda path: path.startswith("/ojs/")
+        self,
+        site: Any,
+        *,
+        is_ours: Callable[[str], bool] = lambda path: path.startswith("/ojs/"),
+        sockets: Mapping[str, Serve] | None = None,
     ) -> None:
+        self._sockets = sockets or {}
         self._site = site
         self._respond: Callable[[dict[str, Any]], Reply | Later | None] = getattr(
             site, "respond", lambda environ: None
+        )
+        self._gathered: Callable[[dict[str, Any]], Any] = getattr(
+            site, "gathered", lambda environ: None
         )
         self._is_ours = is_ours
         self._running: _Running | None = None
@@ -82,9 +95,10 @@ class JobServer:
                 raise
         elif kind == "lifespan":
             await self._lifespan(receive, send)
+        elif kind == "websocket":
+            await self._websocket(scope, receive, send)
         else:
-            await receive()
-            await send({"type": "websocket.close", "code": 4404})
+            raise ValueError(f"This application serves HTTP and WebSocket, not {kind!r}.")
 
     @property
     def _run(self) -> _Running:
@@ -103,6 +117,23 @@ class JobServer:
                 await self._run.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()  # websocket.connect
+        socket = ASGISocket(scope, receive, send)
+        serve = self._sockets.get(scope["path"])
+        if serve is None:
+            await socket.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
+            return
+        # A task of asyncio's own: some servers run us in something that cannot be cancelled.
+        task = asyncio.ensure_future(serve(self._run.loop, socket))
+        try:
+            await asyncio.wait([task])
+            task.result()
+        except Exception:
+            logger.exception("A WebSocket could not be served: %s", scope["path"])
+            with contextlib.suppress(ConnectionError):
+                await socket.close(1011, "internal error")
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         run = self._running or self._run
@@ -127,6 +158,13 @@ class JobServer:
 
     def _answer(self, environ: dict[str, Any]) -> Awaitable[Reply | Later]:
         run = self._run
+        view = self._gathered(environ)
+        if view is not None:
+            gatherer = run.gatherers.get(view)
+            if gatherer is None:
+                answer = partial(self._site.respond_together, view)
+                gatherer = run.gatherers[view] = Gatherer(run.requests, answer)
+            return gatherer.submit(environ)
         threads = run.requests if self._is_ours(environ["PATH_INFO"]) else run.pages
         return threads.submit(partial(self._call, environ))
 
@@ -152,6 +190,7 @@ class _Running:
         self.bodies = Bodies()
         self.requests = Threads(ojs_settings.SERVER_THREADS, "ojs-request")
         self.pages = Threads(PAGES, "ojs-page")
+        self.gatherers: dict[Any, Gatherer[dict[str, Any], Reply | Later]] = {}
         self._watching = asyncio.get_running_loop().create_task(self.bodies.watch())
 
     async def close(self) -> None:

@@ -3,26 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
 
+Task = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+
+
+class _Thread:
+    """A thread of the pool, and the lock it sleeps at."""
+
+    __slots__ = ("bell", "task")
+
+    def __init__(self) -> None:
+        self.task: Task | None = None
+        # A held lock is the cheapest thing a thread can wait for.
+        self.bell = threading.Lock()
+        self.bell.acquire()
+
+
 class Threads:
-    """A bounded pool, filled as it is needed. What is submitted first begins first."""
+    """A bounded pool, filled as it is needed. What is submitted first begins first.
+
+    The thread that became idle last takes what comes next: with little to do, one thread and its
+    database session do it all, and find everything in the processor's caches.
+    """
 
     def __init__(self, most: int, name: str) -> None:
         self._most = most
         self._name = name
         self._loop = asyncio.get_running_loop()
-        self._tasks: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None]
-        self._tasks = SimpleQueue()
+        self._lock = threading.Lock()
+        self._tasks: deque[Task] = deque()
+        """Those for which no thread was idle."""
+        self._idle: list[_Thread] = []
         self._started = 0
-        self._under_way = 0
+        self._ends = False
         self._done: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
         self._is_called = False
         """The loop has been asked to look at `_done`, and has not yet."""
@@ -30,37 +51,55 @@ class Threads:
     def submit(self, function: Callable[[], Result]) -> asyncio.Future[Result]:
         """Call `function` in a thread; must be called on the loop."""
         future: asyncio.Future[Result] = self._loop.create_future()
-        self._under_way += 1
-        if self._under_way > self._started < self._most:
-            self._started += 1
-            threading.Thread(
-                target=self._run, name=f"{self._name}-{self._started}", daemon=True
-            ).start()
-        self._tasks.put((function, future))
+        task = function, future
+        with self._lock:
+            if self._idle:
+                thread = self._idle.pop()
+            elif self._started < self._most:
+                self._started += 1
+                thread = _Thread()
+                name = f"{self._name}-{self._started}"
+                threading.Thread(target=self._run, args=[thread], name=name, daemon=True).start()
+            else:
+                self._tasks.append(task)
+                return future
+        thread.task = task
+        thread.bell.release()
         return future
 
-    def _run(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            function, future = task
-            try:
-                self._done.append((future, function(), None))
-            except BaseException as problem:
-                self._done.append((future, None, problem))
-            # A sleeping thread must keep nothing alive.
-            del task, function, future
-            # One call of the loop delivers all that has been done by then.
-            if not self._is_called:
-                self._is_called = True
-                try:
-                    self._loop.call_soon_threadsafe(self._deliver)
-                except RuntimeError:  # the loop has ended
-                    return
+    def _run(self, thread: _Thread) -> None:
+        while True:
+            thread.bell.acquire()
+            task, thread.task = thread.task, None
+            while task is not None:
+                self._carry_out(task)
+                task = None  # a sleeping thread must keep nothing alive
+                with self._lock:
+                    if self._tasks:
+                        task = self._tasks.popleft()
+                    elif self._ends:
+                        return
+                    else:
+                        self._idle.append(thread)
+            if self._ends:
+                return
+
+    def _carry_out(self, task: Task) -> None:
+        function, future = task
+        try:
+            self._done.append((future, function(), None))
+        except BaseException as problem:
+            self._done.append((future, None, problem))
+        # One call of the loop delivers all that has been done by then.
+        if not self._is_called:
+            self._is_called = True
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
         self._is_called = False
         while self._done:
             future, result, problem = self._done.popleft()
-            self._under_way -= 1
             if future.done():  # cancelled
                 continue
             if problem is None:
@@ -70,5 +109,8 @@ class Threads:
 
     def close(self) -> None:
         """End the threads once they have done what was submitted."""
-        for _ in range(self._started):
-            self._tasks.put(None)
+        with self._lock:
+            self._ends = True
+            idle, self._idle = self._idle, []
+        for thread in idle:
+            thread.bell.release()

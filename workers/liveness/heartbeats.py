@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from jobs.signals import jobs_extended, send_on_commit
@@ -23,6 +24,15 @@ def write(heartbeat: Heartbeat) -> Written | None:
     return written
 
 
+def write_all(heartbeats: Sequence[Heartbeat]) -> list[Written | None]:
+    """Record heartbeats of different workers at once; None for each that `write` must record."""
+    found = store().beat_all(heartbeats)
+    for heartbeat, written in zip(heartbeats, found, strict=True):
+        if written is not None:
+            _send_signals(heartbeat, written)
+    return found
+
+
 def _send_signals(heartbeat: Heartbeat, written: Written) -> None:
     about: dict[str, Any] = {"worker_id": heartbeat.worker_id}
     if worker_beat.has_listeners():
@@ -37,4 +47,4 @@ def _send_signals(heartbeat: Heartbeat, written: Written) -> None:
             send_on_commit(jobs_extended, Worker, job_ids=list(extended), **about)
 
 
-__all__ = ["Description", "Heartbeat", "Written", "write"]
+__all__ = ["Description", "Heartbeat", "Written", "write", "write_all"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -89,3 +89,6 @@ class HeartbeatStore(Protocol):
 
         None if no such worker is live, or if the heartbeat came too late.
         """
+
+    def beat_all(self, heartbeats: Sequence[Heartbeat]) -> list[Written | None]:
+        """Record heartbeats of different workers at once; None for each that is left to `beat`."""

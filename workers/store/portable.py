@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.db.models import Case, F, Q, Value, When
@@ -48,6 +49,9 @@ class PortableHeartbeatStore:
                 recorded = {"active_jobs": len(jobs), "queues": worker.queues}
                 record([worker_event("worker.heartbeat", worker.worker_id, **recorded)])
         return Written(worker.desired_state, extended, fell_quiet)
+
+    def beat_all(self, heartbeats: Sequence[Heartbeat]) -> list[Written | None]:
+        return [None] * len(heartbeats)
 
 
 def changes(heartbeat: Heartbeat) -> dict[str, Any]:

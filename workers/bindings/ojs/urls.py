@@ -12,9 +12,11 @@ from .progress import ProgressViewSet, stream
 from .views import HealthViewSet, LeavingViewSet, WorkerViewSet
 
 register = WorkerViewSet.as_view({"post": "register"})
-heartbeat = fast(WorkerViewSet.as_view({"post": "heartbeat"}), verbs.heartbeat)
+heartbeat = fast(
+    WorkerViewSet.as_view({"post": "heartbeat"}), verbs.heartbeat, together=verbs.heartbeats
+)
 fetch = fast(WorkerViewSet.as_view({"post": "fetch"}), verbs.fetch)
-ack = fast(WorkerViewSet.as_view({"post": "ack"}), verbs.ack)
+ack = fast(WorkerViewSet.as_view({"post": "ack"}), verbs.ack, together=verbs.acks)
 nack = fast(WorkerViewSet.as_view({"post": "nack"}), verbs.nack)
 
 # The busiest come first.

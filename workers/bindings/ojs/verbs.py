@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from jobs.api.jobs import parse_id
 from jobs.http.authentication import Caller
-from jobs.http.verbs import VerbRequest, VerbResponse
+from jobs.http.verbs import VerbRequest, VerbResponse, outcome_of
 from jobs.spec.envelope import claimed_envelope
 from workers import protocol
 from workers.access import admission
@@ -29,24 +30,48 @@ NO_OUTCOMES = Outcomes(None, None)
 
 def heartbeat(request: VerbRequest) -> VerbResponse:
     """BEAT (§4)."""
+    worker_id, said = _heartbeat(request)
+    reply = admission.as_worker(
+        request.caller,
+        worker_id,
+        lambda name: protocol.beat(name, **said),
+        said=said["description"].labels,
+    )
+    return VerbResponse(replies.heartbeat(reply))
+
+
+def _heartbeat(request: VerbRequest) -> tuple[str, dict[str, Any]]:
     body, caller = request.read(), request.caller
     worker_id = requests.required_worker_id(body, caller)
-    description = requests.description(body, caller, requests.agent(request.meta))
-    said: dict[str, Any] = {
+    return worker_id, {
         "state": requests.reported_state(body),
         "active_job_ids": requests.active_job_ids(body),
-        "description": description,
+        "description": requests.description(body, caller, requests.agent(request.meta)),
         "requested": requests.requested_extension(body),
         "sequence": requests.fields.integer(body, "sequence"),
         "project": caller.project,
     }
-    reply = admission.as_worker(
-        caller,
-        worker_id,
-        lambda name: protocol.beat(name, **said),
-        said=description.labels,
-    )
-    return VerbResponse(replies.heartbeat(reply))
+
+
+def heartbeats(given: Sequence[VerbRequest]) -> list[VerbResponse | Exception]:
+    """Heartbeats that came at the same time: most of them are written as one."""
+    found: dict[int, VerbResponse | Exception] = {}
+    together: dict[int, protocol.Heartbeat] = {}
+    for index, request in enumerate(given):
+        try:
+            worker_id, said = _heartbeat(request)
+            name = admission.admit(request.caller, worker_id, said=said["description"].labels)
+            together[index] = protocol.Heartbeat(name or worker_id, **said)
+        except Exception as problem:
+            found[index] = problem
+    replied = protocol.beat_all(list(together.values()))
+    for index, reply in zip(together, replied, strict=True):
+        found[index] = (
+            outcome_of(heartbeat, given[index])
+            if reply is None
+            else VerbResponse(replies.heartbeat(reply))
+        )
+    return [found[index] for index in range(len(given))]
 
 
 def fetch(request: VerbRequest) -> VerbResponse | WaitingForWork[Any]:
@@ -96,6 +121,35 @@ def ack(request: VerbRequest, job_id: str | None = None) -> VerbResponse:
     if outcome.error is not None:
         raise outcome.error
     return _answer(replies.completed(outcome), job_id)
+
+
+def acks(given: Sequence[VerbRequest]) -> list[Any]:
+    """ACKs of one job each that came at the same time: settled as one request's list would be."""
+    found: dict[int, Any] = {}
+    together: dict[str, dict[UUID, tuple[int, protocol.Completion]]] = {}
+    for index, request in enumerate(given):
+        try:
+            body, caller = request.read(), request.caller
+            completion = None
+            if body.get("acks") is None:
+                completion = requests.completion(body, caller)
+                completion.worker_id = admission.admit(caller, completion.worker_id)
+            of_project = together.setdefault(caller.project, {})
+            if completion is None or completion.job_id in of_project:
+                found[index] = outcome_of(ack, request)
+            else:
+                of_project[completion.job_id] = index, completion
+        except Exception as problem:
+            found[index] = problem
+    for project, items in together.items():
+        try:
+            outcomes = protocol.ack([item for _, item in items.values()], project=project)
+        except Exception as problem:
+            found |= {index: problem for index, _ in items.values()}
+            continue
+        for (index, _), outcome in zip(items.values(), outcomes, strict=True):
+            found[index] = outcome.error or VerbResponse(replies.completed(outcome))
+    return [found[index] for index in range(len(given))]
 
 
 def nack(request: VerbRequest, job_id: str | None = None) -> VerbResponse:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import orjson
 
@@ -25,6 +25,12 @@ class PostgresHeartbeatStore:
         if written is not None:
             return Written(desired(*written), None)
         return _write(heartbeat)
+
+    def beat_all(self, heartbeats: Sequence[Heartbeat]) -> list[Written | None]:
+        return [
+            None if written is None else Written(desired(*written), None)
+            for written in batches.write_all(heartbeats)
+        ]
 
 
 def _write(heartbeat: Heartbeat) -> Written | None:

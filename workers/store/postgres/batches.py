@@ -9,6 +9,7 @@ its worker has lost a job, or if it reports a new state.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -68,6 +69,20 @@ def write(heartbeat: Heartbeat) -> Standing | None:
     if combiner is None:
         combiner = _combiners.setdefault(database, Combiner(_write_all, most=MOST, abreast=ABREAST))
     return combiner.do(heartbeat.worker_id, _said(heartbeat))
+
+
+def write_all(heartbeats: Sequence[Heartbeat]) -> list[Standing | None]:
+    """Write heartbeats of different workers together; None for each that was not written."""
+    database = alias()
+    usual = [heartbeat for heartbeat in heartbeats if _is_usual(heartbeat)]
+    if not usual or not _is_on_its_own(database):
+        return [None] * len(heartbeats)
+    found: dict[str, Standing | None] = {}
+    for start in range(0, len(usual), MOST):
+        some = usual[start : start + MOST]
+        written = _write_all([_said(heartbeat) for heartbeat in some])
+        found |= zip((heartbeat.worker_id for heartbeat in some), written, strict=True)
+    return [found.get(heartbeat.worker_id) for heartbeat in heartbeats]
 
 
 def _is_usual(heartbeat: Heartbeat) -> bool:

@@ -1,0 +1,84 @@
+"""WebSockets, and which path is served by what."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from jobs.http.loop import Loop, Socket
+from jobs.http.request import Meta
+
+from .environ import environ_of
+
+Serve = Callable[[Loop, Socket], Awaitable[None]]
+"""Serves one WebSocket to its end."""
+
+NOT_FOUND = "Nothing is served here.\n"
+
+
+class ASGISocket:
+    """Implements `jobs.http.loop.Socket` over ASGI."""
+
+    def __init__(
+        self,
+        scope: Mapping[str, Any],
+        receive: Callable[[], Awaitable[Any]],
+        send: Callable[[Any], Awaitable[None]],
+    ) -> None:
+        self.meta: Meta = environ_of(scope)
+        self.subprotocols: list[str] = list(scope.get("subprotocols") or ())
+        self.close_code: int | None = None
+        self._can_refuse = "websocket.http.response" in (scope.get("extensions") or {})
+        self._receive = receive
+        self._send = send
+        self._has_ended = False
+
+    async def refuse(self, status: int, text: str) -> None:
+        self._has_ended = True
+        if not self._can_refuse:
+            # The server answers 403.
+            await self._send({"type": "websocket.close"})
+            return
+        content = text.encode()
+        headers = [
+            (b"content-type", b"text/plain; charset=utf-8"),
+            (b"content-length", b"%d" % len(content)),
+        ]
+        start = {"type": "websocket.http.response.start", "status": status, "headers": headers}
+        await self._send(start)
+        await self._send({"type": "websocket.http.response.body", "body": content})
+
+    async def accept(self, subprotocol: str | None = None) -> None:
+        await self._send({"type": "websocket.accept", "subprotocol": subprotocol, "headers": []})
+
+    async def receive(self) -> str | bytes | None:
+        if self._has_ended:
+            return None
+        message = await self._receive()
+        if message["type"] == "websocket.disconnect":
+            self._has_ended = True
+            self.close_code = message.get("code") or 1005
+            return None
+        text: str | None = message.get("text")
+        found: str | bytes | None = message.get("bytes") if text is None else text
+        return found
+
+    async def send(self, text: str) -> None:
+        if self._has_ended:
+            raise ConnectionError("The WebSocket has ended.")
+        try:
+            await self._send({"type": "websocket.send", "text": text})
+        except ConnectionError:
+            raise
+        except Exception as problem:  # each server has an exception of its own
+            self._has_ended = True
+            raise ConnectionError("The WebSocket has ended.") from problem
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        if self._has_ended:
+            return
+        self._has_ended = True
+        try:
+            await self._send({"type": "websocket.close", "code": code, "reason": reason})
+        except Exception as problem:
+            raise ConnectionError("The WebSocket has ended.") from problem
