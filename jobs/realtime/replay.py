@@ -123,7 +123,8 @@ def _kept(identifier: str, until: int) -> int | None:
     cursor = events.parse_cursor(identifier)
     if cursor is None or cursor.txid or cursor.id > until:
         return None
-    if _record().filter(pk=cursor.id).exists():
+    # 0: the record was empty when the client began.
+    if not cursor.id or _record().filter(pk=cursor.id).exists():
         return cursor.id
     oldest = _record().order_by("id").values_list("pk", flat=True).first()
     return cursor.id if oldest is not None and oldest <= cursor.id + 1 else None

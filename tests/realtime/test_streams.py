@@ -337,6 +337,24 @@ def test_a_client_that_left_before_the_first_event_comes_back_with_the_id_of_the
     assert sent.data["job_id"] == str(missed)
 
 
+def test_a_client_that_began_with_an_empty_record_has_missed_nothing():
+    async def story(loop):
+        # So that the next id is not the first.
+        await loop.in_thread(stories.enqueue_many, 5)
+        await loop.in_thread(Event.objects.all().delete)
+        reader = await listen(loop, "all")
+        await reader.close()
+        missed = await loop.in_thread(stories.enqueue)
+        again = await listen(loop, "all", last_event_id=reader.last_id)
+        (sent,) = await again.several(1)
+        await again.close()
+        return missed, sent
+
+    missed, sent = on_loop(story)
+
+    assert sent.data.get("job_id") == str(missed)
+
+
 def test_nothing_is_lost_or_sent_twice_where_replay_meets_what_is_new():
     """Clients come back at every moment while events are written."""
     total, clients = 200, 4

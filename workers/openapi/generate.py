@@ -30,6 +30,7 @@ from jobs.errors import (
     ResultPruned,
     Unsupported,
     UnsupportedCompression,
+    UpgradeRequired,
     WaitTimeout,
 )
 from jobs.http.base import OJSViewSet
@@ -95,6 +96,7 @@ EXAMPLES: dict[int, OJSError] = {
     413: BodyTooLarge("The request body may have at most 16777216 bytes."),
     415: UnsupportedCompression("The Content-Encoding 'br' is not supported."),
     422: Unsupported("OJS version '2.0' is not supported.", supported=["1.0"]),
+    426: UpgradeRequired("This address takes WebSocket connections."),
     429: QueueFull("email", 1000, 1000, "reject", "email.send"),
     501: NotInstalled("prometheus-client is not installed.", extra="metrics"),
     503: OJSError("The database is unreachable."),

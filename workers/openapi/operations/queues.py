@@ -37,6 +37,36 @@ EVENT = {
     "data": {"job_id": JOB["id"], "job_type": "email.send", "queue": "email", "duration_ms": 784},
 }
 LISTED = text("Several, separated by commas; `job.*` matches what begins with `job.`")
+FOLLOWED = (
+    Query("event_types", LISTED),
+    Query("types", LISTED),
+    Query("last_event_id", text(), "The same as the header `Last-Event-ID`."),
+)
+LAST_EVENT_ID = Query(
+    "Last-Event-ID", text(), "The last event the client has: what came after it is sent first."
+)
+STREAMED = {
+    200: Reply(
+        "`id`, `event` and `data` of each event.",
+        obj(
+            "id event data",
+            id=text("A cursor; also for `GET /ojs/v1/events?after=`."),
+            event=text(examples=["job.state_changed"]),
+            data=text("A JSON object."),
+        ),
+        {
+            "id": EVENT["id"],
+            "event": "job.state_changed",
+            "data": f'{{"job_id":"{JOB["id"]}","queue":"email","type":"email.send",'
+            '"from":"active","to":"completed","timestamp":"2026-02-12T10:30:01.904Z"}',
+        },
+        media_types=("text/event-stream",),
+    )
+}
+UNSTREAMED = {
+    429: "The client keeps as many connections for events open as it may.",
+    501: "The server has no event loop.",
+}
 HEALTH = obj(
     "status version uptime_seconds backend",
     status=enum("ok", "degraded"),
@@ -202,6 +232,48 @@ OPERATIONS = {
             Query("subject", LISTED),
             Query("worker_id", LISTED),
         ),
+    ),
+    ("GET", "/ojs/v1/events/stream"): Operation(
+        "Events",
+        "Follow a channel",
+        STREAMED,
+        "For the public SDKs and the command line: as the streams of jobs and of queues, but that "
+        "the data of each event has its name as `event`, too.",
+        query=(
+            Query("channel", text(default="all"), "`job:ID`, `queue:NAME` or `all`."),
+            Query("queue", text(), "The same as `channel=queue:NAME`."),
+            Query("job_id", text(), "The same as `channel=job:ID`."),
+            *FOLLOWED,
+        ),
+        headers=(LAST_EVENT_ID,),
+        refusals=UNSTREAMED | {404: "There is no such job or queue."},
+    ),
+    ("GET", "/ojs/v1/jobs/{job_id}/events"): Operation(
+        "Events",
+        "Follow a job",
+        STREAMED,
+        "Server-sent events (OJS realtime §2.1). The stream ends with the job; of one that has "
+        "ended it has a single event. Silence is broken by a comment every 15 s.",
+        query=FOLLOWED,
+        headers=(LAST_EVENT_ID,),
+        refusals=UNSTREAMED | {404: "There is no such job."},
+    ),
+    ("GET", "/ojs/v1/queues/{name}/events"): Operation(
+        "Events",
+        "Follow the jobs of a queue",
+        STREAMED,
+        "Server-sent events (OJS realtime §2.2).",
+        query=FOLLOWED,
+        headers=(LAST_EVENT_ID,),
+        refusals=UNSTREAMED | {404: "There is no such queue."},
+    ),
+    ("GET", "/ojs/v1/ws"): Operation(
+        "Events",
+        "Open a WebSocket for events",
+        {101: Reply('Send `{"action":"subscribe","channel":"all"}`.')},
+        "OJS realtime §3, with the subprotocol `ojs.v1`. A browser sends its key as another "
+        "subprotocol, `bearer.KEY`.",
+        refusals={426: "The request opens no WebSocket."},
     ),
     ("GET", "/ojs/v1/health"): Operation(
         "Server",
