@@ -17,14 +17,18 @@ LOOP = "ojs.loop"
 """Set in a request's environment where an event loop waits for the answer."""
 
 
-class Loop(Protocol):
+class HasThreads(Protocol):
+    """Something that has threads for the database."""
+
+    async def in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Call `function` in a thread that may use the database, and return its result."""
+
+
+class Loop(HasThreads, Protocol):
     """The event loop of a server process, and its threads for the database."""
 
     ending: asyncio.Event
     """Set when the process has been asked to end: say goodbye, and return."""
-
-    async def in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Call `function` in a thread that may use the database, and return its result."""
 
     def shared(self, make: Callable[[Loop], Result]) -> Result:
         """Return what `make` returned when it was first asked for: one for the whole process."""

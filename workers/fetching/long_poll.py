@@ -16,8 +16,8 @@ from jobs.spec.reports import Failure
 from jobs.store import wakeup
 
 from .. import protocol
+from ..models import Worker
 from . import gate
-from .abilities import ITSELF
 from .waiting import Hub, Look, Waiter
 
 Claim = Callable[[], list[ClaimedJob]]
@@ -70,7 +70,11 @@ class WaitingForWork(Waiting[Answer]):
             lambda: loop.in_thread(self._look_for_hub, answer),
             lambda found: self._release(loop, found),
         )
-        found = await hub.serve(loop, waiter, self._queues, self._project, self.seconds)
+        deadline = time.monotonic() + self.seconds
+        await hub.hear(loop)
+        able = await loop.in_thread(self._abilities)
+        left = deadline - time.monotonic()
+        found = await hub.wait(waiter, self._queues, (able, self._project), None, left)
         if found is None:
             return await self.give_up(loop, answer)
         made: Answer = found.answer
@@ -80,10 +84,16 @@ class WaitingForWork(Waiting[Answer]):
         made = answer(self._look)
         if made is not None:
             return Look(self._claimed, answer=made)
-        admission = gate.evaluate(self._worker_id)
-        able = frozenset(word for word in admission.able if not word.startswith(ITSELF))
-        types = () if self._types is None else (f"type:{name}" for name in self._types)
-        return Look([], admission.room is None or admission.room > 0, able.union(types))
+        room = gate.evaluate(self._worker_id).room
+        return Look([], room is None or room > 0)
+
+    def _abilities(self) -> frozenset[str]:
+        """What it can run, but for what is reserved for it by its own name."""
+        types = () if self._types is None else [f"type:{name}" for name in self._types]
+        columns = ("labels", "capabilities")
+        known = Worker.objects.filter(pk=self._worker_id).values_list(*columns).first()
+        labels, capabilities = known or ((), ())
+        return frozenset([*types, *labels, *capabilities])
 
     async def withdraw(self, loop: Loop) -> None:
         if self._claimed:

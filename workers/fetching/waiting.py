@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob
-from jobs.http.loop import Loop
+from jobs.http.loop import HasThreads
 from jobs.store import wakeup
 
 IN_VAIN = 3
@@ -53,11 +52,16 @@ Looking = Callable[[], Awaitable[Look]]
 GivingBack = Callable[[Look], Awaitable[None]]
 
 
+_numbers = count()
+
+
 class Waiter:
     def __init__(self, worker_id: str, look: Looking, release: GivingBack) -> None:
         self.worker_id = worker_id
         self.look = look
         self.release = release
+        self.number = next(_numbers)
+        """The order in which they came."""
         self.found: asyncio.Future[Look | None] = asyncio.get_running_loop().create_future()
         """None if it is sent away."""
         self.passed = 0
@@ -163,6 +167,13 @@ class Group:
             if found is not None and found.is_final:
                 self.forget(waiter)
 
+    def add(self, waiter: Waiter) -> None:
+        """Give a waiter its place: it may have looked longer than those that came after it."""
+        place = len(self.waiters)
+        while place and self.waiters[place - 1].number > waiter.number:
+            place -= 1
+        self.waiters.insert(place, waiter)
+
     def forget(self, waiter: Waiter) -> None:
         for among in (self.waiters, self.tried):
             with contextlib.suppress(ValueError):
@@ -204,13 +215,14 @@ class Hub:
         self._loop = asyncio.get_running_loop()
         self._heard: Counter[str] = Counter()
         """Rings for each queue, so that work that arrives during a look is not missed."""
+        self._hearing: asyncio.Future[None] | None = None
         self._has_ended = False
 
     def listen(self) -> None:
         """Receive notifications from now on; call it in a thread, as it may have to connect."""
         if not self.listens:
-            self.listens = True
             self._bell.enter_context(wakeup.watching(self._rung))
+            self.listens = True
 
     def _rung(self, queues: Collection[str]) -> None:
         """Relay a notification; called in the listening thread."""
@@ -235,36 +247,20 @@ class Hub:
             for waiter in [one for one in group.waiters if one.worker_id == worker_id]:
                 await group.look_for(waiter)
 
-    async def serve(
-        self, loop: Loop, waiter: Waiter, queues: Sequence[str], project: str, seconds: float
-    ) -> Look | None:
-        """Look, and wait if there is nothing; return what the waiter finds, or None.
-
-        Args:
-            seconds: how long to wait.
-        """
-        deadline = time.monotonic() + seconds
-        if not self.listens:
-            await loop.in_thread(self.listen)
-        since = self.heard(queues)
-        looking = asyncio.ensure_future(waiter.look())
-        try:
-            found = await asyncio.shield(looking)
-        except asyncio.CancelledError:
-            # The claim goes on in its thread: what it brings must not be lost.
-            loop.keep(_release_when_done(waiter, looking))
-            raise
-        if found.is_final:
-            return found
-        left = deadline - time.monotonic()
-        return await self.wait(waiter, queues, (found.able, project), since, left)
+    async def hear(self, loop: HasThreads) -> None:
+        """Receive notifications; who comes first has that done, and the others wait for it."""
+        if self.listens:
+            return
+        if self._hearing is None or self._hearing.done():
+            self._hearing = asyncio.ensure_future(loop.in_thread(self.listen))
+        await asyncio.shield(self._hearing)
 
     async def wait(
         self,
         waiter: Waiter,
         queues: Sequence[str],
         alike: Hashable,
-        since: int,
+        since: int | None,
         seconds: float,
     ) -> Look | None:
         """Return what the waiter finds, or None when the time is up.
@@ -273,14 +269,17 @@ class Hub:
             alike: what else decides which jobs it would get.
             since: the value of `heard()` before the waiter itself looked. If it rang since,
                 its group looks again: if each did, a busy queue would keep thousands looking.
+                None if it has not looked since `hear()`.
         """
         if self._has_ended:
             return None
         key = (tuple(queues), alike)
         group = self._groups.setdefault(key, Group(queues))
         group.members += 1
-        group.waiters.append(waiter)
-        if self.heard(queues) != since:
+        group.add(waiter)
+        if since is None and group.members > 1:
+            pass  # what came meanwhile has rung for the group
+        elif self.heard(queues) != since:
             group.ring()
         try:
             # Does not cancel the future when the time is up: what it holds by then still counts.
@@ -330,7 +329,3 @@ class Hub:
     def close(self) -> None:
         self.listens = False
         self._bell.close()
-
-
-async def _release_when_done(waiter: Waiter, looking: Awaitable[Look]) -> None:
-    await waiter.release(await looking)

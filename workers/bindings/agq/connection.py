@@ -492,8 +492,7 @@ class Connection(asyncio.Protocol):
     async def _wait_for_job(self, queues: list[str], seconds: float) -> Look | None:
         hub = self.server.hub
         deadline = time.monotonic() + seconds if seconds else math.inf
-        if not hub.listens:
-            await self.server.in_thread(hub.listen)
+        await hub.hear(self.server)
         since = hub.heard(queues)
         found = await self._look(queues)
         if found.jobs:
