@@ -15,6 +15,7 @@ from jobs.models import ApiKey, Event
 from jobs.realtime import connection, hub, sse
 from jobs.record import events
 from jobs.store import clock
+from workers import protocol
 
 from . import stories
 from .loops import listen, on_loop
@@ -608,6 +609,27 @@ def test_a_key_of_a_project_sees_the_events_of_its_jobs_and_no_others():
 
     assert [one.data["job_id"] for (one,) in sent] == [str(mine)] * 3
     assert len({one.data.get("job_id") for one in seen}) == 4
+
+
+def test_a_key_of_a_project_reads_its_workers_ids_as_they_call_themselves():
+    """Also where the worker is stored under another name, and those without a project read that."""
+    ours = Caller("ours", ANYBODY.scopes, project="ours")
+
+    async def story(loop):
+        await loop.in_thread(lambda: stories.enqueue(project="ours"))
+        readers = [
+            await listen(loop, "all", ["job.started"], caller=ours),
+            await listen(loop, "all", ["job.started"]),
+        ]
+        await loop.in_thread(
+            lambda: protocol.fetch(["default"], worker_id="ours@/w", count=1, project="ours")
+        )
+        sent = [await reader.several(1) for reader in readers]
+        for reader in readers:
+            await reader.close()
+        return [one.data["worker_id"] for (one,) in sent]
+
+    assert on_loop(story) == ["w", "ours@/w"]
 
 
 def test_another_projects_job_does_not_exist():
