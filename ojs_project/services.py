@@ -17,9 +17,8 @@ from .supervisor import Service
 
 ROOT = Path(__file__).resolve().parent.parent
 
-THREADS = 40
-"""More than `MAX_WAITING` and `MAX_UNFINISHED_BODIES` together: requests that wait, or whose bodies
-are awaited, keep their threads, and acks need some too."""
+CONNECTIONS = 20_000
+"""Most connections of the server. Those that idle workers keep open count as well."""
 WORKER_GRACE = 3
 """Seconds for running demonstration jobs to finish at the end; slower ones fail as `shutdown`."""
 LAST_WORDS = 5
@@ -80,19 +79,13 @@ def can_listen(protocol: WorkerProtocol) -> bool:
 
 
 def server(address: Address) -> list[str]:
-    """Return the command of the server: one process with threads, most of which wait.
+    """Return the command of the server: one process with an event loop.
 
-    They wait for the database or for work. No `--backpressure`: it counts connections, idle ones
-    included, and a fleet that keeps its connections open would lock all other clients out. No
-    warnings, because the only one is about the number of threads.
+    No warnings, because the only ones are about requests of others.
     """
     return [
-        *(sys.executable, "-m", "granian", "--interface", "wsgi"),
-        *("--host", address.ip, "--port", str(address.port)),
-        # With HTTP/2, a body that never ends could not be given up (`body_deadline`).
-        *("--workers", "1", "--blocking-threads", str(THREADS), "--no-ws", "--http", "1"),
-        # A thread that ends leaves its database connection open until Python collects it.
-        *("--blocking-threads-idle-timeout", "600"),
-        *("--log-level", "error"),
-        "ojs_project.wsgi:application",
+        *(sys.executable, "-m", "granian", "--interface", "asgi"),
+        *("--host", address.ip, "--port", str(address.port), "--workers", "1"),
+        *("--backpressure", str(CONNECTIONS), "--log-level", "error"),
+        "ojs_project.asgi:application",
     ]

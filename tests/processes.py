@@ -17,7 +17,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -162,44 +161,39 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def server(folder: Path, environment: dict[str, str], threads: int = 4) -> Iterator[Api]:
-    """A job server on a port of its own; yields a client of it once it answers."""
+def server(
+    folder: Path, environment: dict[str, str], threads: int = 4, interface: str = "asgi"
+) -> Iterator[Api]:
+    """A job server on a port of its own; yields a client of it once it answers.
+
+    Args:
+        threads: that answer requests.
+        interface: `asgi`, or `wsgi` as some sites have it; `uvicorn` is another server for ASGI.
+    """
     port = free_port()
-    granian = str(Path(sys.executable).with_name("granian"))
-    command = [granian, "--interface", "wsgi", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--workers", "1", "--blocking-threads", str(threads)]
-    command += ["--no-ws", "--log-level", "warning", "ojs_project.wsgi:application"]
+    where = ["--host", "127.0.0.1", "--port", str(port), "--workers", "1", "--log-level", "warning"]
+    server = str(Path(sys.executable).with_name("uvicorn" if interface == "uvicorn" else "granian"))
+    command = [server, *where]
+    if interface == "wsgi":
+        command += ["--interface", "wsgi", "--blocking-threads", str(threads), "--no-ws"]
+        command.append("ojs_project.wsgi:application")
+    else:
+        environment = environment | {"OJS_SERVER_THREADS": str(threads)}
+        if interface == "asgi":
+            command += ["--interface", "asgi", "--backpressure", "20000"]
+        command.append("ojs_project.asgi:application")
     with running(command, folder / "server.log", environment) as started:
         api = Api(f"http://127.0.0.1:{port}")
         eventually(lambda: api.is_there(started.process), lambda: started.output)
-        with probed(f"{api.url}/ojs/v1/health"):
-            yield api
-
-
-@contextlib.contextmanager
-def probed(url: str) -> Iterator[None]:
-    """Ask for `url` every second, as a load balancer does.
-
-    granian starts another thread when a request comes and none is idle. One that comes within the
-    microsecond in which the last idle thread takes another request is overlooked until the next
-    one comes; and where that thread waits for work, nobody else would send one.
-    """
-    over = threading.Event()
-
-    def probe() -> None:
-        while not over.wait(1):
-            with contextlib.suppress(OSError, HTTPException):
-                urllib.request.urlopen(url, timeout=2).close()
-
-    threading.Thread(target=probe, daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
+        api.started = started
+        yield api
 
 
 class Api:
     """A client of the HTTP binding that knows nothing but the protocol document."""
+
+    started: Running
+    """The server."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -94,8 +94,14 @@ def run(plan: Plan, results: Results, key: str) -> None:
 
 def _server(plan: Plan, processes: int, settings: str) -> contextlib.AbstractContextManager[Server]:
     port = free_port()
-    command = granian(port, processes, plan.threads)
-    surroundings = environment(plan.database_url, DJANGO_SETTINGS_MODULE=settings)
+    # The floor is a view that does nothing, called as Django's own handler calls it.
+    interface = "asgi" if settings == "ojs_project.settings" else "wsgi"
+    command = granian(port, processes, plan.threads, interface=interface)
+    surroundings = environment(
+        plan.database_url,
+        DJANGO_SETTINGS_MODULE=settings,
+        OJS_SERVER_THREADS=str(plan.threads),
+    )
     return serve(command, port, processes, surroundings)
 
 

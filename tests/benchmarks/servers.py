@@ -32,11 +32,18 @@ def environment(database_url: str, **more: str) -> dict[str, str]:
     }
 
 
-def granian(port: int, processes: int, threads: int = 1, *options: str) -> list[str]:
+def granian(
+    port: int, processes: int, threads: int = 1, *options: str, interface: str = "asgi"
+) -> list[str]:
+    """Return the command of a server; under ASGI, `OJS_SERVER_THREADS` says how many threads."""
     program = str(Path(sys.executable).with_name("granian"))
-    command = [program, "--interface", "wsgi", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--workers", str(processes), "--blocking-threads", str(threads), "--no-ws"]
-    return [*command, "--log-level", "warning", *options, "ojs_project.wsgi:application"]
+    command = [program, "--interface", interface, "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--workers", str(processes), "--log-level", "warning", *options]
+    if interface == "wsgi":
+        command += ["--blocking-threads", str(threads), "--no-ws"]
+    else:
+        command += ["--backpressure", "20000"]
+    return [*command, f"ojs_project.{interface}:application"]
 
 
 class Server:

@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from jobs import engine
+from jobs.http import waiting
 from jobs.models import Event, Job, ProgressReport
 from jobs.spec.identifiers import uuid7
 from tests.database import connection
@@ -213,8 +214,8 @@ def test_there_is_no_stream_of_a_job_that_is_not_there(api):
     assert reply.status_code == 404 and refusal(reply)["code"] == "not_found"
 
 
-def test_beyond_the_waiters_there_may_be_a_stream_tells_how_it_stands(api, job, settings):
-    settings.OJS = settings.OJS | {"MAX_WAITING": 0}
+def test_beyond_the_waiters_there_may_be_a_stream_tells_how_it_stands(api, job, monkeypatch):
+    monkeypatch.setattr(waiting, "PLACES", 0)
     report(api, job, progress=0.5)
 
     assert [name for name, _ in follow(api, job)] == ["progress"]

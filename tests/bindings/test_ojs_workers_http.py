@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 from django.utils import timezone
 
+from jobs.http import waiting
 from jobs.models import Job
 from jobs.spec.timestamps import parse_timestamp
 from tests.factories import JobFactory, WorkerFactory, ago, ahead
@@ -405,8 +406,11 @@ def test_a_fetch_may_name_types_and_a_visibility_timeout(api):
     assert job.reserved_for == timedelta(seconds=30)
 
 
-def test_more_waiting_fetches_than_there_are_places_for_are_answered_at_once(api, settings):
-    settings.OJS |= {"MAX_WAITING": 0, "MAX_WAIT": 3600}
+def test_more_waiting_fetches_than_there_are_places_for_are_answered_at_once(
+    api, settings, monkeypatch
+):
+    settings.OJS |= {"MAX_WAIT": 3600}
+    monkeypatch.setattr(waiting, "PLACES", 0)
 
     assert api.fetch(wait_ms=3_600_000) == []
 

@@ -1,4 +1,4 @@
-"""Requests that wait hold a thread each: all kinds share the places there are (`MAX_WAITING`)."""
+"""Under WSGI, requests that wait hold a thread each: all kinds share the places there are."""
 
 from __future__ import annotations
 
@@ -55,8 +55,9 @@ KINDS = [
 
 
 @pytest.fixture
-def places(settings):
-    settings.OJS |= {"MAX_WAITING": 2, "MAX_WAIT": 3600}
+def places(settings, monkeypatch):
+    settings.OJS |= {"MAX_WAIT": 3600}
+    monkeypatch.setattr(waiting, "PLACES", 2)
     return contextlib.ExitStack()
 
 
@@ -68,8 +69,9 @@ def test_whatever_waits_is_answered_at_once_when_others_have_taken_the_places(ap
         ask(api)
 
 
-def test_a_place_is_free_again_when_its_request_has_been_answered(api, settings):
-    settings.OJS |= {"MAX_WAITING": 1, "MAX_WAIT": 0.01}
+def test_a_place_is_free_again_when_its_request_has_been_answered(api, settings, monkeypatch):
+    settings.OJS |= {"MAX_WAIT": 0.01}
+    monkeypatch.setattr(waiting, "PLACES", 1)
 
     for ask in KINDS:
         ask(api)
@@ -78,8 +80,8 @@ def test_a_place_is_free_again_when_its_request_has_been_answered(api, settings)
             assert granted
 
 
-def test_a_stream_that_its_client_leaves_gives_its_place_back(settings):
-    settings.OJS |= {"MAX_WAITING": 1}
+def test_a_stream_that_its_client_leaves_gives_its_place_back(monkeypatch):
+    monkeypatch.setattr(waiting, "PLACES", 1)
     looks = waiting.looks(lambda: "how it stands", 3600)
     assert [next(looks), next(looks)] == ["how it stands"] * 2
     with waiting.place() as granted:

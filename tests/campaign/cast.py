@@ -206,7 +206,9 @@ class Cast:
         return self.add(name, start)
 
     def add_server(self, name: str, **variables: str) -> Member:
-        command = [*self.here, *servers.granian(self.ports[name], 1, 16)]
+        # The release before has no ASGI application.
+        interface = "asgi" if self.tree == ROOT else "wsgi"
+        command = [*self.here, *servers.granian(self.ports[name], 1, 16, interface=interface)]
         log = self.logs
 
         def start(incarnation: int) -> Any:

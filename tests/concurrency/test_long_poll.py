@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 def waiting(database_url, tmp_path):
     """Begin fetches that wait: `waiting("default", worker_id="w")` is a future of the jobs."""
     environment = processes.environment(
-        database_url, ALLOW_ANONYMOUS=1, WAIT_POLL_INTERVAL=600, MAX_WAIT=600, MAX_WAITING=2
+        database_url, ALLOW_ANONYMOUS=1, WAIT_POLL_INTERVAL=600, MAX_WAIT=600
     )
     with processes.server(tmp_path, environment) as api, ThreadPoolExecutor(4) as pool:
 
@@ -144,18 +144,6 @@ def test_a_quiet_worker_waits_for_nothing(waiting):
 
     assert waiting("default", worker_id="w", wait_ms=300).result(processes.PATIENCE) == []
     assert Job.objects.get().state == State.AVAILABLE
-
-
-def test_when_all_places_to_wait_are_taken_a_fetch_is_answered_at_once(waiting):
-    fetches = [waiting("default") for _ in range(3)]
-
-    processes.eventually(lambda: any(fetch.done() for fetch in fetches))
-    (turned_away,) = (fetch for fetch in fetches if fetch.done())
-    assert turned_away.result() == []
-    push()
-    push()
-
-    assert sum(len(fetch.result(processes.PATIENCE)) for fetch in fetches) == 2
 
 
 def test_acks_are_served_while_others_wait(waiting):

@@ -50,9 +50,9 @@ def server(database_url, tmp_path):
     """`server(BODY_TIMEOUT=1)`: the port of a server, with fewer threads than a test needs."""
     with contextlib.ExitStack() as stack:
 
-        def start(**options):
+        def start(interface="asgi", **options):
             environment = processes.environment(database_url, ALLOW_ANONYMOUS=1, **options)
-            return stack.enter_context(processes.server(tmp_path, environment, threads=6))
+            return stack.enter_context(processes.server(tmp_path, environment, 6, interface))
 
         yield start
 
@@ -77,10 +77,11 @@ def port_of(api: processes.Api) -> int:
     ],
     ids=["json", "nothing", "chunked", "form", "multipart"],
 )
+@pytest.mark.parametrize("interface", ["asgi", "wsgi"])
 def test_a_body_that_does_not_end_is_answered_and_its_connection_closed(
-    server, path, headers, body
+    server, interface, path, headers, body
 ):
-    api = server(BODY_TIMEOUT=0.5)
+    api = server(interface, BODY_TIMEOUT=0.5)
 
     with opened(port_of(api), path, headers, body) as connection:
         answer = everything(connection)
@@ -92,12 +93,13 @@ def test_a_body_that_does_not_end_is_answered_and_its_connection_closed(
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(("path", "headers"), [(BEAT, JSON), (LOGIN, FORM)], ids=["ojs", "login"])
-def test_unfinished_bodies_stop_nobody_else(server, path, headers):
-    """Five times as many as there are threads, for an hour."""
-    api = server(BODY_TIMEOUT=3600, MAX_UNFINISHED_BODIES=3)
+@pytest.mark.parametrize(("interface", "many"), [("asgi", 200), ("wsgi", 30)])
+def test_unfinished_bodies_stop_nobody_else(server, interface, many, path, headers):
+    """Many times as many as there are threads, for an hour."""
+    api = server(interface, BODY_TIMEOUT=3600, MAX_UNFINISHED_BODIES=3)
 
     with contextlib.ExitStack() as stack:
-        for _ in range(30):
+        for _ in range(many):
             stack.enter_context(opened(port_of(api), path, headers))
 
         assert api.call("GET", "/ojs/v1/health")[0] == 200
@@ -109,7 +111,7 @@ def test_unfinished_bodies_stop_nobody_else(server, path, headers):
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_beyond_the_cap_the_oldest_body_is_given_up_and_the_newest_may_still_come(server):
-    api = server(BODY_TIMEOUT=3600, MAX_UNFINISHED_BODIES=1)
+    api = server("wsgi", BODY_TIMEOUT=3600, MAX_UNFINISHED_BODIES=1)
     body = json.dumps({"worker_id": "w", "state": "running"}).ljust(1000).encode()
 
     with opened(port_of(api), BEAT, JSON) as old, ThreadPoolExecutor(1) as pool:

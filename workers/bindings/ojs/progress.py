@@ -114,7 +114,8 @@ async def _events_on_loop(job_id: UUID, loop: Loop) -> AsyncIterator[bytes]:
     async with loop.shared(JobWatch).watching(job_id) as changed:
         while not loop.ending.is_set():
             changed.clear()
-            yield news.of(await loop.in_thread(_standing, job_id))
+            if part := news.of(await loop.in_thread(_standing, job_id)):
+                yield part
             left = deadline - time.monotonic()
             if news.is_over or left <= 0:
                 return
@@ -125,7 +126,8 @@ def _events(job_id: UUID) -> Iterator[bytes]:
     news = News()
     yield RETRY
     for standing in waiting.looks(lambda: _standing(job_id), ojs_settings.MAX_WAIT.total_seconds()):
-        yield news.of(standing)
+        if part := news.of(standing):
+            yield part
         if news.is_over:
             return
 

@@ -1,0 +1,247 @@
+"""The ASGI application on real servers: what waits and streams holds no thread.
+
+The servers have two threads for requests, so that a test fails if anything keeps one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from jobs.models import Job
+from jobs.spec.lifecycle import State
+from tests import processes
+from tests.factories import JobFactory, WorkerFactory
+
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+
+HOUR = 3_600_000
+
+
+class Line:
+    """A connection on which requests are written, and perhaps never read."""
+
+    def __init__(self, api: processes.Api) -> None:
+        port = int(api.url.rpartition(":")[2])
+        self.socket = socket.create_connection(("127.0.0.1", port), processes.PATIENCE)
+        self.buffer = b""
+
+    def ask(self, method: str, path: str, body: dict | None = None) -> None:
+        content = b"" if body is None else json.dumps(body).encode()
+        head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        self.socket.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+
+    def fetch(self, worker_id: str, queue: str = "default", wait_ms: int = HOUR) -> None:
+        body = {"queues": [queue], "worker_id": worker_id, "wait_ms": wait_ms}
+        self.ask("POST", "/ojs/v1/workers/fetch", body)
+
+    def read_until(self, pattern: bytes) -> bytes:
+        while not (found := re.search(pattern, self.buffer)):
+            part = self.socket.recv(2**16)
+            assert part, self.buffer
+            self.buffer += part
+        before, self.buffer = self.buffer[: found.end()], self.buffer[found.end() :]
+        return before
+
+    def answer(self) -> tuple[int, dict]:
+        head = self.read_until(b"\r\n\r\n").decode()
+        length = int(re.search(r"(?i)content-length: (\d+)", head)[1])
+        while len(self.buffer) < length:
+            self.buffer += self.socket.recv(2**16)
+        content, self.buffer = self.buffer[:length], self.buffer[length:]
+        return int(head.split()[1]), json.loads(content)
+
+    def jobs(self) -> list[str]:
+        status, document = self.answer()
+        assert status == 200, document
+        return [job["args"] for job in document["jobs"]]
+
+
+@pytest.fixture(params=["asgi"])
+def server(request, database_url, tmp_path):
+    """A server that looks by itself only once in ten minutes, and answers in two threads."""
+    environment = processes.environment(
+        database_url, ALLOW_ANONYMOUS=1, MAX_WAIT=3600, WAIT_POLL_INTERVAL=600
+    )
+    with processes.server(tmp_path, environment, 2, request.param) as api:
+        yield api
+
+
+@pytest.fixture
+def line(server):
+    with contextlib.ExitStack() as stack:
+
+        def connect() -> Line:
+            made = Line(server)
+            stack.enter_context(made.socket)
+            return made
+
+        yield connect
+
+
+def push(api: processes.Api, *numbers: int, queue: str = "default") -> None:
+    for number in numbers:
+        job = {"type": "email.send", "args": [number], "options": {"queue": queue}}
+        api.post("jobs", job)
+
+
+def test_a_hundred_fetches_wait_and_everything_else_is_answered(server, line):
+    waiting = [line() for _ in range(100)]
+    for number, fetch in enumerate(waiting):
+        fetch.fetch(f"w-{number}")
+
+    beat = server.post("workers/heartbeat", {"worker_id": "v", "state": "running"})
+    push(server, 1, queue="another")
+    (job,) = server.post("workers/fetch", {"queues": ["another"], "worker_id": "v"})["jobs"]
+    server.post("workers/ack", {"job_id": job["id"], "worker_id": "v"})
+
+    assert beat["state"] == "running"
+    push(server, *range(100))
+    given = [args for fetch in waiting for (args,) in [fetch.jobs()]]
+    assert sorted(given) == [[number] for number in range(100)]
+
+
+def test_those_that_wait_are_served_in_the_order_they_came(server, line):
+    waiting = [line() for _ in range(10)]
+    for number, fetch in enumerate(waiting):
+        fetch.fetch(f"w-{number}")
+        # It has its place once a later request has been answered by the same threads.
+        server.post("workers/heartbeat", {"worker_id": f"w-{number}", "state": "running"})
+        server.post("workers/heartbeat", {"worker_id": f"w-{number}", "state": "running"})
+
+    for number, fetch in enumerate(waiting):
+        push(server, number)
+        assert fetch.jobs() == [[number]]
+
+
+def test_a_worker_that_left_while_it_waited_gets_no_job(server, line):
+    gone, other = line(), line()
+    gone.fetch("gone")
+    other.fetch("other")
+    server.post("workers/heartbeat", {"worker_id": "gone", "state": "running"})
+    gone.socket.close()
+
+    push(server, 7)
+
+    assert other.jobs() == [[7]]
+    assert Job.objects.get().reserved_by == "other"
+
+
+def test_a_quieted_worker_at_the_front_does_not_keep_others_from_work(server, line):
+    WorkerFactory(worker_id="quiet", state="quiet")
+    quiet, other = line(), line()
+    quiet.fetch("quiet")
+    server.post("workers/heartbeat", {"worker_id": "other", "state": "running"})
+    other.fetch("other")
+
+    push(server, 7)
+
+    assert other.jobs() == [[7]]
+
+
+def test_a_result_that_is_waited_for_comes_when_the_job_has_ended(server, line):
+    job = JobFactory(active=True, reserved_by="w")
+    waiting = [line() for _ in range(20)]
+    for one in waiting:
+        one.ask("GET", f"/ojs/v1/jobs/{job.pk}/result?wait=true&timeout=3600")
+
+    server.post("workers/ack", {"job_id": str(job.pk), "worker_id": "w", "result": {"sent": 3}})
+
+    answers = [one.answer() for one in waiting]
+    assert [(status, document["result"]) for status, document in answers] == [
+        (200, {"sent": 3})
+    ] * 20
+
+
+def test_an_enqueue_waits_for_room_without_a_thread(server, line):
+    assert server.call("PUT", "/ojs/v1/queues/full/config", {"max_depth": 1})[0] == 200
+    server.call("PUT", "/ojs/v1/queues/full/config", {"max_depth": 1, "overflow_policy": "block"})
+    JobFactory(queue="full")
+    body = json.dumps({"type": "email.send", "args": [], "options": {"queue": "full"}})
+    waiting = [line() for _ in range(5)]
+    for one in waiting:
+        head = "POST /ojs/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        head += f"OJS-Block-Timeout: 0\r\nContent-Length: {len(body)}\r\n\r\n"
+        one.socket.sendall((head + body).encode())
+
+    assert [one.answer()[0] for one in waiting] == [429] * 5
+
+
+def test_a_stream_of_progress_tells_what_happens_and_ends_with_the_job(server, line):
+    job = JobFactory(active=True, reserved_by="w")
+    streams = [line() for _ in range(20)]
+    for stream in streams:
+        stream.ask("GET", f"/ojs/v1/jobs/{job.pk}/progress/stream")
+        stream.read_until(b"retry: 1000")
+
+    server.post(f"jobs/{job.pk}/progress", {"progress": 0.5, "worker_id": "w"})
+    for stream in streams:
+        stream.read_until(b'event: progress\ndata: {"progress":0.5')
+    server.post("workers/ack", {"job_id": str(job.pk), "worker_id": "w"})
+
+    for stream in streams:
+        stream.read_until(b"event: completed\n")
+        stream.read_until(b"\r\n0\r\n\r\n")
+
+
+@pytest.mark.parametrize("server", ["asgi", "uvicorn"], indirect=True)
+def test_a_server_that_is_asked_to_end_answers_what_waits(server, line):
+    job = JobFactory(active=True, reserved_by="w")
+    fetches = [line() for _ in range(20)]
+    for number, fetch in enumerate(fetches):
+        fetch.fetch(f"w-{number}")
+    stream = line()
+    stream.ask("GET", f"/ojs/v1/jobs/{job.pk}/progress/stream")
+    stream.read_until(b"retry: 1000")
+    server.post("workers/heartbeat", {"worker_id": "v", "state": "running"})
+
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(server.started.terminate)
+
+        assert [fetch.jobs() for fetch in fetches] == [[]] * 20
+        stream.read_until(b"\r\n0\r\n\r\n")
+        for one in (stream, *fetches):
+            one.socket.close()
+        ended.result(processes.PATIENCE)
+    assert not Job.objects.filter(state=State.ACTIVE).exclude(pk=job.pk).exists()
+
+
+@pytest.mark.parametrize("server", ["asgi", "uvicorn"], indirect=True)
+def test_the_admin_and_its_files_are_served_as_before(server, line):
+    page = line()
+    page.ask("GET", "/admin/login/?next=/admin/")
+
+    login = page.read_until(b"</html>").decode()
+
+    assert " 200 OK" in login and "csrfmiddlewaretoken" in login
+    (style,) = re.findall(r'href="(/static/admin/css/base[^"]*)"', login)
+    page.buffer = b""
+    page.ask("GET", style)
+    assert b" 200 OK" in page.read_until(b"\r\n\r\n")
+
+
+def test_requests_that_come_together_are_answered_each_for_itself(server, line):
+    good = {"type": "email.send", "args": [1]}
+    asked = [
+        (good, 201),
+        ({"type": "Not A Type", "args": []}, 400),
+        (good, 201),
+        ({"type": "email.send", "args": 3}, 400),
+        (good | {"id": "01931f6c-0000-7000-8000-000000000000"}, 201),
+    ] * 4
+    lines = [line() for _ in asked]
+
+    for one, (body, _) in zip(lines, asked, strict=True):
+        one.ask("POST", "/ojs/v1/jobs", body)
+
+    answered = [one.answer()[0] for one in lines]
+    # The id that a client chose is free once.
+    chosen = [status for status, (body, _) in zip(answered, asked, strict=True) if "id" in body]
+    assert sorted(chosen) == [201, 409, 409, 409]
+    assert [status for status in answered if status != 409][:4] == [201, 400, 201, 400]
+    assert Job.objects.count() == 9
