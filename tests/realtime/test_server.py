@@ -7,6 +7,7 @@ import contextlib
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import httpx
@@ -17,7 +18,7 @@ from jobs.http.authentication import make_key
 from tests import processes
 from tests.ojs_client import OJSClient
 
-from . import served, stories
+from . import stories
 from .loops import PATIENCE, Reader
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
@@ -43,12 +44,21 @@ def events_of(text):
     return [(one.event, one.data) for one in reader._ready]
 
 
+def run(command, text):
+    """Give a program its text and return what it prints."""
+    done = subprocess.run(
+        command, input=text, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_the_guides_curl_session_prints_what_it_says(database_url, tmp_path, secret):
-    with served.server(tmp_path, database_url) as (_, api):
+    with processes.server(tmp_path, processes.environment(database_url)) as api:
         session = block("bash", "OJS=").replace("http://127.0.0.1:8000", api.url)
         session = session.replace("ojs_your_key", secret)
-        printed = served.run(["bash", "-euo", "pipefail"], session)
+        printed = run(["bash", "-euo", "pipefail"], session)
 
     ((name, data),) = events_of(printed)
     assert printed.startswith("retry: 3000\nid: evt_")
@@ -69,7 +79,7 @@ def test_the_guides_javascript_follows_a_queue_and_comes_back(database_url, tmp_
       });
     """
     stories.enqueue()
-    with served.server(tmp_path, database_url) as (_, api):
+    with processes.server(tmp_path, processes.environment(database_url)) as api:
         script = f"const BASE = {api.url!r}, KEY = {secret!r};\n{block('javascript', 'async')}{use}"
         log = tmp_path / "node.log"
         command = ["node", "--input-type=module", "-e", script]
@@ -96,7 +106,7 @@ def test_the_guides_javascript_listens_on_a_websocket(database_url, tmp_path, se
         if (message.type === "event") socket.close();
       });
     """
-    with served.server(tmp_path, database_url) as (_, api):
+    with processes.server(tmp_path, processes.environment(database_url)) as api:
         script = (
             f"const BASE = {api.url!r}, KEY = {secret!r};\n{block('javascript', 'function')}{use}"
         )
@@ -115,7 +125,7 @@ def test_the_guides_javascript_listens_on_a_websocket(database_url, tmp_path, se
 def test_what_is_refused_is_an_ojs_error_and_no_stream(database_url, tmp_path, secret):
     header = {"Authorization": f"Bearer {secret}"}
     missing = "01926f5e-7a3c-7def-8000-111111111111"
-    with served.server(tmp_path, database_url) as (_, api):
+    with processes.server(tmp_path, processes.environment(database_url)) as api:
         replies = [
             httpx.get(f"{api.url}/ojs/v1/{path}", headers=headers, timeout=PATIENCE)
             for path, headers in (
@@ -141,71 +151,64 @@ def test_what_is_refused_is_an_ojs_error_and_no_stream(database_url, tmp_path, s
     assert manifest["endpoints"]["events"] == "/ojs/v1/events/stream"
 
 
-def test_fifty_subscribers_hear_everything_and_the_end(database_url, tmp_path, secret):
+@pytest.mark.parametrize("interface", ["asgi", "uvicorn"])
+def test_fifty_subscribers_hear_everything_and_the_end(database_url, tmp_path, secret, interface):
+    environment = processes.environment(database_url)
+    headers = {"Authorization": f"Bearer {secret}"}
+    count = 20
     stories.enqueue()
 
-    async def follow(client, url, hears):
+    async def follow(client, url, begun, heard):
         async with client.stream("GET", url) as response:
             assert response.headers["content-type"] == "text/event-stream"
             reader = await Reader(response.aiter_bytes()).open()
-            hears.release()
-            return await reader.rest()
+            begun.release()
+            sent = await reader.several(count)
+            heard.release()
+            return sent, await reader.rest()
 
-    async def talk(url, secret, hears):
-        headers = {"Authorization": f"Bearer {secret}"}
-        async with websockets.connect(
-            f"{url.replace('http', 'ws')}/ojs/v1/ws", additional_headers=headers, proxy=None
-        ) as socket:
+    async def talk(url, begun, heard):
+        address = f"{url.replace('http', 'ws')}/ojs/v1/ws"
+        async with websockets.connect(address, additional_headers=headers, proxy=None) as socket:
             await socket.send('{"action":"subscribe","channel":"queue:default"}')
-            found = [json.loads(await socket.recv())]
-            hears.release()
+            await socket.recv()
+            begun.release()
+            found = [json.loads(await socket.recv()) for _ in range(count)]
+            heard.release()
             # granian may cut a WebSocket before the goodbye is on its way: `test_socket` has that.
             with contextlib.suppress(websockets.ConnectionClosed):
-                while found[-1].get("event") != "server.shutdown":
-                    found.append(json.loads(await socket.recv()))
-            return [one for one in found if one.get("event") != "server.shutdown"]
+                await socket.recv()
+            return found
 
-    async def story(process, api):
-        hears = asyncio.Semaphore(0)
-        headers = {"Authorization": f"Bearer {secret}"}
+    async def story(api):
+        begun, heard = asyncio.Semaphore(0), asyncio.Semaphore(0)
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(headers=headers, timeout=PATIENCE, limits=limits) as client:
             address = f"{api.url}/ojs/v1/queues/default/events"
-            following = [asyncio.create_task(follow(client, address, hears)) for _ in range(50)]
-            talking = [asyncio.create_task(talk(api.url, secret, hears)) for _ in range(5)]
-            for _ in range(55):
-                await hears.acquire()
-            ids = await asyncio.to_thread(stories.enqueue_many, 20)
-            heard = await listener(api, secret, ids)
-            process.process.terminate()
-            streams = await asyncio.gather(*following)
-            return ids, heard, streams, await asyncio.gather(*talking)
+            following = [follow(client, address, begun, heard) for _ in range(50)]
+            talking = [talk(api.url, begun, heard) for _ in range(5)]
+            tasks = [asyncio.create_task(one) for one in (*following, *talking)]
+            for _ in tasks:
+                await begun.acquire()
+            ids = await asyncio.to_thread(stories.enqueue_many, count)
+            for _ in tasks:
+                await heard.acquire()
+            api.started.process.terminate()
+            results = await asyncio.gather(*tasks)
+            return [str(one) for one in ids], results[:50], results[50:]
 
-    async def listener(api, secret, ids):
-        """Read until the newest has been sent to one that came later: then all have it."""
-        headers = {"Authorization": f"Bearer {secret}", "Last-Event-ID": "none"}
-        async with (
-            httpx.AsyncClient(headers=headers, timeout=PATIENCE) as client,
-            client.stream("GET", f"{api.url}/ojs/v1/events/stream") as response,
-        ):
-            reader = await Reader(response.aiter_bytes()).open()
-            last = await asyncio.to_thread(stories.enqueue)
-            ids.append(last)
-            while (one := await reader.next()) is not None:
-                if one.data.get("job_id") == str(last):
-                    return True
-        return False
+    async def in_time(api):
+        async with asyncio.timeout(PATIENCE):
+            return await story(api)
 
-    with served.server(tmp_path, database_url) as (process, api):
-        ids, heard, streams, sockets = asyncio.run(story(process, api))
+    with processes.server(tmp_path, environment, interface=interface) as api:
+        expected, streams, sockets = asyncio.run(in_time(api))
 
-    assert heard
-    expected = [str(one) for one in ids]
-    for sent in streams:
-        assert [one.data["job_id"] for one in sent[:-1]] == expected
-        assert sent[-1].event == "server.shutdown"
+    for sent, (goodbye,) in streams:
+        assert [one.data["job_id"] for one in sent] == expected
+        assert goodbye.event == "server.shutdown"
     for messages in sockets:
-        assert [one["data"]["job_id"] for one in messages[1:]] == expected
+        assert [one["data"]["job_id"] for one in messages] == expected
 
 
 def test_without_an_event_loop_the_refusal_says_what_is_needed(settings):
