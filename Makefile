@@ -94,7 +94,7 @@ check: install
 	$(BIN)/python manage.py makemigrations --check --dry-run --settings tests.settings
 	DJANGO_DEBUG=1 $(BIN)/python manage.py check
 	$(BIN)/python manage.py openapi --check --settings tests.settings
-	$(BIN)/python -m pytest -q tests/test_architecture.py
+	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_openapi.py
 
 # The versions of constraints.txt, for every platform and Python, with the hashes of all their files.
 lock:

@@ -7,23 +7,86 @@ jobs.enqueue("email.send", ["user@example.com"], queue="mail")
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .composition import Composition, Step, batch, chain, graph, group, job
+    from .crontab import cron
+    from .handles import (
+        AttemptError,
+        JobHandle,
+        WaitsForever,
+        WorkflowHandle,
+        afind,
+        aget,
+        aget_workflow,
+        find,
+        get,
+        get_workflow,
+        wait,
+        wait_async,
+    )
+    from .options import JSON, JobOptions, Retry
     from .producer import acancel, aenqueue, aenqueue_many, cancel, enqueue, enqueue_many
 
 __version__ = "0.1.0"
 OPEN_JOB_SPEC = True
 """How the two apps know each other from packages of a site that have the same names."""
-__all__ = ["acancel", "aenqueue", "aenqueue_many", "cancel", "enqueue", "enqueue_many"]
+_PLACES = {
+    "composition": ("Composition", "Step", "batch", "chain", "graph", "group", "job"),
+    "crontab": ("cron",),
+    "handles": (
+        *("AttemptError", "JobHandle", "WaitsForever", "WorkflowHandle"),
+        *("afind", "aget", "aget_workflow", "find", "get", "get_workflow", "wait", "wait_async"),
+    ),
+    "options": ("JSON", "JobOptions", "Retry"),
+    "producer": ("acancel", "aenqueue", "aenqueue_many", "cancel", "enqueue", "enqueue_many"),
+}
+__all__ = [
+    "JSON",
+    "AttemptError",
+    "Composition",
+    "JobHandle",
+    "JobOptions",
+    "Retry",
+    "Step",
+    "WaitsForever",
+    "WorkflowHandle",
+    "acancel",
+    "aenqueue",
+    "aenqueue_many",
+    "afind",
+    "aget",
+    "aget_workflow",
+    "batch",
+    "cancel",
+    "chain",
+    "cron",
+    "enqueue",
+    "enqueue_many",
+    "find",
+    "get",
+    "get_workflow",
+    "graph",
+    "group",
+    "job",
+    "wait",
+    "wait_async",
+]
 
+# Hidden from type checkers, to which it would make every misspelt name right.
+if not TYPE_CHECKING:
 
-def __getattr__(name: str) -> Any:
-    # Late: `INSTALLED_APPS` imports this package before any model may be imported.
-    if name in __all__:
-        from . import producer
+    def __getattr__(name):
+        # Late: `INSTALLED_APPS` imports this package before any model may be imported.
+        for module, names in _PLACES.items():
+            if name in names:
+                from importlib import import_module
 
-        # Once: Python asks here only for what it does not find.
-        globals()[name] = found = getattr(producer, name)
-        return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+                # Once: Python asks here only for what it does not find.
+                globals()[name] = found = getattr(import_module(f"{__name__}.{module}"), name)
+                return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

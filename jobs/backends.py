@@ -10,6 +10,7 @@ job that a client in another language enqueues under that type runs the task. Po
 are the job's `args`. A task whose parameters are all keyword-only sends and receives the single
 object that other languages use; keyword arguments of any other task are in `meta["ojs.kwargs"]`.
 
+`OPTIONS["QUEUE_NAMES"]` maps names of queues that OJS does not allow: `{"My_Queue": "my-queue"}`.
 `OPTIONS["RETRY"]` is the retry policy of all tasks (OJS retry §2); the default has three attempts,
 because a worker that dies must not lose the task. Use `task_options()` to set options of one task,
 such as its own policy.
@@ -18,6 +19,7 @@ such as its own policy.
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
@@ -30,7 +32,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from .models import Job
-from .producer import enqueue as enqueue_job
+from .place import current
+from .producer import enqueue_many
 from .spec.identifiers import parse_uuid
 from .spec.lifecycle import State
 from .spec.validation import QUEUE_LENGTH, QUEUE_PATTERN, TYPE_PATTERN
@@ -53,15 +56,20 @@ Task, TaskContext, TaskError = _base.Task, _base.TaskContext, _base.TaskError
 TaskResult, TaskResultStatus = _base.TaskResult, _base.TaskResultStatus
 # The package uses a different name from Django's.
 InvalidTask = getattr(_exceptions, "InvalidTask", None) or _exceptions.InvalidTaskError
+InvalidBackend = (
+    getattr(_exceptions, "InvalidTaskBackend", None) or _exceptions.InvalidTaskBackendError
+)
 TaskResultDoesNotExist = _exceptions.TaskResultDoesNotExist
 task_enqueued, task_started = _signals.task_enqueued, _signals.task_started
 task_finished = _signals.task_finished
 task_backends: Any = import_module(FRAMEWORK).task_backends
 normalize_json: Any = _base.normalize_json
 
+logger = logging.getLogger("jobs.tasks")
+
 KWARGS = "ojs.kwargs"
 """The key of keyword arguments in `meta`."""
-OPTIONS = ("TYPES", "RETRY")
+OPTIONS = ("TYPES", "RETRY", "QUEUE_NAMES")
 STATUS = {
     State.ACTIVE: TaskResultStatus.RUNNING,
     State.COMPLETED: TaskResultStatus.SUCCESSFUL,
@@ -88,6 +96,18 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
         """Job type → dotted path of the task, for types that are not the path itself."""
         return dict(self.options.get("TYPES", {}))
 
+    @property
+    def queue_names(self) -> dict[str, str]:
+        """The framework's name of a queue → that of OJS, for names that are none there."""
+        return dict(self.options.get("QUEUE_NAMES") or {})
+
+    def queue_of(self, name: str) -> str:
+        return self.queue_names.get(name, name)
+
+    def queue_name_of(self, queue: str) -> str:
+        names = (name for name, mapped in self.queue_names.items() if mapped == queue)
+        return next(names, queue)
+
     def type_of(self, task: Any) -> str:
         path: str = task.module_path
         return next((name for name, named in self.paths.items() if named == path), path)
@@ -102,30 +122,41 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
             raise InvalidTask(
                 f"{self.type_of(task)!r} is not a job type; give the task one in OPTIONS['TYPES']."
             )
-        if not QUEUE_PATTERN.fullmatch(task.queue_name) or len(task.queue_name) > QUEUE_LENGTH:
-            raise InvalidTask(f"{task.queue_name!r} is not a queue name ({QUEUE_PATTERN.pattern}).")
+        if not _is_queue(self.queue_of(task.queue_name)):
+            raise InvalidTask(
+                f"{task.queue_name!r} is not a queue name ({QUEUE_PATTERN.pattern}); map it to one "
+                "in OPTIONS['QUEUE_NAMES']."
+            )
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Enqueue in the caller's transaction."""
-        self.validate_task(task)
         given = normalize_json(list(args)), normalize_json(dict(kwargs))
-        sent, meta = encode_arguments(task, *given)
-        asked = options_of(task.func)
-        job = enqueue_job(
-            self.type_of(task),
-            sent,
-            queue=task.queue_name,
-            priority=task.priority,
-            scheduled_at=task.run_after,
-            retry=asked.retry or self.options.get("RETRY"),
-            meta=meta,
-            version=asked.version,
-        )
+        (job,) = enqueue_many([self.item_of(task, *given)])
         if job is None:
             raise InvalidTask("An enqueue middleware dropped the task.")
         result = make_result(self, task, *given, id=str(job.id), enqueued_at=job.created_at)
         task_enqueued.send(type(self), task_result=result)
-        return result
+        # In `inline()` of jobs.testing the task has ended by now.
+        return self.get_result(result.id) if current().is_memory else result
+
+    def item_of(self, task: Any, args: list[Any], kwargs: dict[str, Any]) -> dict[str, object]:
+        """Return what `jobs.enqueue()` takes for a call of the task.
+
+        Raises:
+            InvalidTask: it breaks the framework's rules or those for OJS names.
+        """
+        self.validate_task(task)
+        sent, meta = encode_arguments(task, args, kwargs)
+        item: dict[str, object] = {"retry": self.options.get("RETRY")}
+        # An option that the framework knows as well gives way to what `@task` or `using()` says.
+        item |= options_of(task.func).enqueue
+        item |= {"type": self.type_of(task), "args": sent, "meta": meta}
+        item["queue"] = self.queue_of(task.queue_name)
+        if task.priority:
+            item["priority"] = task.priority
+        if task.run_after is not None:
+            item["scheduled_at"] = task.run_after
+        return item
 
     def get_result(self, result_id: str) -> Any:
         """
@@ -133,7 +164,9 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
             TaskResultDoesNotExist: there is no such job, or it is not a task of this site.
         """
         job_id = parse_uuid(str(result_id))
-        job = Job.objects.filter(pk=job_id).prefetch_related("errors").first() if job_id else None
+        with current().inside():
+            jobs = Job.objects.prefetch_related("errors")
+            job = jobs.filter(pk=job_id).first() if job_id else None
         task = find_task(job.type) if job else None
         if job is None or task is None:
             raise TaskResultDoesNotExist(result_id)
@@ -158,8 +191,9 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
     def _as_enqueued(self, task: Any, job: Job) -> Any:
         """Return the task with its priority as enqueued, and its queue if this backend has it."""
         changes: dict[str, Any] = {"priority": job.priority, "backend": self.alias}
-        if not self.queues or job.queue in self.queues:
-            changes["queue_name"] = job.queue
+        name = self.queue_name_of(job.queue)
+        if not self.queues or name in self.queues:
+            changes["queue_name"] = name
         return task.using(**changes)
 
     def check(self, **kwargs: Any) -> Iterator[checks.CheckMessage]:
@@ -172,8 +206,13 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
                 f"{place}: unknown option {name!r}; there are {', '.join(OPTIONS)}.", id="ojs.E011"
             )
         for queue in sorted(self.queues):
-            if not QUEUE_PATTERN.fullmatch(queue) or len(queue) > QUEUE_LENGTH:
+            if not _is_queue(self.queue_of(queue)):
                 yield checks.Error(f"{place}: {queue!r} is not a queue name.", id="ojs.E012")
+        mapped = list(self.queue_names.values())
+        for queue in mapped:
+            if not _is_queue(queue) or mapped.count(queue) > 1:
+                message = f"{place}: QUEUE_NAMES: {queue!r} is not the name of one queue."
+                yield checks.Error(message, id="ojs.E012")
         types = self.options.get("TYPES", {})
         if not isinstance(types, Mapping):
             message = f"{place}: TYPES must be a dictionary, not {types!r}."
@@ -190,6 +229,23 @@ class OJSBackend(BaseTaskBackend):  # type: ignore[misc, valid-type]
                 checked_policy(place, self.options["RETRY"])
             except ImproperlyConfigured as problem:
                 yield checks.Error(str(problem), id="ojs.E014")
+
+
+def _is_queue(name: Any) -> bool:
+    fits = isinstance(name, str) and QUEUE_PATTERN.fullmatch(name) is not None
+    return fits and len(name) <= QUEUE_LENGTH
+
+
+def item_of_task(task: Any, args: list[Any], kwargs: dict[str, Any]) -> dict[str, object]:
+    """Return what `jobs.enqueue()` takes for a call of a task.
+
+    Raises:
+        TypeError: the task is of another backend.
+    """
+    backend = task.get_backend()
+    if not isinstance(backend, OJSBackend):
+        raise TypeError(f"{task.module_path} is a task of {type(backend).__name__}, not of ours.")
+    return backend.item_of(task, normalize_json(args), normalize_json(kwargs))
 
 
 def make_result(
@@ -222,6 +278,9 @@ def task_error(type: str, backtrace: Sequence[str] | None, message: str) -> Any:
 
 def _exception_path(type: str) -> str:
     """Return the path of a known exception; nothing is imported because a worker names it."""
+    if type == "invalid_result":
+        # What the framework raises for a result that is not JSON.
+        type = "TypeError"
     path = type if "." in type else f"builtins.{type}"
     module, _, name = path.rpartition(".")
     found = getattr(sys.modules.get(module), name, None)
@@ -261,7 +320,22 @@ def decode_arguments(
 
 
 def backends() -> Iterable[OJSBackend]:
-    return (backend for backend in task_backends.all() if isinstance(backend, OJSBackend))
+    """Yield our backends, whatever is wrong with the others."""
+    for alias in task_backends:
+        try:
+            backend = task_backends[alias]
+        except Exception as problem:
+            # Django's checks report it, to whoever runs them; ours work all the same.
+            if alias not in _broken:
+                _broken.add(alias)
+                logger.warning("TASKS[%r] cannot be used: %s", alias, problem)
+            continue
+        if isinstance(backend, OJSBackend):
+            yield backend
+
+
+_broken: set[str] = set()
+"""Aliases that have been reported."""
 
 
 def find_task(type: str) -> Any:
@@ -293,7 +367,13 @@ def _load(path: str) -> Any:
 
 
 def is_ours(found: Any) -> bool:
-    return isinstance(found, Task) and isinstance(found.get_backend(), OJSBackend)
+    # Not isinstance(), which asks a lazy object for its class, and so wakes it.
+    if not issubclass(type(found), Task):
+        return False
+    try:
+        return isinstance(found.get_backend(), OJSBackend)
+    except Exception:  # whatever is wrong with the backend of another alias
+        return False
 
 
 __all__ = [

@@ -44,7 +44,20 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
         *_check_times(options),
         *_check_middleware(),
         *_check_tasks(),
+        *_check_cron(),
     ]
+
+
+def _check_cron() -> list[checks.CheckMessage]:
+    """What `OJS["CRON"]` says; handlers and tasks that modules declare are read at their start."""
+    from . import crontab
+
+    try:
+        for declared in crontab.of_settings():
+            declared.read()
+    except ImproperlyConfigured as problem:
+        return [checks.Error(str(problem), id="ojs.E016")]
+    return []
 
 
 def _check_time_zones() -> list[checks.CheckMessage]:

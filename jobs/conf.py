@@ -153,6 +153,13 @@ class Settings:
         [], "Dotted paths of what wraps each execution in `runjobworker`, outermost first."
     )
 
+    # What runs by itself
+    CRON: dict = option(
+        {},
+        "Schedules of the site: name → `cron`, `type`, `args`, and where wanted `timezone`, "
+        "`overlap`, `description` and options of `jobs.enqueue()`.",
+    )
+
     # What operators see
     REDACT_KEYS: list = option(
         ["*password*", "*passwd*", "*secret*", "*token*", "*api_key*", "*apikey*", "authorization"],

@@ -7,10 +7,10 @@ of the HTTP binding; values are Python objects that JSON can represent without l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial, reduce
-from typing import Any
+from typing import Any, Unpack
 from uuid import UUID
 
 import orjson
@@ -19,18 +19,22 @@ from django.conf import settings
 from django.utils import timezone
 
 from . import engine
-from .errors import InvalidRequest, JobNotFound, Unsupported
+from .errors import InvalidRequest, Unsupported
+from .handles import Handles, JobHandle, identified
 from .middleware import enqueue_chain
+from .options import JobOptions, Moment, Period, Retry, RetryPolicy
+from .place import current
 from .spec import fields
 from .spec.batches import STRICTLY, Arguments, Memory, checked_once, uniform
 from .spec.durations import format_duration
 from .spec.envelope import milliseconds
 from .spec.fields import refuse, wrong_type
-from .spec.identifiers import parse_uuid, uuid7
+from .spec.identifiers import uuid7
 from .spec.jsonable import DEEPEST, jsonable
+from .spec.retry import READERS
 from .spec.time_limits import TIME_LIMITS, expire_unstarted
+from .spec.timestamps import format_timestamp
 from .spec.validation import NewJob, new_job
-from .store.clock import now as now_of_database
 
 OPTIONS = frozenset(
     {
@@ -59,41 +63,35 @@ INTERVALS = ("initial_interval", "max_interval")
 
 memory = Memory()
 
-deliver: Callable[[Sequence[NewJob]], Sequence[NewJob]] = engine.enqueue
-"""Where validated jobs go; `jobs.testing` replaces it for the duration of a test."""
-withdraw: Callable[..., Any] = engine.cancel
-clock: Callable[[], datetime] = now_of_database
-"""As above."""
-
 
 def enqueue(
     type: str,
-    args: Sequence[Any] = (),
+    args: Sequence[object] = (),
     *,
     queue: str | None = None,
     priority: int | None = None,
-    scheduled_at: datetime | timedelta | str | None = None,
-    expires_at: datetime | timedelta | str | None = None,
-    retry: Mapping[str, Any] | None = None,
+    scheduled_at: Moment | None = None,
+    expires_at: Moment | None = None,
+    retry: RetryPolicy | None = None,
     max_attempts: int | None = None,
-    unique: Mapping[str, Any] | None = None,
-    meta: Mapping[str, Any] | None = None,
+    unique: Mapping[str, object] | None = None,
+    meta: Mapping[str, object] | None = None,
     tags: Sequence[str] | None = None,
-    timeout: timedelta | float | None = None,
-    visibility_timeout: timedelta | float | None = None,
-    total_timeout: timedelta | float | None = None,
-    enqueue_ttl: timedelta | float | None = None,
-    grace_period: timedelta | float | None = None,
-    heartbeat_timeout: timedelta | float | None = None,
+    timeout: Period | None = None,
+    visibility_timeout: Period | None = None,
+    total_timeout: Period | None = None,
+    enqueue_ttl: Period | None = None,
+    grace_period: Period | None = None,
+    heartbeat_timeout: Period | None = None,
     pending: bool | None = None,
     schema: str | None = None,
-    rate_limit: Mapping[str, Any] | None = None,
+    rate_limit: Mapping[str, object] | None = None,
     version: str | int | None = None,
     id: UUID | str | None = None,
-) -> NewJob | None:
+) -> JobHandle | None:
     """Enqueue a job, in the caller's transaction (OJS core §7.1).
 
-    Returns the job, or None if an enqueue middleware dropped it.
+    Returns a handle on the job, or None if an enqueue middleware dropped it.
 
     Args:
         scheduled_at, expires_at: a moment, or a timedelta from now.
@@ -102,7 +100,8 @@ def enqueue(
         enqueue_ttl: how long the job may wait for its first attempt (§5.3).
         grace_period: how much longer than `timeout` the worker may take to clean up (§5.4).
         heartbeat_timeout: how long its worker may be silent (§5.5).
-        retry: a policy (OJS retry §2); its intervals may be timedeltas.
+        retry: a `jobs.Retry`, or a policy as a dictionary (OJS retry §2); its intervals may be
+            timedeltas.
         rate_limit: `{"key": "stripe", "rate": {"limit": 100, "period": "PT1M"}}`
             (OJS rate limiting §6).
         version: of the arguments, such as `"2.0"`: only workers that accept it get the job
@@ -117,7 +116,7 @@ def enqueue(
     return enqueue_many([given])[0]
 
 
-def enqueue_many(items: Iterable[Mapping[str, Any]]) -> Sequence[NewJob | None]:
+def enqueue_many(items: Iterable[Mapping[str, object]]) -> Sequence[JobHandle | None]:
     """Enqueue many jobs, all or none: `[{"type": "email.send", "args": [1], "queue": "mail"}, …]`.
 
     Each item takes what `enqueue()` takes. Enqueue middleware sees each job separately; a job it
@@ -127,13 +126,14 @@ def enqueue_many(items: Iterable[Mapping[str, Any]]) -> Sequence[NewJob | None]:
     Building the job objects of a large batch takes as long as checking and sending them: if the
     jobs differ only in their arguments, each object is built when it is first accessed.
     """
-    now = clock()
+    place = current()
+    now = place.now()
     batch = items if isinstance(items, Sequence) else list(items)
     check = partial(_read, now=now)
     has_middleware = bool(enqueue_chain)
     together = None if has_middleware else uniform(batch, check, _all_plain_args)
     if together is not None:
-        return deliver(together)
+        return Handles(place.deliver(together), place)
     made: list[NewJob | None] = []
     known = {} if len(batch) > 1 else memory
     for index, item in enumerate(batch):
@@ -148,16 +148,20 @@ def enqueue_many(items: Iterable[Mapping[str, Any]]) -> Sequence[NewJob | None]:
                 refusal.details["index"] = index
                 refusal.args = (refusal.message,)
             raise
-    deliver([job for job in made if job is not None])
-    return made
+    place.deliver([job for job in made if job is not None])
+    return Handles(made, place)
 
 
-async def aenqueue(type: str, args: Sequence[Any] = (), **options: Any) -> NewJob | None:
+async def aenqueue(
+    type: str, args: Sequence[object] = (), **options: Unpack[JobOptions]
+) -> JobHandle | None:
     """`enqueue()` for async code."""
     return await sync_to_async(enqueue)(type, args, **options)
 
 
-async def aenqueue_many(items: Iterable[Mapping[str, Any]]) -> Sequence[NewJob | None]:
+async def aenqueue_many(
+    items: Iterable[Mapping[str, object]],
+) -> Sequence[JobHandle | None]:
     """`enqueue_many()` for async code."""
     return await sync_to_async(enqueue_many)(items)
 
@@ -171,10 +175,9 @@ def cancel(job_id: UUID | str, *, reason: str = "") -> None:
         JobNotFound: there is no such job.
         InvalidTransition: it has ended already.
     """
-    identifier = parse_uuid(str(job_id))
-    if identifier is None:
-        raise JobNotFound(job_id)
-    withdraw(identifier, reason=reason)
+    place = current()
+    with place.inside():
+        engine.cancel(identified(job_id), reason=reason)
 
 
 async def acancel(job_id: UUID | str, *, reason: str = "") -> None:
@@ -184,7 +187,7 @@ async def acancel(job_id: UUID | str, *, reason: str = "") -> None:
 
 def _passed_on(item: Mapping[str, Any], now: datetime) -> NewJob | None:
     """Pass an item through the enqueue middleware; None if it was dropped."""
-    document = _document(item)
+    document = envelope_of(item)
     # Middleware sees the whole envelope, so the id must already be set (OJS middleware §3.4).
     own_id = "id" not in document
     document.setdefault("id", str(uuid7()))
@@ -200,7 +203,7 @@ def _passed_on(item: Mapping[str, Any], now: datetime) -> NewJob | None:
 
 
 def _read(item: Mapping[str, Any], now: datetime) -> NewJob:
-    return _checked(_document(item), now)
+    return _checked(envelope_of(item), now)
 
 
 def _plain_args(item: Mapping[str, Any]) -> list[Any]:
@@ -227,7 +230,7 @@ def _all_plain_args(items: Sequence[Any]) -> Arguments | None:
     return copies if copies == given and rb"\u0000" not in written else None
 
 
-def _document(item: Mapping[str, Any]) -> dict[str, Any]:
+def envelope_of(item: Mapping[str, Any]) -> dict[str, Any]:
     """Return the envelope of one item, as middleware sees it."""
     if not isinstance(item, Mapping):
         raise refuse("", "Each job must be a mapping such as {'type': …, 'args': […]}.")
@@ -255,16 +258,7 @@ def _args(item: Mapping[str, Any]) -> list[Any]:
 
 def _checked(document: dict[str, Any], now: datetime) -> NewJob:
     """Convert Python values to JSON, then check the envelope by the rules of the HTTP binding."""
-    wire = {name: value for name, value in document.items() if name not in MOMENTS + PERIODS}
-    for name in PERIODS:
-        if document.get(name) is not None:
-            wire[f"{name}_ms"] = _milliseconds(name, document[name])
-    for name in TIME_LIMITS:
-        if document.get(name) is not None:
-            wire[name] = -(-_milliseconds(name, document[name]) // 1000)
-    if document.get("retry") is not None:
-        wire["retry"] = retry_document(_mapping(document, "retry"))
-    wire = {name: jsonable(value, name) for name, value in wire.items()}
+    wire = _wire(document)
     moments = {name: document[name] for name in MOMENTS if document.get(name) is not None}
     wire |= {name: value for name, value in moments.items() if isinstance(value, str)}
     job = new_job(wire, now)
@@ -274,6 +268,46 @@ def _checked(document: dict[str, Any], now: datetime) -> NewJob:
             if name == "expires_at":
                 expire_unstarted(job, now)
     return job
+
+
+def step_document(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job as JSON, as it would be sent over HTTP, to be made later, perhaps repeatedly.
+
+    A timedelta counts from when the job is made.
+
+    Raises:
+        InvalidRequest: an option does not exist, or a value is not JSON.
+    """
+    document = envelope_of(item)
+    for name in ("id", "pending"):
+        if document.get(name) is not None:
+            raise refuse(name, f"A job that is made later has no '{name}' of its own.")
+    wire = _wire(document)
+    for name in MOMENTS:
+        value = document.get(name)
+        if isinstance(value, timedelta):
+            if value < timedelta(0):
+                raise refuse(name, f"The '{name}' field must not be negative.")
+            value = f"+{format_duration(value)}"
+        elif isinstance(value, datetime):
+            value = format_timestamp(_moment(name, value, value))
+        if value is not None:
+            wire[name] = value
+    return wire
+
+
+def _wire(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the envelope as JSON, without its moments."""
+    wire = {name: value for name, value in document.items() if name not in MOMENTS + PERIODS}
+    for name in PERIODS:
+        if document.get(name) is not None:
+            wire[f"{name}_ms"] = _milliseconds(name, document[name])
+    for name in TIME_LIMITS:
+        if document.get(name) is not None:
+            wire[name] = -(-_milliseconds(name, document[name]) // 1000)
+    if document.get("retry") is not None:
+        wire["retry"] = retry_document(document["retry"])
+    return {name: jsonable(value, name) for name, value in wire.items()}
 
 
 def _mapping(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -320,16 +354,28 @@ def _milliseconds(name: str, value: Any) -> int:
     return milliseconds(value)
 
 
-def retry_document(policy: Mapping[str, Any]) -> dict[str, Any]:
+def retry_document(policy: RetryPolicy) -> dict[str, Any]:
     """Return a retry policy in its document form: timedeltas become text.
 
     Raises:
-        InvalidRequest: an interval is negative.
+        InvalidRequest: an interval is negative, or there is no such key in a policy. A client's
+            policy may be newer than this server; in the site's own code it is a misspelling.
     """
+    if isinstance(policy, Retry):
+        policy = policy.policy()
+    if not isinstance(policy, Mapping):
+        raise wrong_type("retry", "object", policy)
+    unknown = sorted(str(key) for key in policy.keys() - READERS.keys())
+    if unknown:
+        raise refuse(
+            f"retry.{unknown[0]}",
+            f"There is no {unknown[0]!r} in a policy; there are {', '.join(READERS)}.",
+        )
     retry = dict(policy)
     for name in INTERVALS:
-        if isinstance(retry.get(name), timedelta):
-            if retry[name] < timedelta(0):
+        interval = retry.get(name)
+        if isinstance(interval, timedelta):
+            if interval < timedelta(0):
                 raise refuse(f"retry.{name}", f"The 'retry.{name}' field must be positive.")
-            retry[name] = format_duration(retry[name])
+            retry[name] = format_duration(interval)
     return retry

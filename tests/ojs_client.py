@@ -10,6 +10,8 @@ from typing import Any
 import orjson
 from django.test import Client
 
+from tests import described
+
 MEDIA_TYPE = "application/openjobspec+json"
 V1 = "/ojs/v1"
 
@@ -21,6 +23,11 @@ class OJSClient(Client):
         if key:
             headers["Authorization"] = f"Bearer {key}"
         super().__init__(raise_request_exception=False, headers=headers)
+
+    def request(self, **request: Any) -> Any:
+        reply = super().request(**request)
+        described.check(request.get("REQUEST_METHOD", "GET"), reply)
+        return reply
 
     def send(
         self, path: str, body: Any = None, content_type: str = MEDIA_TYPE, **extra: Any

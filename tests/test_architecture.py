@@ -28,7 +28,19 @@ FORBIDDEN = [
 ]
 
 # Data and pure functions: they run, and can be read, without a database.
-PURE = ["jobs/spec/lifecycle", "jobs/spec/retry", "jobs/spec/durations", "jobs/errors"]
+PURE = [
+    "jobs/errors",
+    "jobs/spec/durations",
+    "jobs/spec/fields",
+    "jobs/spec/identifiers",
+    "jobs/spec/lifecycle",
+    "jobs/spec/members",
+    "jobs/spec/rate_policy",
+    "jobs/spec/retry",
+    "jobs/spec/timestamps",
+    "jobs/spec/unique_policy",
+    "jobs/spec/versions",
+]
 PURE_MAY_IMPORT = {
     *sys.stdlib_module_names,
     "django.db.models",

@@ -17,6 +17,7 @@ import pytest
 
 from tests.database import connection
 from tests.processes import PATIENCE
+from workers.openapi.document import current
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -71,6 +72,16 @@ django.setup()
 from django.template.loader import get_template
 for name in sys.argv[1:]:
     print(get_template(name).origin.name)
+"""
+
+READ_DOCUMENT = """
+import django
+django.setup()
+from django.test import RequestFactory
+from django.urls import resolve
+request = RequestFactory().get("/ojs/v1/openapi.json")
+view, arguments, named = resolve(request.path)
+print(view(request).content.decode())
 """
 
 
@@ -160,6 +171,23 @@ def test_the_wheel_holds_every_translation(wheel):
         for language in ("de", "es")
         for kind in ("po", "mo")
     }
+
+
+@once_is_enough
+def test_the_wheel_holds_the_openapi_document(wheel):
+    with zipfile.ZipFile(wheel) as content:
+        held = json.loads(content.read("workers/openapi/openapi.json"))
+
+    assert held == current()
+
+
+@once_is_enough
+def test_a_site_serves_the_openapi_document(site):
+    served = json.loads(site.run("-c", READ_DOCUMENT))
+    site.run("-m", "django", "openapi", "openapi.json")
+
+    assert json.loads((site.folder / "openapi.json").read_text()) == current()
+    assert served["paths"] == current()["paths"]
 
 
 @once_is_enough

@@ -30,14 +30,14 @@ from ..http.errors import error_document
 from ..http.request import Request
 from ..models import BulkRequest
 from ..record.events import bulk_event, record
-from ..spec.fields import array, boolean, missing, refuse, text
+from ..spec.bulk_requests import LONGEST_KEY, Bulk, BulkChange, BulkEnqueue
+from ..spec.fields import refuse
 from ..spec.validation import NewJob, new_job
 from ..store import clock
 from ..store.database import alias, atomic
 from .selection import Selection
 from .verbs import enqueued
 
-KEY_LENGTH = 256
 KEPT = timedelta(hours=24)
 ONE_BY_ONE = (DuplicateJob, QueueFull, QueueClosed, JobTypeNotAllowed)
 """Refusals that concern single jobs of a batch."""
@@ -51,14 +51,10 @@ class BulkViewSet(OJSViewSet):
     def enqueue(self, request: Request) -> Response:
         """Enqueue many: `atomic`, or each by itself and all that can be (§5)."""
         body = self.read(required=True)
-        documents = array(body, "jobs")
-        if documents is None:
-            raise missing("jobs")
-        if not documents:
-            raise refuse("jobs", "A bulk request must hold at least one job.", validation="size")
+        documents = BulkEnqueue.jobs.read(body)
         if len(documents) > ojs_settings.MAX_BULK:
             raise BatchTooLarge(len(documents), ojs_settings.MAX_BULK)
-        whole = atomicity(body) == "atomic"
+        whole = Bulk.atomicity.read(body) == "atomic"
         return self._answered("enqueue", body, lambda: self._enqueue(documents, whole))
 
     def _enqueue(self, documents: list[Any], whole: bool) -> tuple[int, dict[str, Any]]:
@@ -114,20 +110,19 @@ class BulkViewSet(OJSViewSet):
         body = self.read(required=True)
         actor = of_caller(self.caller, self.request)
         selection = Selection.read(body, operation, actor, self.caller.project)
-        if boolean(body, "dry_run"):
+        if BulkChange.dry_run.read(body):
             return Response(selection.preview())
-        whole = atomicity(body) == "atomic"
+        whole = Bulk.atomicity.read(body) == "atomic"
         return self._answered(operation, body, lambda: selection.carry_out(whole))
 
     def _answered(
         self, operation: str, body: dict[str, Any], act: Callable[[], tuple[int, dict[str, Any]]]
     ) -> Response:
         """Answer, or answer again what was answered before under the same key (§10)."""
-        given = self.request.META.get("HTTP_IDEMPOTENCY_KEY") or text(
-            body, "idempotency_key", longest=KEY_LENGTH
-        )
-        if given and len(given) > KEY_LENGTH:
-            raise refuse("Idempotency-Key", f"The key may have at most {KEY_LENGTH} characters.")
+        header = self.request.META.get("HTTP_IDEMPOTENCY_KEY")
+        given = header or Bulk.idempotency_key.read(body)
+        if given and len(given) > LONGEST_KEY:
+            raise refuse("Idempotency-Key", f"The key may have at most {LONGEST_KEY} characters.")
         if given:
             # Another project's requests are not there for this one.
             given = f"{self.caller.project}\x00{given}" if self.caller.project else given
@@ -139,13 +134,6 @@ class BulkViewSet(OJSViewSet):
         size = document.get("total", document.get("total_matched", 0))
         response["X-OJS-Batch-Size"] = str(size)
         return response
-
-
-def atomicity(body: dict[str, Any]) -> str:
-    value = text(body, "atomicity", "partial")
-    if value not in ("atomic", "partial"):
-        raise refuse("atomicity", f"'atomicity' must be 'atomic' or 'partial', not {value!r}.")
-    return value
 
 
 Stored = dict[int, NewJob | OJSError]

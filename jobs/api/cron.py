@@ -14,20 +14,18 @@ from rest_framework.response import Response
 from .. import engine
 from ..access.audit import of_caller, record_action
 from ..access.projects import own
-from ..errors import InvalidRequest, NotFound
+from ..errors import NotFound
 from ..http.authentication import Caller
 from ..http.base import OJSViewSet
-from ..http.paging import number, page
+from ..http.paging import page
+from ..http.parameters import CronHistoryQuery, CronQuery
 from ..http.request import Request
 from ..models import CronJob, CronRun
-from ..spec import fields
 from ..spec.cron_requests import new_cron_job
-from ..spec.fields import missing
+from ..spec.operator_requests import SwitchCron
 from ..spec.timestamps import format_timestamp
 from ..store import clock
 from ..store.database import atomic
-
-RUNS = 50
 
 
 def cron_document(cron: CronJob) -> dict[str, Any]:
@@ -84,9 +82,7 @@ class CronViewSet(OJSViewSet):
     def list(self, request: Request) -> Response:
         """Every registered cron job; `enabled` filters (§8.2)."""
         rows = own(CronJob.objects.order_by("name"), self.caller.project)
-        enabled = request.query_params.get("enabled")
-        if enabled not in (None, "true", "false"):
-            raise InvalidRequest("The 'enabled' parameter must be true or false.", field="enabled")
+        enabled = CronQuery.enabled.read(request.query_params)
         if enabled:
             rows = rows.filter(enabled=enabled == "true")
         found, pagination = page(
@@ -126,10 +122,7 @@ class CronViewSet(OJSViewSet):
 
     def update(self, request: Request, name: str) -> Response:
         """Enable or disable (§8.5)."""
-        body = self.read(required=True)
-        if body.get("enabled") is None:
-            raise missing("enabled")
-        return self._switch(name, fields.boolean(body, "enabled"))
+        return self._switch(name, SwitchCron.enabled.read(self.read(required=True)))
 
     def pause(self, request: Request, name: str) -> Response:
         return self._switch(name, False)
@@ -158,7 +151,7 @@ class CronViewSet(OJSViewSet):
         """What became of its occurrences, newest first."""
         if not CronJob.objects.filter(pk=name).exists():
             raise _unknown(name)
-        limit = number(request.query_params, "limit", RUNS, least=1, most=200)
+        limit = CronHistoryQuery.limit.read(request.query_params)
         runs = CronRun.objects.filter(cron_name=name).order_by("-id")[:limit]
         return Response({"name": name, "runs": [run_document(run) for run in runs]})
 

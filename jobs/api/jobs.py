@@ -14,12 +14,11 @@ from ..http.dialects import job_reply
 from ..http.renderers import dumps
 from ..http.request import Request
 from ..models import Job, ProgressReport
+from ..spec.bulk_requests import Priority
 from ..spec.envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope, is_pruned, result_expires_at
-from ..spec.fields import integer, missing
 from ..spec.identifiers import parse_uuid
 from ..spec.lifecycle import TERMINAL, State
 from ..spec.timestamps import format_timestamp
-from ..spec.validation import PRIORITIES
 from . import verbs
 
 
@@ -85,11 +84,7 @@ def read_priority(body: dict[str, Any]) -> int:
     Raises:
         InvalidRequest: there is none, or it is out of range.
     """
-    least, most = PRIORITIES
-    value = integer(body, "priority", least=least, most=most)
-    if value is None:
-        raise missing("priority")
-    return value
+    return Priority.priority.read(body)
 
 
 class JobViewSet(OJSViewSet):

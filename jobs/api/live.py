@@ -13,6 +13,7 @@ from ..errors import InvalidRequest, UpgradeRequired
 from ..http.authentication import key_of
 from ..http.base import OJSViewSet
 from ..http.dialects import EVENTS
+from ..http.parameters import ChannelQuery, FollowQuery
 from ..http.request import Meta, Request
 from ..http.verbs import VerbRequest, VerbResponse
 from ..realtime import channels
@@ -20,8 +21,9 @@ from ..realtime.channels import Channel, Filter
 from ..realtime.sse import EventStream
 
 RESOURCE = "live"
-TYPES = ("event_types", "types")
+TYPES = (FollowQuery.event_types, FollowQuery.types)
 """The parameter of the document, and that of the public command line."""
+ONE_OF = (ChannelQuery.channel, ChannelQuery.queue, ChannelQuery.job_id)
 
 
 class LiveViewSet(OJSViewSet):
@@ -66,7 +68,7 @@ def _channel(query: dict[str, str]) -> Channel:
     Raises:
         InvalidRequest: it names several channels, or none that there is.
     """
-    named = {name: query[name] for name in ("channel", "queue", "job_id") if query.get(name)}
+    named = {one.name: query[one.name] for one in ONE_OF if query.get(one.name)}
     if len(named) > 1:
         raise InvalidRequest(
             f"Give one of 'channel', 'queue' and 'job_id', not {len(named)}.", field="channel"
@@ -84,7 +86,7 @@ def _query(meta: Meta) -> dict[str, str]:
 
 def _stream(request: VerbRequest, channel: Channel, action: str) -> VerbResponse:
     meta, query = request.meta, _query(request.meta)
-    listed = [query[name] for name in TYPES if query.get(name)]
+    listed = filter(None, (parameter.read(query) for parameter in TYPES))
     types = [name.strip() for text in listed for name in text.split(",") if name.strip()]
     stream = EventStream(
         request.caller,
@@ -93,7 +95,7 @@ def _stream(request: VerbRequest, channel: Channel, action: str) -> VerbResponse
         key=key_of(meta),
         address=address_of(meta),
         command=access.find(Binding.OJS, f"{RESOURCE}.{action}"),
-        last_event_id=meta.get("HTTP_LAST_EVENT_ID", "") or query.get("last_event_id", ""),
+        last_event_id=meta.get("HTTP_LAST_EVENT_ID") or FollowQuery.last_event_id.read(query) or "",
         names_events=action == "of_channel",
     )
     response = VerbResponse(None, stream=stream)

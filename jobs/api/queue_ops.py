@@ -17,16 +17,14 @@ from ..http.dialects import queue_member
 from ..http.request import Request
 from ..models import Job, Queue
 from ..record import counts, dashboard
-from ..spec import fields, queue_config
+from ..spec import queue_config
 from ..spec.fields import missing, refuse
 from ..spec.lifecycle import State
+from ..spec.operator_requests import DeleteQueue, NewQueue, Purge, ShortReason
 from ..spec.timestamps import format_timestamp
-from ..spec.validation import QUEUE_LENGTH, QUEUE_PATTERN
 from ..store import clock
 from ..store.database import atomic
 from .queues import full_document, queue_document
-
-STRATEGIES = ("reject", "discard", "move")
 
 
 class QueueOperationsViewSet(OJSViewSet):
@@ -79,7 +77,7 @@ class QueueOperationsViewSet(OJSViewSet):
     def pause(self, request: Request, name: str) -> Response:
         """Hand out none of its jobs; new ones are taken and wait (OJS HTTP §11.3)."""
         body = self.read()
-        reason = fields.text(body, "reason", "", longest=1000) or ""
+        reason = ShortReason.reason.read(body)
         with atomic():
             queue = engine.pause(checked(name), paused_by=self.caller.name, reason=reason)
             self._trace("pause_queue", name, reason=reason)
@@ -145,12 +143,13 @@ class QueueOperationsViewSet(OJSViewSet):
     def destroy(self, request: Request, name: str) -> Response:
         """Delete a queue, saying what becomes of its jobs (queue configuration §5.3)."""
         body = self.read()
-        strategy = fields.text(body, "strategy", "reject") or ""
-        if strategy not in STRATEGIES:
-            raise refuse("strategy", f"'strategy' must be one of {', '.join(STRATEGIES)}.")
+        strategy = DeleteQueue.strategy.read(body)
         target = ""
         if strategy == "move":
-            target = checked(fields.required_text(body, "target_queue", longest=QUEUE_LENGTH))
+            named = DeleteQueue.target_queue.read(body)
+            if named is None:
+                raise missing("target_queue")
+            target = checked(named)
             if target == name:
                 raise refuse("target_queue", "A queue cannot be moved to itself.")
         touched, gone = engine.queues.delete(checked(name), strategy=strategy, target=target)
@@ -165,9 +164,9 @@ class QueueOperationsViewSet(OJSViewSet):
     def purge(self, request: Request, name: str) -> Response:
         """Delete its jobs of some states; a bounded number in one request (admin API §6.5)."""
         body = self.read()
-        if not fields.boolean(body, "confirm"):
+        if not Purge.confirm.read(body):
             raise refuse("confirm", "The 'confirm' field must be true: purging is final.")
-        names = fields.texts(body, "states")
+        names = Purge.states.read(body)
         if not names:
             raise missing("states")
         for state in names:
@@ -175,11 +174,11 @@ class QueueOperationsViewSet(OJSViewSet):
                 raise refuse("states", f"Jobs in state {state!r} cannot be purged.")
         found(name)
         jobs = own(Job.objects.filter(queue=name), self.caller.project)
-        before = fields.when(body, "older_than", clock.now())
+        before = Purge.older_than.read(body, clock.now())
         if before is not None:
             jobs = jobs.filter(finished_at__lt=before)
         states = [State(state) for state in names]
-        reason = fields.text(body, "reason", "", longest=1000) or ""
+        reason = Purge.reason.read(body)
         purged = len(engine.bulk.purge(jobs, states))
         _, more = engine.bulk.preview(jobs, states, most=0)
         self._trace("purge_queue", name, count=purged, reason=reason, states=names)
@@ -191,8 +190,7 @@ def checked(name: str) -> str:
     Raises:
         InvalidRequest: no queue can be called that.
     """
-    fields.text({"queue": name}, "queue", pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH)
-    return name
+    return NewQueue.name.check(name, "queue")
 
 
 def found(name: str) -> Queue:

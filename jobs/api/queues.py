@@ -15,22 +15,21 @@ from ..access.redaction import redact_job
 from ..errors import Unsupported
 from ..http.base import OJSViewSet
 from ..http.dialects import job_reply
-from ..http.paging import bad_cursor, number, page
+from ..http.paging import bad_cursor, page
+from ..http.parameters import EventQuery
 from ..http.request import Request
 from ..models import DeadJob, Job, JobError, Queue
 from ..record import events
-from ..spec import fields, queue_config
+from ..spec import queue_config
 from ..spec.envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope
 from ..spec.identifiers import parse_uuid
+from ..spec.operator_requests import NewQueue, RetryDead
 from ..spec.timestamps import format_timestamp, parse_timestamp
-from ..spec.validation import QUEUE_LENGTH, QUEUE_PATTERN
 from ..store.database import atomic
 from .jobs import full_envelope, parse_id
 
 MAX_DEAD = 100
 """Dead letter jobs on a page (OJS HTTP §12.1)."""
-EVENTS_LIMIT = 100
-MAX_EVENTS = 1000
 LOOKED_AT = 2000
 """Events read for one page of a project's."""
 
@@ -43,8 +42,8 @@ class QueueViewSet(OJSViewSet):
     def create(self, request: Request) -> Response:
         """Make a queue before its first job (queue configuration §9.2)."""
         body = self.read(required=True)
-        name = fields.required_text(body, "name", pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH)
-        config = queue_config.parse(fields.mapping(body, "config") or {})
+        name = NewQueue.name.read(body)
+        config = queue_config.parse(NewQueue.config.read(body) or {})
         with atomic():
             queue = engine.queues.create(name, config)
             record_action(
@@ -108,7 +107,7 @@ class DeadLetterViewSet(OJSViewSet):
 
     def retry(self, request: Request, job_id: str) -> Response:
         """Enqueue it again with fresh attempts (OJS HTTP §12.2)."""
-        if fields.mapping(self.read(), "override"):
+        if RetryDead.override.read(self.read()):
             # Else it would run as it was, and whoever asked for another queue would not know.
             raise Unsupported(
                 "A job is retried as it is: 'override' is not supported.", field="override"
@@ -183,7 +182,7 @@ class EventViewSet(OJSViewSet):
 
     def list(self, request: Request) -> Response:
         parameters, project = request.query_params, self.caller.project
-        limit = number(parameters, "limit", EVENTS_LIMIT, least=1, most=MAX_EVENTS)
+        limit = EventQuery.limit.read(parameters)
         rows = _filtered(events.settled(), parameters, project).order_by("id")
         after = parameters.get("after") or parameters.get("cursor")
         if after:

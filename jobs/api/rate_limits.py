@@ -13,9 +13,10 @@ from ..http.base import OJSViewSet
 from ..http.paging import page
 from ..http.request import Request
 from ..models import Job, Queue, RateLimit
-from ..spec import fields, rate_policy
+from ..spec import rate_policy
 from ..spec.fields import refuse
 from ..spec.lifecycle import State
+from ..spec.operator_requests import Expiring
 from ..spec.timestamps import format_timestamp
 from ..store import clock
 from ..store.database import atomic
@@ -43,7 +44,7 @@ class RateLimitViewSet(OJSViewSet):
         """Put other limits over a key's own, until `expires_at` or for good (§10.2)."""
         body = self.read(required=True)
         now = clock.now()
-        until = fields.when(body, "expires_at", now)
+        until = Expiring.expires_at.read(body, now)
         if until is not None and until <= now:
             raise refuse("expires_at", "The 'expires_at' field must lie ahead.")
         limits = {name: value for name, value in body.items() if name != "expires_at"}

@@ -10,23 +10,21 @@ from rest_framework.response import Response
 
 from ..access.projects import own
 from ..conf import ojs_settings
-from ..errors import InvalidRequest, JobNotFound, ResultPruned, WaitTimeout
+from ..errors import JobNotFound, ResultPruned, WaitTimeout
 from ..http.base import OJSViewSet
 from ..http.job_watch import WaitingForJob
-from ..http.paging import number
+from ..http.parameters import ResultQuery
 from ..http.request import Request
 from ..http.verbs import VerbRequest, VerbResponse
 from ..http.waiting import Waiting
 from ..models import Job
+from ..spec.bulk_requests import ResultIds
 from ..spec.envelope import is_pruned, result_expires_at
-from ..spec.fields import missing, refuse, texts
 from ..spec.identifiers import parse_uuid
 from ..spec.lifecycle import State
 from ..spec.timestamps import format_timestamp
 from .jobs import errors_of, parse_id, result_metadata
 
-DEFAULT_WAIT = 30
-MANY = 1000
 COLUMNS = (
     "state",
     "attempt",
@@ -42,8 +40,8 @@ def retrieve(request: VerbRequest, job_id: str) -> VerbResponse | Waiting[Any]:
     """The outcome of a job; with `wait=true` as soon as there is one (§8.2)."""
     parameters = QueryDict(request.meta.get("QUERY_STRING", ""))
     identifier = parse_id(job_id)
-    seconds = number(parameters, "timeout", DEFAULT_WAIT, least=0, most=86_400)
-    waits = _flag(parameters, "wait")
+    seconds = ResultQuery.timeout.read(parameters)
+    waits = ResultQuery.wait.read(parameters) in ("true", "1")
     job = _job(identifier)
     if not waits or job.finished_at is not None:
         return _response(job)
@@ -80,11 +78,7 @@ class ResultViewSet(OJSViewSet):
 
     def bulk(self, request: Request) -> Response:
         """The results of many jobs; null where there is none (§9.3)."""
-        ids = texts(self.read(required=True), "ids", longest=64)
-        if ids is None:
-            raise missing("ids")
-        if not 1 <= len(ids) <= MANY:
-            raise refuse("ids", f"Give 1 to {MANY} ids, not {len(ids)}.", validation="size")
+        ids = ResultIds.ids.read(self.read(required=True))
         parsed = {text: parse_uuid(text) for text in ids}
         known = [job_id for job_id in parsed.values() if job_id is not None]
         jobs = own(Job.objects.only(*COLUMNS), self.caller.project).in_bulk(known)
@@ -96,13 +90,6 @@ def _job(job_id: UUID) -> Job:
     if job is None:
         raise JobNotFound(job_id)
     return job
-
-
-def _flag(parameters: Any, name: str) -> bool:
-    text = parameters.get(name, "false")
-    if text not in ("true", "false", "1", "0"):
-        raise InvalidRequest(f"The '{name}' parameter must be true or false.", field=name)
-    return text in ("true", "1")
 
 
 def _document(job: Job) -> dict[str, Any]:

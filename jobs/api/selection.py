@@ -16,8 +16,8 @@ from ..conf import ojs_settings
 from ..errors import BatchTooLarge
 from ..models import Job
 from ..record.events import bulk_event, record
-from ..spec import fields
-from ..spec.fields import Document, missing, refuse, wrong_type
+from ..spec.bulk_requests import BulkChange, BulkFilter
+from ..spec.fields import Document, refuse
 from ..spec.identifiers import parse_uuid
 from ..spec.lifecycle import State
 from ..store import clock
@@ -62,19 +62,6 @@ OPERATIONS = {
         "discard_job",
     ),
 }
-FILTERS = frozenset(
-    {
-        "type",
-        "queue",
-        "state",
-        "enqueued_before",
-        "enqueued_after",
-        "since",
-        "until",
-        "priority",
-        "meta",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -94,15 +81,13 @@ class Selection:
             InvalidRequest: neither ids nor a filter, both, or one that breaks its rule.
             BatchTooLarge: too many ids.
         """
-        ids, wanted = body.get("job_ids"), fields.mapping(body, "filter")
+        ids, wanted = body.get("job_ids"), BulkChange.filter.read(body)
         if (ids is None) == (wanted is None):
             raise refuse("job_ids", "Name the jobs by either 'job_ids' or 'filter'.")
         if wanted is not None:
             jobs = own(filtered(wanted, OPERATIONS[operation].default), project)
             return cls(operation, jobs, None, actor, wanted)
-        ids = fields.texts(body, "job_ids", longest=64) or []
-        if not ids:
-            raise refuse("job_ids", "Name at least one job.", validation="size")
+        ids = BulkChange.job_ids.read(body) or []
         if len(ids) > ojs_settings.MAX_BULK:
             raise BatchTooLarge(len(ids), ojs_settings.MAX_BULK)
         known = [job_id for job_id in map(parse_uuid, ids) if job_id is not None]
@@ -209,48 +194,27 @@ def filtered(wanted: Document, default: frozenset[State]) -> Any:
         InvalidRequest: a member breaks its rule, or there is none: nobody means all jobs.
     """
     for name in wanted:
-        if name not in FILTERS:
+        if name not in BulkFilter.names:
             raise refuse(f"filter.{name}", f"There is no filter '{name}'.")
     if not any(value is not None for value in wanted.values()):
         raise refuse("filter", "The 'filter' field must say which jobs.", validation="required")
-    states = _states(wanted, default)
+    states = BulkFilter.state.read(wanted) or default
     jobs = Job.objects.filter(state__in=sorted(states))
-    for name in ("type", "queue"):
-        if (value := fields.text(wanted, name)) is not None:
-            jobs = jobs.filter(**{name: value})
+    for member in (BulkFilter.type, BulkFilter.queue):
+        if (value := member.read(wanted)) is not None:
+            jobs = jobs.filter(**{member.name: value})
     now = clock.now()
-    for name, lookup in (
-        ("enqueued_before", "enqueued_at__lt"),
-        ("until", "enqueued_at__lt"),
-        ("enqueued_after", "enqueued_at__gt"),
-        ("since", "enqueued_at__gte"),
+    for limit, lookup in (
+        (BulkFilter.enqueued_before, "enqueued_at__lt"),
+        (BulkFilter.until, "enqueued_at__lt"),
+        (BulkFilter.enqueued_after, "enqueued_at__gt"),
+        (BulkFilter.since, "enqueued_at__gte"),
     ):
-        if (moment := fields.when(wanted, name, now)) is not None:
+        if (moment := limit.read(wanted, now)) is not None:
             jobs = jobs.filter(**{lookup: moment})
-    priority = fields.integer(wanted, "priority", least=-(2**15), most=2**15 - 1)
+    priority = BulkFilter.priority.read(wanted)
     if priority is not None:
         jobs = jobs.filter(priority=priority)
-    return _with_meta(jobs, fields.mapping(wanted, "meta") or {})
-
-
-def _with_meta(jobs: Any, meta: Document) -> Any:
-    if len(meta) > 10:
-        raise refuse("filter.meta", "At most 10 members.")
-    for name, value in meta.items():
-        if type(value) not in (str, int, float, bool):
-            raise wrong_type(f"filter.meta.{name}", "string", value)
+    for name, value in (BulkFilter.meta.read(wanted) or {}).items():
         jobs = jobs.filter(JSONObjectHas("meta", name, value))
     return jobs
-
-
-def _states(wanted: Document, default: frozenset[State]) -> frozenset[State]:
-    value = wanted.get("state")
-    if value is None:
-        return default
-    names = [value] if type(value) is str else fields.texts(wanted, "state") or []
-    if not names:
-        raise missing("filter.state")
-    for name in names:
-        if name not in State.values:
-            raise refuse("filter.state", f"There is no state {name!r}.")
-    return frozenset(State(name) for name in names)

@@ -11,16 +11,13 @@ from rest_framework.response import Response
 
 from .. import engine
 from ..access.audit import of_caller, record_action
-from ..conf import ojs_settings
 from ..errors import NotFound
 from ..http.base import OJSViewSet
 from ..http.paging import page
 from ..http.request import Request
 from ..models import JobSpec
-from ..spec import fields
-from ..spec.fields import missing, refuse
+from ..spec.operator_requests import RegisterSpecs
 from ..spec.timestamps import format_timestamp
-from ..spec.validation import TYPE_PATTERN
 from ..store.database import atomic
 
 
@@ -52,15 +49,7 @@ class SpecViewSet(OJSViewSet):
 
     def create(self, request: Request) -> Response:
         """Make the checksums in `specs` (type → checksum) the status quo: all of them or none."""
-        checksums = fields.mapping(self.read(required=True), "specs")
-        if not checksums:
-            raise missing("specs")
-        if len(checksums) > ojs_settings.MAX_BATCH:
-            limit = ojs_settings.MAX_BATCH
-            raise refuse("specs", f"At most {limit} specs in one request.", limit=limit)
-        for name in checksums:
-            fields.required_text({"specs": name}, "specs", pattern=TYPE_PATTERN)
-            fields.required_text({f"specs.{name}": checksums[name]}, f"specs.{name}")
+        checksums = RegisterSpecs.specs.read(self.read(required=True))
         with atomic():
             changed = engine.register_specs(checksums)
             if changed:

@@ -12,18 +12,19 @@ from ..access.projects import give
 from ..conf import ojs_settings
 from ..errors import OJSError, QueueFull
 from ..http.dialects import job_reply
-from ..http.paging import number
+from ..http.parameters import BLOCK_TIMEOUT
 from ..http.request import Meta
 from ..http.verbs import VerbRequest, VerbResponse, outcome_of
 from ..http.waiting import Waiting
 from ..spec.batches import Memory, checked_once, new_jobs
+from ..spec.bulk_requests import Batch
 from ..spec.envelope import envelope
-from ..spec.fields import array, missing, refuse
 from ..spec.validation import NewJob, new_job, read_args
 from ..store import clock
 
 memory = Memory()
-BLOCK_TIMEOUT = "HTTP_OJS_BLOCK_TIMEOUT"
+BLOCKS = "HTTP_OJS_BLOCK_TIMEOUT"
+"""How that header is called in an environment."""
 
 
 def create(request: VerbRequest) -> VerbResponse | Waiting[Any]:
@@ -47,7 +48,7 @@ def creates(given: Sequence[VerbRequest]) -> list[Any]:
     for index, request in enumerate(given):
         try:
             asked = _asked(request)
-            if BLOCK_TIMEOUT in request.meta or _may_conflict(asked[0]):
+            if BLOCKS in request.meta or _may_conflict(asked[0]):
                 found[index] = enqueue_or_wait(request.meta, asked, partial(_created, request))
             else:
                 together[index] = asked[0]
@@ -90,16 +91,7 @@ def _created(request: VerbRequest, jobs: Sequence[NewJob]) -> VerbResponse:
 
 def batch(request: VerbRequest) -> VerbResponse | Waiting[Any]:
     """PUSH many: all or none (OJS HTTP §9.2)."""
-    body = request.read(required=True)
-    documents = array(body, "jobs")
-    if documents is None:
-        raise missing("jobs")
-    if not 1 <= len(documents) <= ojs_settings.MAX_BATCH:
-        raise refuse(
-            "jobs",
-            f"A batch must hold 1 to {ojs_settings.MAX_BATCH} jobs, not {len(documents)}.",
-            validation="size",
-        )
+    documents = Batch.jobs.read(request.read(required=True))
     asked = new_jobs(documents, clock.now())
     return enqueue_or_wait(request.meta, give(asked, request.caller.project), _batch_created)
 
@@ -157,10 +149,10 @@ def enqueue_or_wait(
     Raises:
         QueueFull: there was no room in that time.
     """
-    given = meta.get(BLOCK_TIMEOUT)
+    given = meta.get(BLOCKS)
     if given is None:
         return respond(engine.enqueue(new))
-    seconds = number({"OJS-Block-Timeout": given}, "OJS-Block-Timeout", 0, least=0, most=86_400)
+    seconds = BLOCK_TIMEOUT.check(given, BLOCK_TIMEOUT.name)
     refused: list[QueueFull] = []
 
     def look() -> VerbResponse | None:

@@ -9,18 +9,17 @@ from rest_framework.response import Response
 
 from .. import engine
 from ..access.projects import own
-from ..errors import InvalidRequest, WorkflowNotFound
+from ..errors import WorkflowNotFound
 from ..http.base import OJSViewSet
 from ..http.dialects import is_sdk
 from ..http.paging import bad_cursor, page
+from ..http.parameters import WorkflowQuery
 from ..http.request import Request
 from ..http.workflow_document import progress_document, summaries, workflow_document
-from ..models import Workflow, WorkflowState, WorkflowType
+from ..models import Workflow
 from ..spec.identifiers import parse_uuid
 from ..spec.workflow_plans import plan_of
 from ..store import clock
-
-FILTERS = {"state": WorkflowState.values, "type": WorkflowType.values}
 
 
 class WorkflowViewSet(OJSViewSet):
@@ -45,14 +44,10 @@ class WorkflowViewSet(OJSViewSet):
         parameters = request.query_params
         rows = Workflow.objects.filter(parent__isnull=True).order_by("-id")
         rows = own(rows, self.caller.project)
-        for name, known in FILTERS.items():
-            value = parameters.get(name)
-            if value and value not in known:
-                raise InvalidRequest(
-                    f"The '{name}' parameter must be one of {', '.join(known)}.", field=name
-                )
+        for member in (WorkflowQuery.state, WorkflowQuery.type):
+            value = member.read(parameters)
             if value:
-                rows = rows.filter(**{name: value})
+                rows = rows.filter(**{member.name: value})
         if parameters.get("name"):
             rows = rows.filter(name=parameters["name"])
         found, pagination = page(

@@ -1,5 +1,6 @@
 """Every way a job may change: `from jobs import engine; engine.claim(...)`."""
 
+from ..spec.cron_requests import NewCronJob
 from ..spec.reports import Completion, Failure
 from ..store.claimed import ClaimedJob
 from ..store.contract import VISIBILITY_TIMEOUT, WORKER_DEATH, Admission, Cause, Gate
@@ -23,10 +24,11 @@ from .control import (
     run_now,
 )
 from .cron import (
-    NewCronJob,
+    RegisteredCron,
     delete_cron,
     enqueue_due_schedules,
     let_time_pass,
+    register_cron,
     run_cron_now,
     set_cron_enabled,
     upsert_cron,
@@ -36,6 +38,7 @@ from .enqueue import enqueue, enqueue_after
 from .failure import fail, is_final
 from .flow import repair
 from .inheritance import results_of_workflow
+from .inheritance import subtree as workflow_members
 from .insertion import forget_queues
 from .outcomes import Outcome
 from .progress import ProgressState, progress_of, report_progress, standing
@@ -62,6 +65,7 @@ __all__ = [
     "NewCronJob",
     "Outcome",
     "ProgressState",
+    "RegisteredCron",
     "Saved",
     "activate",
     "bounds",
@@ -108,6 +112,7 @@ __all__ = [
     "queue_policy",
     "queues",
     "reclaim",
+    "register_cron",
     "register_specs",
     "relieve",
     "repair",
@@ -126,5 +131,6 @@ __all__ = [
     "time_out",
     "too_large",
     "upsert_cron",
+    "workflow_members",
     "write_lines",
 ]

@@ -8,7 +8,8 @@ No leader is elected. The reaper that locks a schedule's row decides its occurre
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -20,6 +21,7 @@ from ..errors import DuplicateJob, NotFound, OJSError, PermissionDenied
 from ..models import CronJob, CronRun, Maintenance, OverlapPolicy
 from ..models.cron import Outcome
 from ..record.events import cron_event, record
+from ..spec.cron_requests import NewCronJob
 from ..spec.schedules import InvalidSchedule, Occurrence, read_schedule
 from ..spec.timestamps import format_timestamp
 from ..spec.validation import CLASS_PATTERN, NewJob, new_job
@@ -34,21 +36,6 @@ logger = logging.getLogger("jobs.cron")
 BATCH_SIZE = 100
 MANY_WAITING = 2
 """More waiting runs than this cause a warning (§6.1)."""
-
-
-@dataclass(frozen=True)
-class NewCronJob:
-    """A valid registration, as read by `jobs.spec.cron_requests`."""
-
-    name: str
-    expression: str
-    template: dict[str, Any]
-    timezone: str = "UTC"
-    overlap_policy: OverlapPolicy = OverlapPolicy.SKIP
-    enabled: bool | None = True
-    """None, for protocols without this field, leaves it unchanged; a new one is enabled."""
-    description: str = ""
-    project: str = ""
 
 
 @dataclass
@@ -81,6 +68,8 @@ def upsert_cron(new: NewCronJob) -> tuple[CronJob, bool]:
         "enabled": new.enabled,
         "description": new.description,
         "project": new.project,
+        # Whoever registers it by hand takes it over from the code.
+        "declared_by": "",
     }
     with atomic():
         _, created = CronJob.objects.get_or_create(
@@ -98,6 +87,73 @@ def upsert_cron(new: NewCronJob) -> tuple[CronJob, bool]:
             CronJob.objects.filter(pk=new.name).update(**wanted)
             row.refresh_from_db()
     return row, created
+
+
+@dataclass(frozen=True)
+class RegisteredCron:
+    """What became of the schedules that the site's code declares: names."""
+
+    made: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+    """Left alone, since a person, a client or another site made them."""
+
+
+COMPARED = ("expression", "timezone", "template", "overlap_policy", "description")
+
+
+def register_cron(declared: Sequence[NewCronJob], *, site: str) -> RegisteredCron:
+    """Make the rows of the site's code those that it declares, whatever other processes do.
+
+    What is as declared is not written: any number of processes start at once. Whether a schedule is
+    enabled is for people to say, once it is there.
+
+    Args:
+        site: whose code it is; sites that share a database leave each other's schedules alone.
+
+    Raises:
+        InvalidSchedule: an expression or a time zone is not valid; nothing is changed.
+    """
+    for new in declared:
+        read_schedule(new.expression, new.timezone)
+    done = RegisteredCron()
+    rows = CronJob.objects.in_bulk([new.name for new in declared])
+    for new in declared:
+        row = rows.get(new.name)
+        if row is not None and row.declared_by != site:
+            done.foreign.append(new.name)
+        elif row is None or any(getattr(row, name) != getattr(new, name) for name in COMPARED):
+            _declare(new, site, done)
+    gone = CronJob.objects.filter(declared_by=site).exclude(pk__in=[new.name for new in declared])
+    for name in gone.order_by("pk").values_list("pk", flat=True):
+        # Not if a person made it theirs meanwhile.
+        if CronJob.objects.filter(pk=name, declared_by=site).delete()[0]:
+            done.removed.append(name)
+    return done
+
+
+def _declare(new: NewCronJob, site: str, done: RegisteredCron) -> None:
+    """Make or change one row of the code's."""
+    now = clock.now()
+    wanted = {name: getattr(new, name) for name in COMPARED} | {"declared_by": site}
+    with atomic():
+        row, created = CronJob.objects.get_or_create(
+            pk=new.name, defaults=wanted | _timing(new, now) | {"created_at": now}
+        )
+        if created:
+            done.made.append(new.name)
+            return
+        row = CronJob.objects.select_for_update().get(pk=new.name)
+        if row.declared_by != site:
+            done.foreign.append(new.name)
+            return
+        if all(getattr(row, name) == wanted[name] for name in COMPARED):
+            return
+        if (row.expression, row.timezone) != (new.expression, new.timezone):
+            wanted |= _timing(replace(new, enabled=row.enabled), now)
+        CronJob.objects.filter(pk=new.name, declared_by=site).update(**wanted)
+        done.changed.append(new.name)
 
 
 def _timing(cron: Any, anchor: datetime) -> dict[str, Any]:

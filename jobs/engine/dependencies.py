@@ -8,7 +8,6 @@ sees the first one's mark.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TypeVar
 from uuid import UUID
 
 from django.db.models import Exists, OuterRef
@@ -20,13 +19,13 @@ from ..record.events import PREVIOUS, first_enqueued, job_event, record
 from ..signals import jobs_cancelled, jobs_promoted, send_on_commit
 from ..spec.lifecycle import WAITING, Event, State
 from ..spec.validation import NewJob
+from ..spec.workflow_plans import find_cycle
 from ..store import clock, wakeup
 from ..store.database import connection
 from .inheritance import results_of_jobs
 from .insertion import insert_jobs
 
 BATCH = 1000
-Node = TypeVar("Node", UUID, str)
 IN_VAIN = "A job it depends on did not complete."
 
 
@@ -84,25 +83,6 @@ def _hold(ids: Collection[UUID]) -> list[UUID]:
         )
     Job.objects.filter(pk__in=ids, followed=False).update(followed=True)
     return [job.pk for job in found.values() if job.finished_at is not None]
-
-
-def find_cycle(waiting: Mapping[Node, Sequence[Node]]) -> list[Node]:
-    """Return the nodes of a cycle, or an empty list."""
-    edges = {node: [other for other in ids if other in waiting] for node, ids in waiting.items()}
-    free = [node for node, ids in edges.items() if not ids]
-    followers: dict[Node, list[Node]] = {}
-    missing = {node: len(ids) for node, ids in edges.items()}
-    for node, ids in edges.items():
-        for other in ids:
-            followers.setdefault(other, []).append(node)
-    while free:
-        node = free.pop()
-        del missing[node]
-        for follower in followers.get(node, ()):
-            missing[follower] -= 1
-            if not missing[follower]:
-                free.append(follower)
-    return list(missing)
 
 
 def _refuse_cycles(waiting: Mapping[UUID, Sequence[UUID]]) -> None:

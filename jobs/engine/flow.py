@@ -16,6 +16,7 @@ from django.db.models.functions import Now
 
 from ..models import Dependency, Job, Workflow
 from ..spec.lifecycle import WAITING
+from ..store import awaited
 from ..store.database import atomic
 from . import dependencies, workflow_progress
 
@@ -48,6 +49,7 @@ def follow(job_ids: Collection[UUID]) -> None:
             # Dependents cancelled because a predecessor failed have ended as well.
             ended = dependencies.release(jobs)
         workflow_progress.tell(settled)
+        awaited.tell(awaited.job_name(job.pk) for job in settled)
         of = {job.workflow_id for job in settled if job.workflow_id is not None}
         # Starting a step may end other jobs.
         ended = workflow_progress.advance(of)

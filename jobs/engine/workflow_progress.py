@@ -23,7 +23,7 @@ from ..signals import send_on_commit, workflow_finished
 from ..spec.lifecycle import State
 from ..spec.validation import new_job
 from ..spec.workflow_plans import Plan, node_of
-from ..store import clock
+from ..store import awaited, clock
 from ..store.database import atomic
 from .bounds import accepted
 from .inheritance import ERRORS, errors_of, results_of_workflow
@@ -255,6 +255,7 @@ def _tell_finish(workflow: Workflow, now: datetime) -> None:
         errors = workflow.problem.get("errors") or [{"code": "unknown", "message": ""}]
         data |= workflow.problem | {"error": errors[0]} | _failed_step(workflow)
     record([workflow_event(f"workflow.{workflow.state}", workflow, time=now, **data)])
+    awaited.tell([awaited.workflow_name(workflow.pk)])
     send_on_commit(workflow_finished, Workflow, workflow_id=workflow.pk, state=str(workflow.state))
 
 

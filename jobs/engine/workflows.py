@@ -12,7 +12,7 @@ from ..record.events import record, workflow_event
 from ..signals import send_on_commit, workflow_finished
 from ..spec.lifecycle import WAITING
 from ..spec.workflow_plans import Plan
-from ..store import clock
+from ..store import awaited, clock
 from ..store.database import atomic
 from .dependencies import cancel_waiting, release
 from .enqueue import enqueueing
@@ -89,4 +89,5 @@ def _end_cancelled(workflow_id: UUID) -> tuple[Workflow, list[UUID]]:
         )
         target.state, target.finished_at = WorkflowState.CANCELLED, now
         record(workflow_event("workflow.cancelled", item, time=now) for item in open_ones)
+        awaited.tell(awaited.workflow_name(item.pk) for item in open_ones)
     return target, inside

@@ -7,30 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import InvalidRequest
-
-DEFAULT_LIMIT = 50
-MAX_LIMIT = 200
-
-
-def number(parameters: Any, name: str, default: int, *, least: int, most: int) -> int:
-    """Read a query parameter that is a whole number.
-
-    Raises:
-        InvalidRequest: it is not, or out of range.
-    """
-    text = parameters.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdecimal() and len(text) < 16):
-        raise InvalidRequest(
-            f"The '{name}' parameter must be a whole number, not {text!r}.", field=name
-        )
-    value = int(text)
-    if not least <= value <= most:
-        raise InvalidRequest(
-            f"The '{name}' parameter must be between {least} and {most}, not {value}.", field=name
-        )
-    return value
+from .parameters import MOST, Page
 
 
 def encode_cursor(*keys: str) -> str:
@@ -65,7 +42,7 @@ def page(
     keys: Callable[[Any], Sequence[str]],
     after: Callable[[Any, list[str]], Any],
     parts: int,
-    most: int = MAX_LIMIT,
+    most: int = MOST,
 ) -> tuple[list[Any], dict[str, Any]]:
     """Return one page of the ordered queryset `rows`, and the reply's `pagination`.
 
@@ -74,8 +51,8 @@ def page(
         after: narrows the queryset to what follows such keys.
         most: rows on a page, where that is less than the `limit` anybody may ask for (§17.1).
     """
-    limit = min(number(parameters, "limit", DEFAULT_LIMIT, least=1, most=MAX_LIMIT), most)
-    offset = number(parameters, "offset", 0, least=0, most=1_000_000)
+    limit = min(Page.limit.read(parameters), most)
+    offset = Page.offset.read(parameters)
     total = rows.count()
     if parameters.get("cursor"):
         rows = after(rows, decode_cursor(parameters["cursor"], parts))

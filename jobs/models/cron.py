@@ -11,14 +11,7 @@ from django.db.models.functions import Now
 from django.utils.timezone import now
 from django.utils.translation import gettext_lazy as _
 
-
-class OverlapPolicy(models.TextChoices):
-    """What happens when a run is due and an earlier one has not finished (OJS cron §6)."""
-
-    SKIP = "skip", _("skip")
-    ALLOW = "allow", _("allow")
-    CANCEL_PREVIOUS = "cancel_previous", _("cancel previous")
-    ENQUEUE = "enqueue", _("enqueue")
+from ..spec.cron_requests import OverlapPolicy
 
 
 class Outcome(models.TextChoices):
@@ -67,6 +60,8 @@ class CronJob(models.Model):
     )
     enabled = models.BooleanField(default=True)
     description = models.TextField(blank=True, default="")
+    declared_by = models.CharField(max_length=255, blank=True, default="", db_default="")
+    """The site whose code declares it, and changes and removes it; empty if people made it."""
     anchored_at = models.DateTimeField()
     """What `next_run_at` was computed from: the registration or the last occurrence (§4.1)."""
     next_run_at = models.DateTimeField(null=True, blank=True)

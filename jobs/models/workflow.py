@@ -9,16 +9,8 @@ from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 from ..spec.identifiers import uuid7
+from ..spec.workflow_plans import WorkflowType
 from .job import Job
-
-
-class WorkflowType(models.TextChoices):
-    """How the members follow one another (OJS workflows §1.1; HTTP §14 for `dag`)."""
-
-    CHAIN = "chain", _("Chain")
-    GROUP = "group", _("Group")
-    BATCH = "batch", _("Batch")
-    DAG = "dag", _("Dag")
 
 
 class WorkflowState(models.TextChoices):

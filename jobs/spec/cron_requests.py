@@ -8,22 +8,76 @@ from __future__ import annotations
 
 import contextlib
 import re
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ..engine import NewCronJob
-from ..models import OverlapPolicy
-from . import fields
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
 from .fields import Document, inside, missing, refuse
+from .members import Boolean, Choice, Members, Object, Text, optional
 from .schedules import InvalidSchedule, read_schedule, read_zone
-from .validation import new_job
+from .validation import Envelope, NestedOptions, Options, new_job
+
+
+class OverlapPolicy(models.TextChoices):
+    """What happens when a run is due and an earlier one has not finished (OJS cron §6)."""
+
+    SKIP = "skip", _("skip")
+    ALLOW = "allow", _("allow")
+    CANCEL_PREVIOUS = "cancel_previous", _("cancel previous")
+    ENQUEUE = "enqueue", _("enqueue")
+
+
+@dataclass(frozen=True)
+class NewCronJob:
+    """A valid registration."""
+
+    name: str
+    expression: str
+    template: dict[str, Any]
+    timezone: str = "UTC"
+    overlap_policy: OverlapPolicy = OverlapPolicy.SKIP
+    enabled: bool | None = True
+    """None: as it is, where a protocol has no word for it; a new one is enabled."""
+    description: str = ""
+    project: str = ""
+
 
 NAME = re.compile(r"[a-z0-9][a-z0-9\-.]*")
-SPELLINGS = ("cron", "expression", "schedule")
 POLICIES = {"cancel": OverlapPolicy.CANCEL_PREVIOUS} | {
     policy.value: policy for policy in OverlapPolicy
 }
-TEMPLATE = ("type", "args", "meta", "options", "queue", "schema", "version")
+
+
+class Template(Members):
+    """What each job is made of."""
+
+    type = optional(Envelope.type)
+    args = optional(Envelope.args)
+    meta = Envelope.meta
+    options = Object(of=NestedOptions)
+    queue = Options.queue
+    schema = Envelope.schema
+    version = Options.version
+
+
+class CronRequest(Template, component="NewCronJob", either=("type", "job_template")):
+    name = Text(pattern=NAME).required()
+    cron = Text("Five or six fields, `@daily` and the like, or `@every 30m`.", filled=True)
+    expression = Text("Another word for `cron`.", filled=True)
+    schedule = Text(filled=True, hidden=True)
+    timezone = Text("An IANA name.", longest=64, schema={"examples": ["Europe/Berlin"]}).default(
+        "UTC"
+    )
+    job_template = Object(of=Envelope)
+    overlap_policy = Choice(POLICIES, details={"validation": "enum"}, unsaid=["cancel"])
+    enabled = Boolean().default(True)
+    description = Text(longest=2000)
+
+
+SPELLINGS = (CronRequest.cron, CronRequest.expression, CronRequest.schedule)
 
 
 def new_cron_job(document: Document, now: datetime) -> NewCronJob:
@@ -32,19 +86,21 @@ def new_cron_job(document: Document, now: datetime) -> NewCronJob:
     Raises:
         InvalidRequest: a field breaks its rule; `details["field"]` names it.
     """
-    name = fields.required_text(document, "name", pattern=NAME)
-    spelling = next((name for name in SPELLINGS if document.get(name) is not None), "cron")
-    expression = fields.required_text(document, spelling)
-    timezone = fields.text(document, "timezone", "UTC", longest=64) or "UTC"
-    _check_schedule(spelling, expression, timezone)
+    name = CronRequest.name.read(document)
+    spelled = next((one for one in SPELLINGS if document.get(one.name) is not None), SPELLINGS[0])
+    expression = spelled.read(document)
+    if expression is None:
+        raise missing(spelled.name)
+    timezone = CronRequest.timezone.read(document) or "UTC"
+    _check_schedule(spelled.name, expression, timezone)
     return NewCronJob(
         name=name,
         expression=expression,
         timezone=timezone,
         template=_template(document, now),
-        overlap_policy=_policy(document),
-        enabled=fields.boolean(document, "enabled", True),
-        description=fields.text(document, "description", "", longest=2000) or "",
+        overlap_policy=CronRequest.overlap_policy.read(document) or OverlapPolicy.SKIP,
+        enabled=CronRequest.enabled.read(document),
+        description=CronRequest.description.read(document) or "",
     )
 
 
@@ -65,26 +121,15 @@ def _check_schedule(spelling: str, expression: str, timezone: str) -> None:
         ) from None
 
 
-def _policy(document: Document) -> OverlapPolicy:
-    given = fields.text(document, "overlap_policy", "skip") or ""
-    if given not in POLICIES:
-        raise refuse(
-            "overlap_policy",
-            f"The 'overlap_policy' field must be one of {', '.join(POLICIES)}, not {given!r}.",
-            validation="enum",
-        )
-    return POLICIES[given]
-
-
 def _template(document: Document, now: datetime) -> dict[str, Any]:
     """What each job is made of; refused now rather than each time it is due (§3.5)."""
-    nested = fields.mapping(document, "job_template")
+    nested = CronRequest.job_template.read(document)
     source: Document = document if nested is None else nested
-    template = {name: source[name] for name in TEMPLATE if source.get(name) is not None}
+    template = {name: source[name] for name in Template.members if source.get(name) is not None}
     template.setdefault("args", [])
     if "type" not in template:
         raise missing("type" if nested is None else "job_template.type")
-    options = fields.mapping(source, "options")
+    options = Template.options.read(source)
     if options and "queue" in template and options.get("queue") is not None:
         template.pop("queue")
     with contextlib.nullcontext() if nested is None else inside("job_template"):

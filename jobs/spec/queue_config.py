@@ -9,21 +9,33 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 from ..errors import Unsupported
-from . import fields, rate_policy
+from . import rate_policy
 from .durations import format_duration, parse_duration
-from .fields import Document, refuse, wrong_type
-from .retry import InvalidRetryPolicy, RetryPolicy
+from .fields import Document, refuse
+from .members import (
+    CENTURY,
+    Choice,
+    Duration,
+    Integer,
+    Member,
+    Members,
+    Number,
+    Object,
+    Schema,
+    Texts,
+    words,
+)
+from .retry import InvalidRetryPolicy, Policy, RetryPolicy
 
-STRATEGIES = ("reject", "block", "drop_oldest")
+STRATEGIES = words("reject", "block", "drop_oldest")
 WARNING_THRESHOLD = 0.8
 MOST = 2**31 - 1
 TYPE_WILDCARD = re.compile(r"[a-zA-Z*][a-zA-Z0-9_.*-]*")
-RETAINED = ("completed", "discarded", "cancelled")
+MOST_TYPES = 1000
 NOT_SUPPORTED = frozenset(
     {
         "max_size_bytes",
@@ -33,6 +45,154 @@ NOT_SUPPORTED = frozenset(
         "producers",
     }
 )
+
+
+class Setting(Member[dict[str, Any]]):
+    """A member of the configuration; it is read as what is kept of it, in our own spelling."""
+
+    rule: Member[Any]
+    kept_as = ""
+    """Where that is not its own name."""
+
+    def __init__(self, about: str = "") -> None:
+        super().__init__(about, nullable=True)
+
+    @property
+    def key(self) -> str:
+        return self.kept_as or self.name
+
+    def check(self, value: Any, place: str) -> dict[str, Any]:
+        return {self.key: self.rule.check(value, place)}
+
+    def rules(self) -> Schema:
+        return self.rule.rules()
+
+
+class Depth(Setting):
+    rule = Integer(most=MOST)
+    kept_as = "max_depth"
+
+    def check(self, value: Any, place: str) -> dict[str, Any]:
+        # 0 means unbounded (OJS backpressure §6.2).
+        return {"max_depth": self.rule.check(value, place) or None}
+
+
+class Strategy(Setting):
+    rule = Choice(STRATEGIES, sentence="The '{name}' field must be one of {choices}.")
+    kept_as = "strategy"
+
+
+class Threshold(Setting):
+    rule = Number(least=0, most=1)
+    kept_as = "warning_threshold"
+
+
+class Concurrency(Setting):
+    rule = Integer(most=MOST)
+
+
+class WholeSeconds(Setting):
+    rule = Integer(least=1, most=CENTURY)
+
+
+class BackpressureMembers(Members, closed=True):
+    max_depth = Depth("0: unbounded.")
+    max_size = Depth("0: unbounded.")
+    strategy = Strategy()
+    warning_threshold = Threshold()
+
+
+class Backpressure(Setting):
+    rule = Object(of=BackpressureMembers)
+
+    def check(self, value: Any, place: str) -> dict[str, Any]:
+        config: dict[str, Any] = {}
+        for key, inner in self.rule.check(value, place).items():
+            if key == "max_size_bytes" and inner in (0, None):
+                continue
+            path = f"{place}.{key}"
+            if key == "max_size_bytes":
+                raise Unsupported("This server bounds queues by depth, not by bytes.", field=path)
+            member = BackpressureMembers.members.get(key)
+            if not isinstance(member, Setting):
+                raise refuse(path, f"There is no member '{key}' in '{place}'.")
+            if inner is not None:
+                config |= member.check(inner, path)
+        return config
+
+
+class RateLimit(Setting):
+    def check(self, value: Any, place: str) -> dict[str, Any]:
+        policy = rate_policy.queue_policy(value, place)
+        config: dict[str, Any] = {}
+        if "concurrency" in policy:
+            config["concurrency"] = policy.pop("concurrency")
+        return config | {"rate_limit": policy or None}
+
+    def rules(self) -> Schema:
+        return rate_policy.queue_schema()
+
+
+class RetentionMembers(Members, closed=True):
+    completed = Duration(nullable=True)
+    discarded = Duration(nullable=True)
+    cancelled = Duration(nullable=True)
+
+
+class Retention(Setting):
+    rule = Object(of=RetentionMembers)
+
+    def check(self, value: Any, place: str) -> dict[str, Any]:
+        kept: dict[str, str] = {}
+        for state, period in self.rule.check(value, place).items():
+            member = RetentionMembers.members.get(state)
+            if not isinstance(member, Duration):
+                raise refuse(f"{place}.{state}", f"There is no retention of '{state}' jobs.")
+            if period is not None:
+                kept[state] = format_duration(member.check(period, state))
+        return {self.key: kept}
+
+
+class Retry(Setting):
+    rule = Object(of=Policy)
+
+    def check(self, value: Any, place: str) -> dict[str, Any]:
+        policy = self.rule.check(value, place)
+        try:
+            RetryPolicy.parse(policy)
+        except InvalidRetryPolicy as problem:
+            raise refuse(f"{place}.{problem.field}", str(problem)) from None
+        return {self.key: policy}
+
+
+class Types(Setting):
+    rule = Texts(
+        pattern=TYPE_WILDCARD,
+        most=MOST_TYPES,
+        sentence="The '{name}' field may name at most {most} types.",
+    )
+
+    def check(self, value: Any, place: str) -> dict[str, Any]:
+        patterns = self.rule.check(value, place)
+        return {self.key: None if "*" in patterns else patterns}
+
+
+class QueueConfig(
+    Members, component="QueueConfig", closed=True, about="What is `null` is taken away."
+):
+    max_size = Depth("0: unbounded.")
+    max_depth = Depth("0: unbounded.")
+    overflow_policy = Strategy()
+    strategy = Strategy()
+    warning_threshold = Threshold()
+    backpressure = Backpressure()
+    concurrency = Concurrency("Jobs that may be active at once.")
+    rate_limit = RateLimit()
+    retention = Retention()
+    visibility_timeout = WholeSeconds("Seconds.")
+    default_timeout = WholeSeconds("Seconds.")
+    default_retry = Retry()
+    allowed_job_types = Types()
 
 
 def parse(document: Document) -> dict[str, Any]:
@@ -46,15 +206,14 @@ def parse(document: Document) -> dict[str, Any]:
     for name, value in document.items():
         if name in NOT_SUPPORTED:
             raise Unsupported(f"This server does not support '{name}' for queues.", field=name)
-        if name not in READERS:
-            raise refuse(
-                name,
-                f"There is no queue option '{name}'; there are {', '.join(sorted(READERS))}.",
-            )
+        member = QueueConfig.members.get(name)
+        if not isinstance(member, Setting):
+            known = ", ".join(sorted(QueueConfig.names))
+            raise refuse(name, f"There is no queue option '{name}'; there are {known}.")
         if value is None:
-            config[SPELLED.get(name, name)] = None
+            config[member.key] = None
         else:
-            config |= READERS[name](document, name)
+            config |= member.check(value, name)
     if "backpressure" in document and document["backpressure"] is None:
         config.pop("backpressure", None)
         config |= dict.fromkeys(("max_depth", "strategy", "warning_threshold"))
@@ -107,109 +266,3 @@ def retention(config: dict[str, Any], state: str) -> timedelta | None:
     """How long this queue keeps jobs that ended in `state`; None means as long as all do."""
     text = config.get("retention", {}).get(state)
     return None if text is None else parse_duration(text)
-
-
-def _depth(document: Document, name: str) -> dict[str, Any]:
-    # 0 means unbounded (OJS backpressure §6.2).
-    return {"max_depth": fields.integer(document, name, most=MOST) or None}
-
-
-def _strategy(document: Document, name: str) -> dict[str, Any]:
-    value = fields.text(document, name)
-    if value not in STRATEGIES:
-        raise refuse(name, f"The '{name}' field must be one of {', '.join(STRATEGIES)}.")
-    return {"strategy": value}
-
-
-def _backpressure(document: Document, name: str) -> dict[str, Any]:
-    inner = fields.mapping(document, name) or {}
-    config: dict[str, Any] = {}
-    readers = {
-        "max_depth": _depth,
-        "max_size": _depth,
-        "strategy": _strategy,
-        "warning_threshold": _threshold,
-    }
-    for key, value in inner.items():
-        if key == "max_size_bytes" and value in (0, None):
-            continue
-        if key == "max_size_bytes":
-            raise Unsupported(
-                "This server bounds queues by depth, not by bytes.", field=f"{name}.{key}"
-            )
-        if key not in readers:
-            raise refuse(f"{name}.{key}", f"There is no member '{key}' in '{name}'.")
-        if value is not None:
-            path = f"{name}.{key}"
-            config |= readers[key]({path: value}, path)
-    return config
-
-
-def _threshold(document: Document, name: str) -> dict[str, Any]:
-    value = document[name]
-    if type(value) not in (int, float):
-        raise wrong_type(name, "number", value)
-    if not 0 <= value <= 1:
-        raise refuse(name, f"The '{name}' field must be between 0 and 1, not {value}.")
-    return {"warning_threshold": float(value)}
-
-
-def _concurrency(document: Document, name: str) -> dict[str, Any]:
-    return {"concurrency": fields.integer(document, name, most=MOST)}
-
-
-def _rate_limit(document: Document, name: str) -> dict[str, Any]:
-    policy = rate_policy.queue_policy(document[name], name)
-    config: dict[str, Any] = {}
-    if "concurrency" in policy:
-        config["concurrency"] = policy.pop("concurrency")
-    return config | {"rate_limit": policy or None}
-
-
-def _seconds(document: Document, name: str) -> dict[str, Any]:
-    return {name: fields.integer(document, name, least=1, most=100 * 365 * 86_400)}
-
-
-def _retry(document: Document, name: str) -> dict[str, Any]:
-    policy = fields.mapping(document, name) or {}
-    try:
-        RetryPolicy.parse(policy)
-    except InvalidRetryPolicy as problem:
-        raise refuse(f"{name}.{problem.field}", str(problem)) from None
-    return {name: policy}
-
-
-def _retention(document: Document, name: str) -> dict[str, Any]:
-    kept: dict[str, str] = {}
-    for state, value in (fields.mapping(document, name) or {}).items():
-        if state not in RETAINED:
-            raise refuse(f"{name}.{state}", f"There is no retention of '{state}' jobs.")
-        if value is not None:
-            period = fields.period({state: value}, state)
-            kept[state] = format_duration(period or timedelta(0))
-    return {name: kept}
-
-
-def _types(document: Document, name: str) -> dict[str, Any]:
-    patterns = fields.texts(document, name, pattern=TYPE_WILDCARD) or []
-    if len(patterns) > 1000:
-        raise refuse(name, f"The '{name}' field may name at most 1000 types.")
-    return {name: None if "*" in patterns else patterns}
-
-
-READERS: dict[str, Callable[[Document, str], dict[str, Any]]] = {
-    "max_size": _depth,
-    "max_depth": _depth,
-    "overflow_policy": _strategy,
-    "strategy": _strategy,
-    "warning_threshold": _threshold,
-    "backpressure": _backpressure,
-    "concurrency": _concurrency,
-    "rate_limit": _rate_limit,
-    "retention": _retention,
-    "visibility_timeout": _seconds,
-    "default_timeout": _seconds,
-    "default_retry": _retry,
-    "allowed_job_types": _types,
-}
-SPELLED = {"max_size": "max_depth", "overflow_policy": "strategy"}

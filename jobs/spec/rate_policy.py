@@ -17,18 +17,74 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from . import fields
 from .durations import format_duration, parse_duration
-from .fields import Document, refuse
+from .fields import Document, missing, refuse
+from .members import (
+    Choice,
+    Duration,
+    Integer,
+    Members,
+    Object,
+    Schema,
+    Text,
+    seconds_schema,
+    words,
+)
 
 KEY = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._:-]*")
-ON_LIMIT = ("wait", "reschedule", "drop")
-WINDOWS = ("sliding", "fixed")
+ON_LIMIT = words("wait", "reschedule", "drop")
+WINDOWS = words("sliding", "fixed")
 SLICES = 60
 MOST = 2**31 - 1
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SHORTEST = timedelta(milliseconds=1)
 LONGEST = timedelta(days=366)
+WHOLE = Object()
+
+
+class PaceLength(Duration):
+    def check(self, value: Any, place: str) -> timedelta:
+        length = super().check(value, place)
+        if not SHORTEST <= length <= LONGEST:
+            raise refuse(place, f"'{place}' must be 1 ms to 366 days.")
+        return length
+
+    def rules(self) -> Schema:
+        return seconds_schema(least=1, most=int(LONGEST.total_seconds()))
+
+
+class Pace(Members):
+    """So many starts in so long."""
+
+    limit = Integer(most=MOST).required()
+    period = PaceLength("Seconds, or ISO 8601: 1 ms to 366 days.").required()
+
+
+class Rate(Pace):
+    window = Choice(WINDOWS, sentence="'{name}' must be 'sliding' or 'fixed'.")
+
+
+class Throttle(Pace):
+    burst = Integer(least=1, most=MOST)
+
+
+class Limits(Members):
+    """Of a queue, which may also say `limit` and `period` alone."""
+
+    concurrency = Integer(most=MOST)
+    rate = Object(of=Rate)
+    throttle = Object(of=Throttle)
+    on_limit = Choice(ON_LIMIT, sentence="'{name}' must be one of {choices}.")
+
+
+class JobLimits(
+    Limits,
+    component="JobRateLimit",
+    about="OJS rate limiting §6.",
+    either=("key", "max_per_second"),
+):
+    key = Text(pattern=KEY)
+    max_per_second = Integer("Limits this queue's jobs that say so.", most=MOST)
 
 
 def job_policy(value: Any, queue: str, path: str = "rate_limit") -> dict[str, Any]:
@@ -39,65 +95,58 @@ def job_policy(value: Any, queue: str, path: str = "rate_limit") -> dict[str, An
     Raises:
         InvalidRequest: a member breaks its rule.
     """
-    document = fields.mapping({path: value}, path) or {}
-    place = f"{path}.max_per_second"
-    each_second = fields.integer({place: document.get("max_per_second")}, place, most=MOST)
+    document = WHOLE.check(value, path)
+    each_second = JobLimits.max_per_second.under(document, path)
     if each_second is not None:
         pace = {"limit": each_second, "period": "PT1S"}
         document = {"key": f"queue:{queue}", "rate": pace} | document
-    if document.get("key") is None:
-        raise fields.missing(f"{path}.key")
-    key = fields.text({f"{path}.key": document["key"]}, f"{path}.key", pattern=KEY, longest=255)
+    key = JobLimits.key.under(document, path)
+    if key is None:
+        raise missing(f"{path}.key")
     return {"key": key} | _limits(document, path)
 
 
 def queue_policy(value: Any, path: str) -> dict[str, Any]:
     """Check a queue's rate limit: `{limit, period}`, or `rate`, `throttle`, `concurrency`."""
-    document = fields.mapping({path: value}, path) or {}
+    document = WHOLE.check(value, path)
     if "limit" in document or "period" in document:
         document = {"rate": document}
     return _limits(document, path)
 
 
+def queue_schema() -> Schema:
+    """Of what `queue_policy` takes."""
+    return {"anyOf": [Rate.json_schema(), Limits.json_schema()]}
+
+
 def _limits(document: Document, path: str) -> dict[str, Any]:
     policy: dict[str, Any] = {}
-    place = f"{path}.concurrency"
-    concurrency = fields.integer({place: document.get("concurrency")}, place, most=MOST)
+    concurrency = Limits.concurrency.under(document, path)
     if concurrency is not None:
         policy["concurrency"] = concurrency
-    for name in ("rate", "throttle"):
-        if document.get(name) is not None:
-            policy[name] = _pace(document[name], f"{path}.{name}", name)
-    action = fields.text({f"{path}.on_limit": document.get("on_limit")}, f"{path}.on_limit")
+    rate = Limits.rate.under(document, path)
+    if rate is not None:
+        place = f"{path}.rate"
+        policy["rate"] = _pace(rate, place)
+        window = Rate.window.under(rate, place)
+        if window is not None:
+            policy["rate"]["window"] = window
+    throttle = Limits.throttle.under(document, path)
+    if throttle is not None:
+        place = f"{path}.throttle"
+        policy["throttle"] = _pace(throttle, place)
+        burst = Throttle.burst.under(throttle, place)
+        if burst is not None:
+            policy["throttle"]["burst"] = burst
+    action = Limits.on_limit.under(document, path)
     if action is not None:
-        if action not in ON_LIMIT:
-            raise refuse(
-                f"{path}.on_limit", f"'{path}.on_limit' must be one of {', '.join(ON_LIMIT)}."
-            )
         policy["on_limit"] = action
     return policy
 
 
-def _pace(value: Any, path: str, kind: str) -> dict[str, Any]:
-    document = fields.mapping({path: value}, path) or {}
-    limit = fields.integer({f"{path}.limit": document.get("limit")}, f"{path}.limit", most=MOST)
-    if limit is None:
-        raise fields.missing(f"{path}.limit")
-    if document.get("period") is None:
-        raise fields.missing(f"{path}.period")
-    period = fields.period({f"{path}.period": document["period"]}, f"{path}.period")
-    if period is None or not SHORTEST <= period <= LONGEST:
-        raise refuse(f"{path}.period", f"'{path}.period' must be 1 ms to 366 days.")
-    pace: dict[str, Any] = {"limit": limit, "period": format_duration(period)}
-    if kind == "rate" and document.get("window") is not None:
-        window = fields.text({f"{path}.window": document["window"]}, f"{path}.window")
-        if window not in WINDOWS:
-            raise refuse(f"{path}.window", f"'{path}.window' must be 'sliding' or 'fixed'.")
-        pace["window"] = window
-    if kind == "throttle" and document.get("burst") is not None:
-        place = f"{path}.burst"
-        pace["burst"] = fields.integer({place: document["burst"]}, place, least=1, most=MOST)
-    return pace
+def _pace(document: Document, path: str) -> dict[str, Any]:
+    limit = Pace.limit.under(document, path)
+    return {"limit": limit, "period": format_duration(Pace.period.under(document, path))}
 
 
 @dataclass(slots=True)

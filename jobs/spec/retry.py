@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from random import random as uniform
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from .durations import LONGEST, format_duration, parse_duration
+from .members import DURATION, Member, Members, Schema
+
+T = TypeVar("T")
 
 # The document sets no upper bounds. These are far beyond any sensible policy and keep a
 # policy inside an integer column and a coefficient inside ordinary arithmetic.
@@ -103,11 +106,12 @@ class RetryPolicy:
             raise InvalidRetryPolicy("retry", "must be an object")
         given: dict[str, Any] = {}
         spelled: dict[str, str] = {}
-        for key, (field, read) in READERS.items():
+        for key, rule in READERS.items():
             value = document.get(key)
             if value is not None:
-                given.setdefault(field, read(key, value))
-                spelled.setdefault(field, key)
+                read = rule.check(value, key)
+                given.setdefault(rule.field, read)
+                spelled.setdefault(rule.field, key)
         if not given:
             return DEFAULT
         _settle_max_interval(given, spelled)
@@ -161,103 +165,160 @@ def _settle_max_interval(given: dict[str, Any], spelled: dict[str, str]) -> None
         raise InvalidRetryPolicy(spelled["max_interval"], problem)
 
 
-# Readers: each checks one value by its exact type, because `true` is an integer to
-# isinstance() and none to JSON, and returns what the policy keeps.
+# Each checks one value by its exact type, because `true` is an integer to isinstance() and none to
+# JSON, and returns what the policy keeps.
 
 
-def _attempts(key: str, value: Any) -> int:
-    if type(value) is not int:
-        raise InvalidRetryPolicy(key, "must be an integer")
-    if value < 0:
-        raise InvalidRetryPolicy(key, "must not be negative")
-    if value > MAX_ATTEMPTS:
-        raise InvalidRetryPolicy(key, f"must be at most {MAX_ATTEMPTS}")
-    return value
+class Rule(Member[T]):
+    """A member of a policy. What it refuses is an `InvalidRetryPolicy`.
+
+    Args:
+        field: of the policy, where that is called otherwise than the member.
+    """
+
+    def __init__(self, about: str = "", *, field: str = "", **words: Any) -> None:
+        super().__init__(about, **words)
+        self.field = field
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        super().__set_name__(owner, name)
+        self.field = self.field or name
 
 
-def _coefficient(key: str, value: Any) -> float:
-    if type(value) not in (int, float):
-        raise InvalidRetryPolicy(key, "must be a number")
-    if value < 1:
-        raise InvalidRetryPolicy(key, "must be at least 1.0")
-    # Asked this way round, NaN is refused as well.
-    if not value <= MAX_COEFFICIENT:
-        raise InvalidRetryPolicy(key, f"must be a number of at most {MAX_COEFFICIENT}")
-    return float(value)
+class Attempts(Rule[int]):
+    def check(self, value: Any, place: str) -> int:
+        if type(value) is not int:
+            raise InvalidRetryPolicy(place, "must be an integer")
+        if value < 0:
+            raise InvalidRetryPolicy(place, "must not be negative")
+        if value > MAX_ATTEMPTS:
+            raise InvalidRetryPolicy(place, f"must be at most {MAX_ATTEMPTS}")
+        return value
+
+    def rules(self) -> Schema:
+        return {"type": "integer", "minimum": 0, "maximum": MAX_ATTEMPTS}
 
 
-def _interval(key: str, value: Any) -> timedelta:
-    if type(value) is not str:
-        raise InvalidRetryPolicy(key, "must be a string with an ISO 8601 duration, such as PT30S")
-    text = f"PT{value[:-1]}S" if SHORT_FORM.fullmatch(value) else value
-    try:
-        interval = parse_duration(text)
-    except ValueError as error:
-        raise InvalidRetryPolicy(key, f"is not a valid duration: {error}") from None
-    return _positive(key, interval)
+class Coefficient(Rule[float]):
+    def check(self, value: Any, place: str) -> float:
+        if type(value) not in (int, float):
+            raise InvalidRetryPolicy(place, "must be a number")
+        if value < 1:
+            raise InvalidRetryPolicy(place, "must be at least 1.0")
+        # Asked this way round, NaN is refused as well.
+        if not value <= MAX_COEFFICIENT:
+            raise InvalidRetryPolicy(place, f"must be a number of at most {MAX_COEFFICIENT}")
+        return float(value)
+
+    def rules(self) -> Schema:
+        return {"type": "number", "minimum": 1, "maximum": MAX_COEFFICIENT}
 
 
-def _milliseconds(key: str, value: Any) -> timedelta:
-    if type(value) is not int:
-        raise InvalidRetryPolicy(key, "must be an integer number of milliseconds")
-    # Compared as integers: a timedelta of that many milliseconds may not exist.
-    if abs(value) > LONGEST // timedelta(milliseconds=1):
-        raise InvalidRetryPolicy(key, "must be at most 100 years")
-    return _positive(key, timedelta(milliseconds=value))
+class Interval(Rule[timedelta]):
+    def check(self, value: Any, place: str) -> timedelta:
+        if type(value) is not str:
+            raise InvalidRetryPolicy(
+                place, "must be a string with an ISO 8601 duration, such as PT30S"
+            )
+        text = f"PT{value[:-1]}S" if SHORT_FORM.fullmatch(value) else value
+        try:
+            interval = parse_duration(text)
+        except ValueError as error:
+            raise InvalidRetryPolicy(place, f"is not a valid duration: {error}") from None
+        return _positive(place, interval)
+
+    def rules(self) -> Schema:
+        return dict(DURATION)
 
 
-def _positive(key: str, interval: timedelta) -> timedelta:
+class Milliseconds(Rule[timedelta]):
+    def check(self, value: Any, place: str) -> timedelta:
+        if type(value) is not int:
+            raise InvalidRetryPolicy(place, "must be an integer number of milliseconds")
+        # Compared as integers: a timedelta of that many milliseconds may not exist.
+        if abs(value) > LONGEST // timedelta(milliseconds=1):
+            raise InvalidRetryPolicy(place, "must be at most 100 years")
+        return _positive(place, timedelta(milliseconds=value))
+
+    def rules(self) -> Schema:
+        return {"type": "integer", "minimum": 1, "maximum": LONGEST // timedelta(milliseconds=1)}
+
+
+def _positive(place: str, interval: timedelta) -> timedelta:
     if interval <= timedelta(0):
-        raise InvalidRetryPolicy(key, "must be greater than zero")
+        raise InvalidRetryPolicy(place, "must be greater than zero")
     return interval
 
 
-def _boolean(key: str, value: Any) -> bool:
-    if type(value) is not bool:
-        raise InvalidRetryPolicy(key, "must be true or false")
-    return value
+class Flag(Rule[bool]):
+    def check(self, value: Any, place: str) -> bool:
+        if type(value) is not bool:
+            raise InvalidRetryPolicy(place, "must be true or false")
+        return value
+
+    def rules(self) -> Schema:
+        return {"type": "boolean"}
 
 
-def _error_types(key: str, value: Any) -> tuple[str, ...]:
-    if type(value) is not list or not all(type(entry) is str and entry for entry in value):
-        raise InvalidRetryPolicy(key, "must be an array of non-empty strings")
-    return tuple(value)
+class ErrorTypes(Rule[tuple[str, ...]]):
+    def check(self, value: Any, place: str) -> tuple[str, ...]:
+        if type(value) is not list or not all(type(entry) is str and entry for entry in value):
+            raise InvalidRetryPolicy(place, "must be an array of non-empty strings")
+        return tuple(value)
+
+    def rules(self) -> Schema:
+        return {"type": "array", "items": {"type": "string", "minLength": 1}}
 
 
-def _one_of(names: dict[str, str]) -> Callable[[str, Any], str]:
-    def read(key: str, value: Any) -> str:
-        if type(value) is not str or value not in names:
-            raise InvalidRetryPolicy(key, f"must be one of {', '.join(names)}")
-        return names[value]
+class OneOf(Rule[str]):
+    def __init__(self, choices: dict[str, str], about: str = "", **words: Any) -> None:
+        super().__init__(about, **words)
+        self.choices = choices
 
-    return read
+    def check(self, value: Any, place: str) -> str:
+        if type(value) is not str or value not in self.choices:
+            raise InvalidRetryPolicy(place, f"must be one of {', '.join(self.choices)}")
+        return self.choices[value]
+
+    def rules(self) -> Schema:
+        return {"type": "string", "enum": list(self.choices)}
 
 
-_strategy = _one_of(STRATEGIES)
-_exhaustion = _one_of(EXHAUSTIONS)
+class Policy(Members, component="RetryPolicy", about="OJS retry §2. Every member may be left out."):
+    max_attempts = Attempts("All executions, the first included.")
+    initial_interval = Interval()
+    initial_interval_ms = Milliseconds(field="initial_interval", hidden=True)
+    backoff_coefficient = Coefficient()
+    max_interval = Interval()
+    max_interval_ms = Milliseconds(field="max_interval", hidden=True)
+    jitter = Flag()
+    strategy = OneOf(STRATEGIES)
+    non_retryable_errors = ErrorTypes()
+    on_exhaustion = OneOf(EXHAUSTIONS)
+
 
 # Every key a client may send, the specification's spelling before its aliases: milliseconds
 # come from the Go SDK, camelCase from the JavaScript SDK's workflow steps and from gRPC.
-READERS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
-    "max_attempts": ("max_attempts", _attempts),
-    "maxAttempts": ("max_attempts", _attempts),
-    "initial_interval": ("initial_interval", _interval),
-    "initialInterval": ("initial_interval", _interval),
-    "initial_interval_ms": ("initial_interval", _milliseconds),
-    "initial_delay_ms": ("initial_interval", _milliseconds),
-    "backoff_coefficient": ("backoff_coefficient", _coefficient),
-    "backoffCoefficient": ("backoff_coefficient", _coefficient),
-    "max_interval": ("max_interval", _interval),
-    "maxInterval": ("max_interval", _interval),
-    "max_interval_ms": ("max_interval", _milliseconds),
-    "jitter": ("jitter", _boolean),
-    "non_retryable_errors": ("non_retryable_errors", _error_types),
-    "nonRetryableErrors": ("non_retryable_errors", _error_types),
-    "on_exhaustion": ("on_exhaustion", _exhaustion),
-    "onExhaustion": ("on_exhaustion", _exhaustion),
-    "backoff_strategy": ("strategy", _strategy),
-    "backoff_type": ("strategy", _strategy),
-    "strategy": ("strategy", _strategy),
+READERS: dict[str, Rule[Any]] = {
+    "max_attempts": Policy.max_attempts,
+    "maxAttempts": Policy.max_attempts,
+    "initial_interval": Policy.initial_interval,
+    "initialInterval": Policy.initial_interval,
+    "initial_interval_ms": Policy.initial_interval_ms,
+    "initial_delay_ms": Policy.initial_interval_ms,
+    "backoff_coefficient": Policy.backoff_coefficient,
+    "backoffCoefficient": Policy.backoff_coefficient,
+    "max_interval": Policy.max_interval,
+    "maxInterval": Policy.max_interval,
+    "max_interval_ms": Policy.max_interval_ms,
+    "jitter": Policy.jitter,
+    "non_retryable_errors": Policy.non_retryable_errors,
+    "nonRetryableErrors": Policy.non_retryable_errors,
+    "on_exhaustion": Policy.on_exhaustion,
+    "onExhaustion": Policy.on_exhaustion,
+    "backoff_strategy": Policy.strategy,
+    "backoff_type": Policy.strategy,
+    "strategy": Policy.strategy,
 }
 
 DEFAULT = RetryPolicy()

@@ -6,28 +6,117 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from . import fields
 from .durations import LONGEST, parse_duration
 from .fields import refuse, wrong_type
 from .lifecycle import TERMINAL, State
+from .members import (
+    CENTURY,
+    DURATION,
+    Anything,
+    Choice,
+    Integer,
+    Member,
+    Members,
+    Schema,
+    Text,
+    Texts,
+)
 from .versions import version_text
 
 DIMENSIONS = ("type", "queue", "args", "meta", "version")
 STATES = tuple(state for state in State if state not in TERMINAL)
 STRATEGIES = ("reject", "replace", "replace_except_schedule", "ignore")
-SPELLINGS = {"use_existing": "ignore"}
-"""The OpenAPI document's word."""
-MEMBERS = frozenset(
-    {"keys", "key", "args_keys", "meta_keys", "period", "period_ms", "within", "states"}
-    | {"on_conflict"}
-)
 WITHIN = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)")
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+class Names(Texts):
+    """Names, none of them twice.
+
+    Args:
+        known: of which there are no others; `kind` says what they are.
+    """
+
+    def __init__(
+        self, about: str = "", *, kind: str = "", known: Sequence[str] = (), **words: Any
+    ) -> None:
+        super().__init__(about, **words)
+        self.kind = kind
+        self.known = known
+
+    def check(self, value: Any, place: str) -> list[str]:
+        found = super().check(value, place)
+        if len(set(found)) < len(found):
+            raise refuse(place, f"The '{place}' field names something twice.", validation="unique")
+        return found
+
+    def must_know(self, names: Sequence[str], place: str) -> None:
+        for name in names:
+            if name not in self.known:
+                raise refuse(
+                    place,
+                    f"There is no {self.kind} {name!r}; there are {', '.join(self.known)}.",
+                    validation="enum",
+                )
+
+    def rules(self) -> Schema:
+        schema = super().rules() | {"uniqueItems": True}
+        if self.known:
+            schema["items"] = {"type": "string", "enum": [str(name) for name in self.known]}
+        return schema
+
+
+class PolicyLength(Member[timedelta | None]):
+    def check(self, value: Any, place: str) -> timedelta:
+        text = PERIOD.check(value, place)
+        try:
+            return parse_duration(text)
+        except ValueError as problem:
+            raise refuse(place, str(problem), validation="format") from None
+
+    def rules(self) -> Schema:
+        return dict(DURATION)
+
+
+class Within(Member[timedelta | None]):
+    def check(self, value: Any, place: str) -> timedelta:
+        text = WITHIN_TEXT.check(value, place)
+        found = WITHIN.fullmatch(text)
+        length = int(found[1]) * UNITS[found[2]] if found else 0
+        if not 0 < length <= LONGEST.total_seconds():
+            raise refuse(place, f"{text!r} is not a duration such as 1h.")
+        return timedelta(seconds=length)
+
+    def rules(self) -> Schema:
+        return {"type": "string", "pattern": r"^[1-9][0-9]{0,3}[smhd]$"}
+
+
+PERIOD = Text(longest=64)
+WITHIN_TEXT = Text(longest=16)
+NAMES = Names()
+
+
+class Unique(Members, component="UniquePolicy", closed=True, about="OJS unique jobs §2."):
+    keys = Names(kind="dimension", known=DIMENSIONS)
+    key = Anything(hidden=True)
+    args_keys = Names("Members of the first argument, where not all of it counts.")
+    meta_keys = Names("Members of `meta`, where that is one of the keys.")
+    period = PolicyLength("How long a job counts as a duplicate.")
+    within = Within(hidden=True)
+    period_ms = Integer(least=1, most=CENTURY * 1000, hidden=True)
+    states = Names(kind="state", known=State.values)
+    # `use_existing` is the word of OJS's own OpenAPI document.
+    on_conflict = Choice(
+        {strategy: strategy for strategy in STRATEGIES} | {"use_existing": "ignore"},
+        sentence=f"There is no strategy {{value!r}}; there are {', '.join(STRATEGIES)}.",
+        details={"validation": "enum"},
+        unsaid=["use_existing"],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +148,21 @@ def read_policy(
     Raises:
         InvalidRequest: it breaks a rule of §2.2; `details["field"]` names the member.
     """
-    unknown = given.keys() - MEMBERS
+    unknown = given.keys() - Unique.names
     if unknown:
         name = min(unknown)
         raise refuse(f"unique.{name}"[:255], f"A unique policy has no member {name[:64]!r}.")
-    document = {f"unique.{name}": value for name, value in given.items() if value is not None}
     dimensions: dict[str, Any] = {"type": type}
-    literal = document.get("unique.key")
+    literal = given.get("key")
     if isinstance(literal, str) and literal:
         dimensions["key"] = literal
-    keys, args_keys = _keys(document)
+    keys, args_keys = _keys(given)
     if "queue" in keys:
         dimensions["queue"] = queue
     chosen = _chosen(args, args_keys)
     if "args" in keys:
         dimensions["args"] = args if chosen is None else chosen
-    meta_keys = _texts(document, "unique.meta_keys")
+    meta_keys = Unique.meta_keys.under(given, "unique")
     if "meta" in keys:
         if not meta_keys:
             raise refuse(
@@ -84,7 +172,10 @@ def read_policy(
     if version is not None and (not keys or "version" in keys):
         dimensions["version"] = version_text(version)
     return UniquePolicy(
-        unique_key(dimensions), _states(document), _period(document), _strategy(document)
+        unique_key(dimensions),
+        _states(given),
+        _period(given),
+        Unique.on_conflict.under(given, "unique") or "reject",
     )
 
 
@@ -135,33 +226,21 @@ def number(value: int | float) -> str:
     return f"{sign}{digits[0]}{rest}e{point - 1:+d}"
 
 
-def _keys(document: dict[str, Any]) -> tuple[list[str], list[str] | None]:
+def _keys(given: Mapping[str, Any]) -> tuple[list[str], list[str] | None]:
     """Return the dimensions it names, and the fields of the arguments if only some count."""
-    keys = _texts(document, "unique.keys")
-    args_keys = _texts(document, "unique.args_keys")
-    if keys is None and isinstance(document.get("unique.key"), list):
-        keys = _texts(document, "unique.key") or []
+    keys = Unique.keys.under(given, "unique")
+    args_keys = Unique.args_keys.under(given, "unique")
+    key = given.get("key")
+    if keys is None and isinstance(key, list):
+        keys = NAMES.check(key, "unique.key")
         named = [name for name in keys if name not in DIMENSIONS]
         if named:
             keys = [name for name in keys if name in DIMENSIONS] + ["args"]
             args_keys = named
-    for name in keys or ():
-        if name not in DIMENSIONS:
-            raise refuse(
-                "unique.keys",
-                f"There is no dimension {name!r}; there are {', '.join(DIMENSIONS)}.",
-                validation="enum",
-            )
-    if not isinstance(document.get("unique.key", ""), str | list):
-        raise wrong_type("unique.key", "array", document["unique.key"])
+    Unique.keys.must_know(keys or (), "unique.keys")
+    if key is not None and not isinstance(key, str | list):
+        raise wrong_type("unique.key", "array", key)
     return keys or [], args_keys
-
-
-def _texts(document: dict[str, Any], field: str) -> list[str] | None:
-    found = fields.texts(document, field)
-    if found is not None and len(set(found)) < len(found):
-        raise refuse(field, f"The '{field}' field names something twice.", validation="unique")
-    return found
 
 
 def _chosen(args: list[Any], args_keys: list[str] | None) -> dict[str, Any] | None:
@@ -177,46 +256,20 @@ def _chosen(args: list[Any], args_keys: list[str] | None) -> dict[str, Any] | No
     return {name: source[name] for name in args_keys}
 
 
-def _states(document: dict[str, Any]) -> tuple[State, ...]:
-    found = _texts(document, "unique.states")
+def _states(given: Mapping[str, Any]) -> tuple[State, ...]:
+    found = Unique.states.under(given, "unique")
     if found is None:
         return STATES
-    for name in found:
-        if name not in State.values:
-            raise refuse(
-                "unique.states",
-                f"There is no state {name!r}; there are {', '.join(State.values)}.",
-                validation="enum",
-            )
+    Unique.states.must_know(found, "unique.states")
     return tuple(State(name) for name in found)
 
 
-def _period(document: dict[str, Any]) -> timedelta | None:
-    given = fields.text(document, "unique.period", longest=64)
-    if given is not None:
-        try:
-            return parse_duration(given)
-        except ValueError as problem:
-            raise refuse("unique.period", str(problem), validation="format") from None
-    within = fields.text(document, "unique.within", longest=16)
-    if within is not None:
-        found = WITHIN.fullmatch(within)
-        length = int(found[1]) * UNITS[found[2]] if found else 0
-        if not 0 < length <= LONGEST.total_seconds():
-            raise refuse("unique.within", f"{within!r} is not a duration such as 1h.")
-        return timedelta(seconds=length)
-    most = int(LONGEST.total_seconds()) * 1000
-    milliseconds = fields.integer(document, "unique.period_ms", least=1, most=most)
+def _period(given: Mapping[str, Any]) -> timedelta | None:
+    """`period`, else another spelling of it; the first that is there counts."""
+    length = Unique.period.under(given, "unique")
+    if length is None:
+        length = Unique.within.under(given, "unique")
+    if length is not None:
+        return length
+    milliseconds = Unique.period_ms.under(given, "unique")
     return None if milliseconds is None else timedelta(milliseconds=milliseconds)
-
-
-def _strategy(document: dict[str, Any]) -> str:
-    given = fields.text(document, "unique.on_conflict", "reject") or ""
-    given = SPELLINGS.get(given, given)
-    if given not in STRATEGIES:
-        raise refuse(
-            "unique.on_conflict",
-            f"There is no strategy {given!r}; there are {', '.join(STRATEGIES)}.",
-            validation="enum",
-        )
-    return given

@@ -16,13 +16,30 @@ import orjson
 
 from ..errors import InvalidRequest, InvalidRetryPolicyRequest, MetadataTooLarge, Unsupported
 from . import fields, rate_policy
-from .fields import Document, refuse, wrong_type
+from .durations import LONGEST
+from .fields import Document, refuse
 from .identifiers import UUID7_PATTERN, uuid7
 from .lifecycle import State
-from .retry import InvalidRetryPolicy, RetryPolicy
-from .time_limits import TIME_LIMITS, take_time_limits
-from .unique_policy import UniquePolicy, read_policy
-from .versions import split_type, take_version
+from .members import (
+    CENTURY,
+    LARGEST,
+    MILLISECOND,
+    Array,
+    Boolean,
+    Integer,
+    Member,
+    Members,
+    Moment,
+    Object,
+    Period,
+    Schema,
+    Text,
+    Texts,
+)
+from .retry import MAX_ATTEMPTS, InvalidRetryPolicy, Policy, RetryPolicy
+from .time_limits import TimeLimits, expire_unstarted
+from .unique_policy import Unique, UniquePolicy, read_policy
+from .versions import VERSION_PATTERN, Version, split_type
 
 # Core §5.1 has lower case only; the conformance document and the JSON schema take both, and the
 # public cases use hyphens.
@@ -35,7 +52,7 @@ QUEUE_LENGTH = 128
 TYPE_LENGTH = 255
 META_SIZE = 65_536
 """Bytes of JSON (OJS payload limits §4.3)."""
-LARGEST_INTEGER = 2**53 - 1
+LARGEST_INTEGER = LARGEST
 PRIORITIES = (-100, 100)
 SPEC_VERSION = re.compile(r"1(\.0(\.\d+)?(-rc\.\d+)?)?")
 NEVER = datetime.min
@@ -66,37 +83,136 @@ SYSTEM_MANAGED = frozenset(
 )
 """Ours to say; a client's value is ignored (OJS core §5.3)."""
 
-OPTION_NAMES = frozenset(
-    {
-        "queue",
-        "priority",
-        "timeout_ms",
-        "timeout",
-        "delay_until",
-        "scheduled_at",
-        "expires_at",
-        "retry",
-        "max_attempts",
-        "unique",
-        "tags",
-        "visibility_timeout_ms",
-        "visibility_timeout",
-        *TIME_LIMITS,
-        "pending",
-        "result_ttl",
-        "rate_limit",
-        "version",
-    }
-)
-ENVELOPE_NAMES = frozenset({"specversion", "id", "type", "args", "meta", "options"})
-META_NAMES = ("metadata", "meta")
-KEPT_AS_SENT = ("schema", "unique", "timeout", "visibility_timeout", "rate_limit", *TIME_LIMITS)
-"""Echoed exactly as the client wrote them."""
+
+class QueueNames(Texts):
+    """A list of queue names (OJS core §5.1)."""
+
+    def __init__(self, about: str = "", **words: Any) -> None:
+        super().__init__(about, pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH, **words)
+
+
+ID = Text(longest=64)
+SPEC_VERSION_TEXT = Text(longest=32)
+
+
+class ClientId(Member[UUID | None]):
+    """The UUIDv7 that a client gave its job."""
+
+    def check(self, value: Any, place: str) -> UUID:
+        text = ID.check(value, place)
+        lowered = text.lower()
+        if not UUID7_PATTERN.fullmatch(lowered):
+            raise refuse(
+                place, f"The '{place}' field must be a UUIDv7, not {text!r}.", validation="format"
+            )
+        return UUID(lowered)
+
+    def rules(self) -> Schema:
+        return {"type": "string", "format": "uuid"}
+
+
+class SpecVersion(Member[str | None]):
+    """That of the envelope."""
+
+    def check(self, value: Any, place: str) -> str:
+        version = SPEC_VERSION_TEXT.check(value, place)
+        if not SPEC_VERSION.fullmatch(version):
+            raise Unsupported(
+                f"This server speaks OJS 1.0, not {version!r}.", field=place, supported=["1.0"]
+            )
+        return version
+
+    def rules(self) -> Schema:
+        return {"type": "string", "enum": ["1.0", "1.0.0"]}
+
+
+class Args(Array):
+    """The arguments, where null is no list and not the same as none at all."""
+
+    def read(self, document: Document) -> list[Any]:
+        if self.name not in document:
+            raise fields.missing(self.name)
+        return self.check(document[self.name], self.name)
+
+
+class Options(TimeLimits):
+    """What else a producer may ask for; beside `type` and `args`, or in `options`."""
+
+    queue = Text(pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH).default("default")
+    priority = Integer(least=PRIORITIES[0], most=PRIORITIES[1]).default(0)
+    timeout = Period(
+        in_milliseconds="Longest execution; 0: no limit of its own.",
+        echoed=True,
+    )
+    visibility_timeout = Period(least=MILLISECOND, echoed=True)
+    delay_until = Moment()
+    scheduled_at = Moment()
+    expires_at = Moment()
+    retry = Object(of=Policy)
+    max_attempts = Integer(least=0, most=MAX_ATTEMPTS)
+    unique = Object(of=Unique, echoed=True)
+    tags = Texts()
+    rate_limit = Object(of=rate_policy.JobLimits, echoed=True)
+    pending = Boolean("Wait for `…/activate`.").default(False)
+    result_ttl = Integer(
+        "Seconds to keep the result; -1: for ever.", least=-1, most=CENTURY, echoed=True
+    )
+    version = Version(
+        "Of the arguments (OJS job versioning §5): only workers that take it are given the job. "
+        "It counts before the one in `type`.",
+        echoed=True,
+    )
+
+
+class NestedOptions(Options, component="JobOptions"):
+    metadata = Object("Merged into `meta`.")
+    meta = Object(hidden=True)
+
+
+class Envelope(
+    Members,
+    component="NewJob",
+    about="An enqueue request (OJS HTTP §9.1). The members of `options` may stand beside it, too. "
+    "Unknown members are kept and returned.",
+):
+    specversion = SpecVersion("`1.0`")
+    id = ClientId("A UUIDv7; left out, the server makes one.")
+    type = Text(
+        "Dotted words, `email.send`, and perhaps the version of the arguments: `email.send@2.0`.",
+        pattern=TYPE_PATTERN,
+        longest=TYPE_LENGTH,
+        schema={"pattern": f"^{TYPE_PATTERN.pattern}(@{VERSION_PATTERN})?$"},
+    ).required()
+    args = Args().required()
+    meta = Object("The client's own; `meta.capabilities` names what a worker must be able to do.")
+    schema = Text(longest=2048, echoed=True)
+    version = Options.version
+    options = Object(of=NestedOptions)
+
+
+class ClassEnvelope(Members):
+    """Of a document that another protocol's request was turned into."""
+
+    type = Text(pattern=CLASS_PATTERN, longest=TYPE_LENGTH).required()
+
+
+TYPES = {TYPE_PATTERN: Envelope.type, CLASS_PATTERN: ClassEnvelope.type}
+OPTION_NAMES = Options.names
+ENVELOPE_NAMES = Envelope.names - OPTION_NAMES
+IN_META = (NestedOptions.metadata, NestedOptions.meta)
+"""Later ones win."""
+QUEUES = QueueNames()
+KEPT_AS_SENT = tuple(name for name, member in Options.members.items() if member.is_echoed)
+"""Returned with the job as the client wrote them."""
+TAKEN = OPTION_NAMES | Envelope.names | SYSTEM_MANAGED
+TAKEN_OPTIONS = NestedOptions.names | SYSTEM_MANAGED
+"""All other members are the client's own, and kept."""
 
 
 def queue_names(document: Document, field: str = "queues") -> list[str] | None:
     """Read an array of queue names (OJS core §5.1)."""
-    return fields.texts(document, field, pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH)
+    given = document.get(field)
+    return None if given is None else QUEUES.check(given, field)
 
 
 @dataclass
@@ -186,7 +302,7 @@ def new_job(
     """
     if type(document) is not dict:
         raise refuse("", "A job must be a JSON object.", received=fields.json_name(document))
-    _check_version(document)
+    Envelope.specversion.read(document)
     options = _options(document)
     try:
         return _checked(document, options, now, type_pattern)
@@ -202,34 +318,28 @@ def _checked(
 ) -> NewJob:
     named, version = split_type(document)
     job = NewJob(
-        type=fields.required_text(named, "type", pattern=type_pattern, longest=TYPE_LENGTH),
-        args=read_args(document),
-        id=uuid7(),
+        type=TYPES[type_pattern].read(named), args=Envelope.args.read(document), id=uuid7()
     )
-    _take_id(job, document)
+    given = Envelope.id.read(document)
+    if given is not None:
+        job.id, job.client_id = given, True
     job.meta = _meta(document, options)
-    job.queue = (
-        fields.text(options, "queue", "default", pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH)
-        or "default"
-    )
-    job.priority = (
-        fields.integer(options, "priority", 0, least=PRIORITIES[0], most=PRIORITIES[1]) or 0
-    )
-    job.pending = fields.boolean(options, "pending")
-    job.tags = fields.texts(options, "tags") or []
+    job.queue = Options.queue.read(options)
+    job.priority = Options.priority.read(options)
+    job.pending = Options.pending.read(options)
+    job.tags = Options.tags.read(options) or []
     # 0 means "no timeout of its own" (core §5.2).
-    job.timeout = fields.period(options, "timeout") or None
-    job.visibility_timeout = fields.period(
-        options, "visibility_timeout", least=timedelta(milliseconds=1)
-    )
+    job.timeout = Options.timeout.read(options) or None
+    job.visibility_timeout = Options.visibility_timeout.read(options)
     _take_times(job, options, now)
-    take_time_limits(job, options, now)
+    _take_time_limits(job, options, now)
     _take_retry(job, options)
     _take_result_ttl(job, options)
-    take_version(job, options, version)
-    if options.get("rate_limit") is not None:
-        job.rate_limit = rate_policy.job_policy(options["rate_limit"], job.queue)
-    unique = fields.mapping(options, "unique")
+    _take_version(job, options, version)
+    rate_limit = options.get("rate_limit")
+    if rate_limit is not None:
+        job.rate_limit = rate_policy.job_policy(rate_limit, job.queue)
+    unique = Options.unique.read(options)
     if unique is not None:
         job.unique = read_policy(
             unique,
@@ -243,16 +353,8 @@ def _checked(
     return job
 
 
-def _check_version(document: Document) -> None:
-    version = fields.text(document, "specversion", "1.0", longest=32)
-    if version is not None and not SPEC_VERSION.fullmatch(version):
-        raise Unsupported(
-            f"This server speaks OJS 1.0, not {version!r}.", field="specversion", supported=["1.0"]
-        )
-
-
 def _options(document: Document) -> Document:
-    nested = fields.mapping(document, "options")
+    nested = Envelope.options.read(document)
     flat = {name: document[name] for name in OPTION_NAMES if document.get(name) is not None}
     if not nested:
         return flat
@@ -260,29 +362,13 @@ def _options(document: Document) -> Document:
 
 
 def read_args(document: Document) -> list[Any]:
-    if "args" not in document:
-        raise fields.missing("args")
-    args = document["args"]
-    if type(args) is not list:
-        raise wrong_type("args", "array", args)
-    return args
-
-
-def _take_id(job: NewJob, document: Document) -> None:
-    given = fields.text(document, "id", longest=64)
-    if given is None:
-        return
-    lowered = given.lower()
-    if not UUID7_PATTERN.fullmatch(lowered):
-        raise refuse("id", f"The 'id' field must be a UUIDv7, not {given!r}.", validation="format")
-    job.id = UUID(lowered)
-    job.client_id = True
+    return Envelope.args.read(document)
 
 
 def _meta(document: Document, options: Document) -> dict[str, Any]:
-    meta = fields.mapping(document, "meta") or {}
-    for name in META_NAMES:
-        more = fields.mapping(options, name)
+    meta = Envelope.meta.read(document) or {}
+    for member in IN_META:
+        more = member.read(options)
         if more:
             meta = meta | more
     size = len(orjson.dumps(meta)) if meta else 0
@@ -297,11 +383,11 @@ def _meta(document: Document, options: Document) -> dict[str, Any]:
 
 
 def _take_times(job: NewJob, options: Document, now: datetime) -> None:
-    job.expires_at = fields.when(options, "expires_at", now)
-    for name in ("delay_until", "scheduled_at"):
-        job.scheduled_at = fields.when(options, name, now)
+    job.expires_at = Options.expires_at.read(options, now)
+    for member in (Options.delay_until, Options.scheduled_at):
+        job.scheduled_at = member.read(options, now)
         if job.scheduled_at is not None:
-            _keep_timestamp(job, "scheduled_at", options[name])
+            _keep_timestamp(job, "scheduled_at", options[member.name])
             break
     if job.expires_at is not None:
         _keep_timestamp(job, "expires_at", options["expires_at"])
@@ -313,17 +399,39 @@ def _keep_timestamp(job: NewJob, name: str, sent: str) -> None:
         job.attributes[name] = sent
 
 
+def _take_time_limits(job: NewJob, options: Document, now: datetime) -> None:
+    """Read the limits of a job whose `timeout` and `expires_at` have been read."""
+    if TimeLimits.names.isdisjoint(options):
+        return
+    job.total_timeout = Options.total_timeout.read(options)
+    job.grace_period = Options.grace_period.read(options)
+    # A worker extends its reservation with each heartbeat: the silence allowed is its length.
+    silence = Options.heartbeat_timeout.read(options)
+    job.visibility_timeout = job.visibility_timeout or silence
+    if job.total_timeout is not None and job.total_timeout < (job.timeout or timedelta(0)):
+        raise refuse("total_timeout", "The 'total_timeout' field must not be less than 'timeout'.")
+    if Options.enqueue_ttl.read(options) is not None:
+        job.attributes["enqueue_ttl"] = options["enqueue_ttl"]
+        expire_unstarted(job, now)
+
+
 def _take_result_ttl(job: NewJob, options: Document) -> None:
     """How long to keep the result, in seconds; -1 for ever (OJS results §7.1)."""
-    longest = int(fields.LONGEST.total_seconds())
-    seconds = fields.integer(options, "result_ttl", least=-1, most=longest)
+    seconds = Options.result_ttl.read(options)
     if seconds is not None:
-        job.result_ttl = fields.LONGEST if seconds == -1 else timedelta(seconds=seconds)
-        job.attributes["result_ttl"] = seconds
+        job.result_ttl = LONGEST if seconds == -1 else timedelta(seconds=seconds)
+
+
+def _take_version(job: NewJob, options: Document, named: str | None) -> None:
+    """The version of a new job's arguments; a member counts before the one in the type (§5.3)."""
+    sent = options.get("version", named)
+    if sent is not None:
+        job.version_number = Options.version.check(sent, "version")
+        job.attributes["version"] = sent
 
 
 def _take_retry(job: NewJob, options: Document) -> None:
-    retry = fields.mapping(options, "retry")
+    retry = Options.retry.read(options)
     limit = options.get("max_attempts")
     is_alone = limit is not None and (retry or {}).get("max_attempts") is None
     if is_alone:
@@ -347,13 +455,14 @@ def _take_retry(job: NewJob, options: Document) -> None:
 def _keep_the_rest(job: NewJob, document: Document, options: Document) -> None:
     """Preserve what we do not know, and what must be echoed as sent (OJS core §5.5.4)."""
     kept = job.attributes
-    fields.text(document, "schema", longest=2048)
+    schema = Envelope.schema.read(document)
+    if schema is not None:
+        kept["schema"] = schema
     for name in KEPT_AS_SENT:
-        value = document.get(name) if name == "schema" else options.get(name)
+        value = options.get(name)
         if value is not None:
             kept[name] = value
-    for source, taken in ((document, ENVELOPE_NAMES), (options, frozenset(META_NAMES))):
+    for source, taken in ((document, TAKEN), (options, TAKEN_OPTIONS)):
         for name, value in source.items():
-            known = name in taken or name in OPTION_NAMES or name in SYSTEM_MANAGED
-            if not known and value is not None:
+            if name not in taken and value is not None:
                 kept.setdefault(name, value)

@@ -10,14 +10,22 @@ import re
 from typing import Any, NamedTuple
 
 from .fields import Document, refuse
+from .members import Member, Schema
 
 PART = r"(0|[1-9][0-9]{0,8})"
 # A third part is what OJS schema registry §6.1 adds; by §5.1 it never says anything of arguments.
 VERSION = re.compile(rf"{PART}(?:\.{PART}(?:\.{PART})?)?")
+VERSION_PATTERN = rf"{PART}(\.{PART}){{0,2}}"
+"""The same, for a description."""
+RANGE_PATTERN = (
+    rf"^(\*|{VERSION_PATTERN}|>={VERSION_PATTERN}|>={VERSION_PATTERN} <{VERSION_PATTERN})$"
+)
+"""Of the ranges that `read_versions` reads, the simplest."""
 CONSTRAINT = re.compile(r"(>=|<)\s*([0-9.]+)(?=[\s,]|\Z)[\s,]*")
 LONGEST = 255
 MINORS = 10**9
 """How many minor versions a major one may have."""
+MAJORS = 10**9 - 1
 EXPECTED = "'2.0', '>=1.0 <3.0' or '*'"
 
 
@@ -27,6 +35,24 @@ def version_number(version: Any) -> int | None:
         version = str(version)
     found = VERSION.fullmatch(version) if type(version) is str else None
     return int(found[1]) * MINORS + int(found[2] or 0) if found else None
+
+
+class Version(Member[int | None]):
+    """The version of a job's arguments, as its number."""
+
+    def check(self, value: Any, place: str) -> int:
+        number = version_number(value)
+        if number is None:
+            raise refuse(
+                place,
+                f"The '{place}' field must be a version such as '2.0', not {value!r:.64}.",
+                validation="format",
+            )
+        return number
+
+    def rules(self) -> Schema:
+        text = {"type": "string", "pattern": f"^{VERSION_PATTERN}$", "examples": ["2.0"]}
+        return {"oneOf": [text, {"type": "integer", "minimum": 0, "maximum": MAJORS}]}
 
 
 def version_text(number: int) -> str:
@@ -103,18 +129,3 @@ def split_type(document: Document) -> tuple[Document, str | None]:
             "type", f"The 'type' field ends in {version!r}, which is no version such as '2.0'."
         )
     return {"type": kind}, version
-
-
-def take_version(job: Any, options: Document, named: str | None) -> None:
-    """The version of a new job's arguments; a member counts before the one in the type (§5.3)."""
-    sent = options.get("version", named)
-    if sent is None:
-        return
-    job.version_number = version_number(sent)
-    if job.version_number is None:
-        raise refuse(
-            "version",
-            f"The 'version' field must be a version such as '2.0', not {sent!r:.64}.",
-            validation="format",
-        )
-    job.attributes["version"] = sent

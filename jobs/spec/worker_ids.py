@@ -13,12 +13,21 @@ from __future__ import annotations
 
 from hashlib import sha256
 
+from .members import Schema, Text
+
 # Two different characters, so that it cannot be read in two places where a project ends, or an id
 # begins, with one of them.
 SEPARATOR = "@/"
 LONGEST = 255
 """Characters of a stored id."""
 DIGEST = 32
+
+
+class WorkerId(Text):
+    """A worker's id, as a client says it; `workers.access.admission` refuses those reserved."""
+
+    def rules(self) -> Schema:
+        return super().rules() | {"not": {"pattern": SEPARATOR}}
 
 
 def is_reserved(worker_id: str) -> bool:

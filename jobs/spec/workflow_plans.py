@@ -7,24 +7,94 @@ Everything is checked before anything is stored, the steps that come much later 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 from ..conf import ojs_settings
 from ..errors import InvalidRequest, InvalidRetryPolicyRequest, InvalidWorkflow
-from ..models import WorkflowType
-from . import fields
 from .identifiers import UUID7_PATTERN
-from .validation import OPTION_NAMES, NewJob, new_job
+from .members import Array, Members, Object, Schema, Text, Texts
+from .validation import OPTION_NAMES, Envelope, NestedOptions, NewJob, new_job
+
+
+class WorkflowType(models.TextChoices):
+    """How the members follow one another (OJS workflows §1.1; HTTP §14 for `dag`)."""
+
+    CHAIN = "chain", _("Chain")
+    GROUP = "group", _("Group")
+    BATCH = "batch", _("Batch")
+    DAG = "dag", _("Dag")
+
+
+Node = TypeVar("Node", UUID, str)
 
 DEEPEST = 10
 """Levels of nesting, the outermost counted (OJS workflows §10.2)."""
-CALLBACKS = ("on_complete", "on_success", "on_failure")
-MEMBERS = {"chain": "steps", "group": "jobs", "batch": "jobs", "dag": "steps"}
 LONGEST_STEP_ID = 255
+
+
+class StepRequest(Members, component="Step"):
+    # What it says is the rule of a job's type, or of a workflow's.
+    type = Text(
+        "A job type; or `chain`, `group`, `batch`, with `steps` or `jobs` inside.",
+    ).required()
+    args = Array()
+    meta = Envelope.meta
+    options = Object(of=NestedOptions)
+    # A step's id names it inside its workflow; its job's id is ours to choose.
+    id = Text("Names the step for `depends_on`.", longest=LONGEST_STEP_ID)
+    depends_on = Texts(longest=LONGEST_STEP_ID)
+
+
+class Nodes(Array):
+    """The jobs of a workflow. Their places are told from the top of the document."""
+
+    def check(self, value: Any, place: str) -> list[Any]:
+        if type(value) is not list:
+            raise refuse(place, f"The {self.name} must be an array.")
+        if not value:
+            raise refuse(place, f"{self.name} array must contain at least one element")
+        if len(value) > ojs_settings.MAX_BATCH:
+            raise refuse(place, f"At most {ojs_settings.MAX_BATCH} elements are allowed.")
+        return value
+
+    def rules(self) -> Schema:
+        return super().rules() | {"minItems": 1}
+
+
+class Callbacks(Members):
+    on_complete = Object(of=StepRequest)
+    on_success = Object(of=StepRequest)
+    on_failure = Object(of=StepRequest)
+
+
+class WorkflowRequest(
+    Members,
+    component="NewWorkflow",
+    about="A chain or graph has `steps`, a group or batch `jobs`.",
+):
+    type = Text(schema={"enum": WorkflowType.values}).default(WorkflowType.DAG.value)
+    name = Text()
+    id = Text(hidden=True)
+    options = Object("Defaults of every step.", of=NestedOptions)
+    steps = Nodes(of=StepRequest)
+    jobs = Nodes(of=StepRequest)
+    callbacks = Object(of=Callbacks)
+
+
+NODES = {
+    "chain": WorkflowRequest.steps,
+    "group": WorkflowRequest.jobs,
+    "batch": WorkflowRequest.jobs,
+    "dag": WorkflowRequest.steps,
+}
+"""Type of a workflow → where its jobs are."""
 
 
 @dataclass(slots=True)
@@ -64,7 +134,7 @@ def plan_of(document: Mapping[str, Any], now: datetime) -> Plan:
     limit = ojs_settings.MAX_BATCH
     if plan.job_count > limit:
         raise refuse("$", f"A workflow may have at most {limit} jobs, not {plan.job_count}.")
-    given = fields.text(document, "id")
+    given = WorkflowRequest.id.read(document)
     if given and UUID7_PATTERN.fullmatch(given.lower()):
         plan.id = UUID(given.lower())
     return plan
@@ -92,20 +162,15 @@ def _plan(
     if depth > DEEPEST:
         raise refuse(path, f"Workflows may be nested at most {DEEPEST} levels deep.")
     with _place(path):
-        kind = fields.text(document, "type", "dag")
-        name = fields.text(document, "name", "") or ""
-        defaults = defaults | (fields.mapping(document, "options") or {})
-    if kind not in MEMBERS or (kind == "dag" and depth > 1):
-        known = ", ".join(sorted(set(MEMBERS) - {"dag"}))
+        kind = WorkflowRequest.type.read(document)
+        name = WorkflowRequest.name.read(document) or ""
+        defaults = defaults | (WorkflowRequest.options.read(document) or {})
+    if kind not in NODES or (kind == "dag" and depth > 1):
+        known = ", ".join(sorted(set(NODES) - {"dag"}))
         raise refuse(f"{path}.type", f"The type must be one of {known}, not {kind!r}.")
-    members = document.get(MEMBERS[kind])
-    place = f"{path}.{MEMBERS[kind]}"
-    if type(members) is not list:
-        raise refuse(place, f"The {MEMBERS[kind]} must be an array.")
-    if not members:
-        raise refuse(place, f"{MEMBERS[kind]} array must contain at least one element")
-    if len(members) > ojs_settings.MAX_BATCH:
-        raise refuse(place, f"At most {ojs_settings.MAX_BATCH} elements are allowed.")
+    nodes = NODES[kind]
+    place = f"{path}.{nodes.name}"
+    members = nodes.check(document.get(nodes.name), place)
     plan = Plan(WorkflowType(kind), dict(document), name=name)
     plan.nodes = [
         _node(member, f"{place}[{index}]", now, defaults, depth=depth)
@@ -116,7 +181,7 @@ def _plan(
     if kind == "dag":
         _check_graph(plan, place)
     plan.document = {"type": kind, "name": name, "callbacks": plan.callbacks} | {
-        MEMBERS[kind]: [node.document for node in plan.nodes]
+        nodes.name: [node.document for node in plan.nodes]
     }
     return plan
 
@@ -134,10 +199,9 @@ def _node(
 
 def _step(document: Mapping[str, Any], path: str, now: datetime, defaults: dict[str, Any]) -> Step:
     with _place(path):
-        # A step's id names it inside its workflow; its job's id is ours to choose.
-        name = fields.text(document, "id", "", longest=LONGEST_STEP_ID) or ""
-        depends_on = fields.texts(document, "depends_on", longest=LONGEST_STEP_ID) or []
-        own = fields.mapping(document, "options") or {}
+        name = StepRequest.id.read(document) or ""
+        depends_on = StepRequest.depends_on.read(document) or []
+        own = StepRequest.options.read(document) or {}
         # Default options give way to the step's own, in either form.
         options = {
             name: value
@@ -164,10 +228,11 @@ def _callbacks(
     given = document.get("callbacks")
     if type(given) is not dict:
         raise refuse(place, "A batch must have callbacks.")
-    unknown = sorted(set(given) - set(CALLBACKS))
+    unknown = sorted(given.keys() - Callbacks.names)
     if unknown:
-        raise refuse(f"{place}.{unknown[0][:80]}", f"Callbacks are {', '.join(CALLBACKS)}.")
-    wanted = {name: given[name] for name in CALLBACKS if given.get(name) is not None}
+        known = ", ".join(Callbacks.members)
+        raise refuse(f"{place}.{unknown[0][:80]}", f"Callbacks are {known}.")
+    wanted = {name: given[name] for name in Callbacks.members if given.get(name) is not None}
     if not wanted:
         raise refuse(place, "A batch must have at least one callback; without any, use a group.")
     for name, callback in wanted.items():
@@ -180,8 +245,6 @@ def _callbacks(
 
 
 def _check_graph(plan: Plan, place: str) -> None:
-    from ..engine.dependencies import find_cycle
-
     steps: dict[str, list[str]] = {}
     for index, node in enumerate(plan.nodes):
         if isinstance(node, Plan):
@@ -205,6 +268,25 @@ def _check_graph(plan: Plan, place: str) -> None:
             "The steps depend on each other in a circle.",
             steps=[str(s) for s in circle[:20]],
         )
+
+
+def find_cycle(waiting: Mapping[Node, Sequence[Node]]) -> list[Node]:
+    """Return what waits for itself, in a circle, or an empty list."""
+    edges = {node: [other for other in ids if other in waiting] for node, ids in waiting.items()}
+    free = [node for node, ids in edges.items() if not ids]
+    followers: dict[Node, list[Node]] = {}
+    missing = {node: len(ids) for node, ids in edges.items()}
+    for node, ids in edges.items():
+        for other in ids:
+            followers.setdefault(other, []).append(node)
+    while free:
+        node = free.pop()
+        del missing[node]
+        for follower in followers.get(node, ()):
+            missing[follower] -= 1
+            if not missing[follower]:
+                free.append(follower)
+    return list(missing)
 
 
 @contextlib.contextmanager

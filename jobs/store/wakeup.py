@@ -90,7 +90,8 @@ class Watch:
         self.ring = told
 
     def wants(self, queues: Collection[str]) -> bool:
-        return True
+        # Names with a colon are those of jobs that somebody waits for (`awaited`).
+        return any(":" not in queue for queue in queues)
 
 
 _subscriptions: set[Subscription | Watch] = set()

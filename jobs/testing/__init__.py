@@ -5,8 +5,8 @@
 * neither: jobs go to the database, inside the test's transaction.
 
 `run_jobs()` runs waiting jobs, in memory or in the database. The assertions check the jobs of the
-innermost `fake()` or `inline()`, else those in the database. Modes are never guessed (§4.3), and
-belong to the process: jobs enqueued by a test's threads are included.
+innermost `fake()` or `inline()`, else those in the database. Modes are never guessed (§4.3). A
+thread has modes of its own; one that entered none takes part in those of the test that started it.
 
     with testing.fake():
         sign_up("user@example.com")
@@ -14,8 +14,9 @@ belong to the process: jobs enqueued by a test's threads are included.
 
 In memory means an SQLite database for each mode, on which the server's engine works: states,
 retries, expiry, unique jobs and rate limits behave as in production. Differences from production
-(§8): nothing happens until the test triggers it; `inline()` ignores delays and limits; workflows,
-schedules and the configuration of queues are in the site's database, which the modes do not query.
+(§8): nothing happens until the test triggers it; `inline()` ignores delays and limits, and runs a
+workflow to its end before it raises the first error; schedules, the configuration of queues and
+workflows of other clients are in the site's database, which the modes do not query.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 from django.db.models import F
 
-from .. import engine, producer
+from .. import engine, place
 from ..engine import ClaimedJob
 from ..models import Job, Workflow
 from ..spec.lifecycle import State
@@ -40,9 +41,6 @@ from .session import WAITING, WORKER, Session, TestJob, execute, sweep
 
 FAILED = (State.RETRYABLE, State.DISCARDED)
 DEADLINES = ("scheduled_at", "expires_at", "deadline")
-
-
-_sessions: list[Session] = []
 
 
 @contextlib.contextmanager
@@ -62,21 +60,22 @@ def inline() -> Iterator[Session]:
 @contextlib.contextmanager
 def _active(session: Session) -> Iterator[Session]:
     with session.begun():
-        before = producer.deliver, producer.withdraw, producer.clock
-        producer.deliver, producer.withdraw = session.deliver, session.cancel
-        producer.clock = session.now
-        _sessions.append(session)
+        place.enter(session)
         try:
             yield session
         finally:
-            _sessions.remove(session)
-            producer.deliver, producer.withdraw, producer.clock = before
+            place.leave(session)
             forget_failures()
 
 
 def _place() -> Callable[[], AbstractContextManager[None]]:
     """Return the context for the engine: the jobs of the innermost mode, else the database's."""
-    return _sessions[-1].inside if _sessions else contextlib.nullcontext
+    return place.current().inside
+
+
+def _session() -> Session | None:
+    found = place.current()
+    return found if isinstance(found, Session) else None
 
 
 # Jobs enqueued, and their outcomes (§6)
@@ -161,20 +160,24 @@ def assert_workflow_created(
 ) -> None:
     """Assert that at least one such workflow was created, or exactly `count` (§6.4).
 
-    The server creates workflows in the database, whatever the mode.
+    A workflow made in Python is where the innermost mode keeps its jobs. One that a client creates
+    over HTTP is in the database, whatever the mode.
     """
-    made = list(Workflow.objects.filter(parent__isnull=True).order_by("id"))
+    inside = _place()
+    with inside():
+        flows = Workflow.objects.filter(parent__isnull=True).order_by("id")
+        made = [(workflow, _step_types(workflow)) for workflow in flows]
     found = [
         workflow
-        for workflow in made
+        for workflow, types in made
         if workflow.type == type
         and (name is None or workflow.name == name)
         and (step_count is None or workflow.size == step_count)
-        and (step_types is None or _step_types(workflow) == list(step_types))
+        and (step_types is None or types == list(step_types))
     ]
     if len(found) == count or (count is None and found):
         return
-    there = "\n".join(f"  {flow.type} {flow.name!r} of {_step_types(flow)}" for flow in made)
+    there = "\n".join(f"  {flow.type} {flow.name!r} of {types}" for flow, types in made)
     number = "at least one" if count is None else count
     raise AssertionError(
         f"Expected {number} such workflow(s) of type {type!r}; found {len(found)}. All workflows:\n"
@@ -193,14 +196,16 @@ def _step_types(workflow: Workflow) -> list[str]:
 
 
 def clear_all() -> None:
-    """Delete all jobs, also in the database if no mode is active."""
+    """Delete all jobs and workflows, in the database if no mode is active."""
     inside = _place()
     with inside():
         Job.objects.all().delete()
+        Workflow.objects.all().delete()
 
 
 def _all() -> list[Any]:
-    return _sessions[-1].jobs if _sessions else list(Job.objects.order_by("id"))
+    session = _session()
+    return session.jobs if session else list(Job.objects.order_by("id"))
 
 
 def _check(
@@ -266,8 +271,9 @@ def advance_time(by: timedelta | None = None, **parts: float) -> None:
     by = by if by is not None else timedelta(**parts)
     if not isinstance(by, timedelta):
         raise TypeError(f"advance_time() takes a timedelta, or parts such as hours=24; not {by!r}.")
-    if _sessions:
-        _sessions[-1].advance(by)
+    session = _session()
+    if session is not None:
+        session.advance(by)
         return
     for name in DEADLINES:
         jobs = Job.objects.filter(**{f"{name}__isnull": False})
@@ -286,9 +292,10 @@ def freeze_time(moment: datetime | str) -> None:
         RuntimeError: neither is active. Jobs in the database use the database's clock; let time
             pass for them with `advance_time()`.
     """
-    if not _sessions:
+    session = _session()
+    if session is None:
         raise RuntimeError("freeze_time() is for fake() and inline(): use advance_time() here.")
-    _sessions[-1].freeze(parse_timestamp(moment) if isinstance(moment, str) else moment)
+    session.freeze(parse_timestamp(moment) if isinstance(moment, str) else moment)
 
 
 async def arun_jobs(queue: str | None = None, **how: Any) -> int:

@@ -17,6 +17,7 @@ from django.utils import timezone
 from .. import engine
 from ..engine import ClaimedJob, Completion
 from ..models import Job, JobError
+from ..place import Place
 from ..spec.envelope import claimed_envelope
 from ..spec.lifecycle import State
 from ..spec.validation import NewJob
@@ -32,7 +33,7 @@ SWEEPS: tuple[Callable[[], int], ...] = (
     partial(engine.promote_due, timedelta(0)),
 )
 """Sweeps that depend only on time. Reservations do not expire: a live worker extends them."""
-IN_ORDER = RawSQL("rowid", ())
+IN_ORDER = RawSQL("ojs_jobs_job.rowid", ())
 """The order in which SQLite received the rows: ids may be chosen by the producer."""
 
 
@@ -84,8 +85,10 @@ class TestJob:
         return self._current.attempt > 0
 
 
-class Session:
+class Session(Place):
     """The jobs of one test."""
+
+    is_memory = True
 
     def __init__(self, *, runs_inline: bool = False) -> None:
         self.runs_inline = runs_inline
@@ -135,14 +138,32 @@ class Session:
                     self._run(job)
         return new
 
-    def cancel(self, job_id: UUID, *, reason: str = "") -> None:
-        """
-        Raises:
-            JobNotFound: no job of the test has this id.
-            InvalidTransition: it has ended already.
-        """
-        with self.inside():
-            engine.cancel(job_id, reason=reason)
+    def began(self, workflow: Any) -> None:
+        if self.runs_inline:
+            self._run_workflow(workflow.pk)
+
+    def _run_workflow(self, root_id: UUID) -> None:
+        """Run its jobs until it has ended or waits; then raise the first error of a handler."""
+        tried: set[UUID] = set()
+        problems: list[BaseException] = []
+        while True:
+            with self.inside():
+                jobs = Job.objects.filter(
+                    workflow__root_id=root_id, state__in=(State.AVAILABLE, State.SCHEDULED)
+                )
+                job = jobs.exclude(pk__in=tried).order_by(IN_ORDER).first()
+                if job is None:
+                    break
+                tried.add(job.pk)
+                if job.state == State.SCHEDULED:
+                    engine.run_now([job.pk])
+                claimed = engine.claim_chosen([job.pk], worker_id=WORKER)
+            for one in claimed:
+                problem = execute(one, self.inside)
+                if problem is not None:
+                    problems.append(problem)
+        if problems:
+            raise problems[0]
 
     def _run(self, job: NewJob) -> None:
         with self.inside():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import socket
+import urllib.request
 
 import pytest
 from django.contrib.admin.utils import quote
@@ -12,6 +13,7 @@ from django.core.management import call_command
 from django.urls import reverse
 
 from jobs.checks import check_settings
+from jobs.http.authentication import make_key
 from jobs.models import Job, OperatorAction
 from jobs.protocols import DEFAULT_PACKAGES
 from tests import operators, processes
@@ -115,6 +117,14 @@ def test_its_endpoints_are_served_and_guarded_by_its_own_rows(say, environment, 
         guarded = environment | {"OJS_ALLOW_ANONYMOUS": "0"}
         with processes.server(tmp_path, guarded) as other:
             assert other.call("GET", "/drum/v1/workers")[0] == 401
+            record, key = make_key("bandleader", scopes=["operate"])
+            asked = urllib.request.Request(
+                f"{other.url}/drum/v1/workers", headers={"Authorization": f"Bearer {key}"}
+            )
+            with urllib.request.urlopen(asked, timeout=processes.PATIENCE) as reply:
+                assert reply.status == 200
+            record.refresh_from_db()
+            assert record.last_used_protocol == "drum"
 
 
 def printed(command):

@@ -90,6 +90,40 @@ def test_a_task_is_a_job_of_its_own_type(shop):
 
 
 @pytest.mark.django_db
+def test_options_of_a_task_are_those_of_its_jobs(shop, monkeypatch):
+    options = task_options(
+        priority=3,
+        tags=["bill"],
+        unique={"keys": ["type"], "on_conflict": "ignore"},
+        expires_at=timedelta(hours=1),
+        rate_limit={"key": "stripe", "concurrency": 1},
+        retry=jobs.Retry(max_attempts=7),
+    )
+    monkeypatch.delattr(shop.add.func, "ojs_options", raising=False)
+    options(shop.add)
+    try:
+        first = shop.add.enqueue(1)
+        again = shop.add.using(priority=9).enqueue(2)
+    finally:
+        del shop.add.func.ojs_options
+
+    job = Job.objects.get()
+    assert first.id == again.id == str(job.pk)
+    assert (job.priority, job.tags, job.max_attempts) == (3, ["bill"], 7)
+    assert (job.rate_key, job.expires_at > timezone.now()) == ("stripe", True)
+
+
+def test_a_task_is_a_step_of_a_workflow(shop):
+    with testing.inline():
+        flow = jobs.chain(
+            jobs.job(shop.add, [1, 2]), jobs.job(shop.send_invoice, kwargs={"order": 7})
+        )
+        results = flow.enqueue().results()
+
+    assert results == [3, {"order": 7, "copy_to": ""}]
+
+
+@pytest.mark.django_db
 def test_a_task_belongs_to_the_transaction_it_is_enqueued_in(shop):
     with pytest.raises(ZeroDivisionError), atomic():
         shop.add.enqueue(1, 2)
@@ -420,3 +454,72 @@ def test_the_end_of_a_task_whose_worker_died_is_told(
         assert heard == ([("finished", "FAILED")] if attempt == 2 else [])
 
     assert shop.add.get_backend().get_result(result.id).status == TaskResultStatus.FAILED
+
+
+# Beside other backends, and other names of queues
+
+
+def test_a_broken_backend_beside_ours_breaks_nothing(settings, db):
+    settings.TASKS = TASKS | {"broken": {"BACKEND": "no.such.Backend"}}
+    from tests.shop import tasks
+
+    result = tasks.add.enqueue(1, 2)
+
+    assert find_task(f"{PATH}.add") is not None
+    assert tasks.add.get_result(result.id).status == TaskResultStatus.READY
+    assert f"{PATH}.add" in handlers.known()
+
+
+@pytest.mark.django_db
+def test_queues_may_have_names_that_ojs_does_not_have(settings):
+    names = {"QUEUE_NAMES": {"My_Queue": "my-queue"}}
+    ours = TASKS["default"]
+    options = ours["OPTIONS"] | names
+    settings.TASKS = {"default": ours | {"QUEUES": ["My_Queue"], "OPTIONS": options}}
+    from tests.shop import tasks
+
+    result = tasks.add.using(queue_name="My_Queue").enqueue(1, 2)
+
+    assert Job.objects.get().queue == "my-queue"
+    assert tasks.add.get_result(result.id).task.queue_name == "My_Queue"
+    assert list(task_backends["default"].check()) == []
+
+
+@pytest.mark.parametrize(
+    "names", [{"My_Queue": "Also_None"}, {"a_b": "same", "c_d": "same"}, {"a_b": 3}]
+)
+def test_a_wrong_name_of_a_queue_is_reported(settings, names):
+    ours = TASKS["default"]
+    settings.TASKS = {"default": ours | {"OPTIONS": {"QUEUE_NAMES": names}}}
+
+    assert {error.id for error in task_backends["default"].check()} == {"ojs.E012"}
+
+
+# Results in the tests of a site
+
+
+def test_a_task_has_its_result_at_once_in_the_inline_mode(shop):
+    with testing.inline():
+        result = shop.add.enqueue(1, 2)
+
+    assert (result.status, result.return_value) == (TaskResultStatus.SUCCESSFUL, 3)
+
+
+def test_a_task_has_its_result_when_it_has_run_in_the_fake_mode(shop):
+    with testing.fake():
+        result = shop.add.enqueue(1, 2)
+        assert result.status == TaskResultStatus.READY
+        testing.run_jobs()
+        result.refresh()
+
+    assert (result.status, result.return_value) == (TaskResultStatus.SUCCESSFUL, 3)
+
+
+def test_a_result_that_is_not_json_is_a_type_error(shop):
+    with testing.fake():
+        result = shop.opaque.enqueue()
+        testing.run_jobs()
+        result.refresh()
+
+    assert result.status == TaskResultStatus.FAILED
+    assert [error.exception_class for error in result.errors] == [TypeError]

@@ -17,6 +17,7 @@ from jobs.engine import forget_queues
 from jobs.http.authentication import forget_keys, make_key
 from jobs.http.fast_path import FastView
 from jobs.models import Event, Job, OperatorAction, Queue, RateLimit
+from jobs.spec.worker_ids import qualified
 from ojs_project.bypass import Bypass
 from tests.database import connection
 from tests.factories import JobFactory, QueueFactory, WorkerFactory
@@ -28,6 +29,8 @@ from .wsgi import answered, environment, plain
 HELD = "01931f6c-0000-7000-8000-000000000001"
 OTHERS = "01931f6c-0000-7000-8000-000000000002"
 """Held by another worker."""
+ACMES = "01931f6c-0000-7000-8000-000000000005"
+"""Held by the worker `w` of the project `acme`."""
 NOBODYS = "01931f6c-0000-7000-8000-000000000003"
 WAITING = "01931f6c-0000-7000-8000-000000000004"
 JOB = {"type": "email.send", "args": [1], "queue": "known"}
@@ -86,6 +89,45 @@ GOOD = {
     ),
     "a Flare heartbeat": flare(
         "workers/heartbeat", {"worker_id": "w", "job_id": ids.write(UUID(HELD)), "progress": 0.5}
+    ),
+}
+# `w` is the id of another worker, too, so this one is stored under another name.
+OF_PROJECT = {
+    "a heartbeat of a project": post(
+        "workers/heartbeat", {"worker_id": "w", "active_job_ids": [ACMES, HELD]}, key="acme"
+    ),
+    "a fetch of a project": post("workers/fetch", {"queues": ["acme"], "worker_id": "w"}, "acme"),
+    "a fetch of a project, with acks": post(
+        "workers/fetch",
+        {"queues": ["acme"], "worker_id": "w", "acks": [{"job_id": ACMES}]},
+        "acme",
+    ),
+    "a fetch of a project, with nacks": post(
+        "workers/fetch",
+        {"queues": ["acme"], "worker_id": "w", "nacks": [{"job_id": ACMES, "error": "broken"}]},
+        "acme",
+    ),
+    "an ack of a project": post("workers/ack", {"job_id": ACMES, "worker_id": "w"}, "acme"),
+    "an ack of a project, at the job's address": post(
+        f"jobs/{ACMES}/ack", {"worker_id": "w"}, "acme"
+    ),
+    "acks of a project": post(
+        "workers/ack", {"worker_id": "w", "acks": [{"job_id": ACMES}]}, "acme"
+    ),
+    "a nack of a project": post(
+        "workers/nack", {"job_id": ACMES, "worker_id": "w", "error": ERROR}, "acme"
+    ),
+    "nacks of a project": post(
+        "workers/nack", {"nacks": [{"job_id": ACMES, "worker_id": "w", "error": "x"}]}, "acme"
+    ),
+    "a Flare poll of a project": flare("workers/poll", POLL | {"queues": ["acme"]}, "acme"),
+    "a Flare ack of a project": flare(
+        "workers/ack",
+        {"worker_id": "w", "job_id": ids.write(UUID(ACMES)), "status": "succeeded"},
+        "acme",
+    ),
+    "a Flare heartbeat of a project": flare(
+        "workers/heartbeat", {"worker_id": "w", "job_id": ids.write(UUID(ACMES))}, "acme"
     ),
 }
 BAD = {
@@ -167,6 +209,7 @@ HEADERS: dict[str, dict[str, str]] = {
 HOT = [post("jobs", JOB), post("workers/heartbeat", {"worker_id": "w"}), flare("jobs", FLARE_JOB)]
 REQUESTS = {
     "good": GOOD,
+    "good, of a project": OF_PROJECT,
     "bad": BAD,
     "bodies": {
         f"{asked.path}: a body that is {name}": asked._replace(body=body, headers=headers)
@@ -211,6 +254,17 @@ def begin_anew() -> None:
     JobFactory(queue="known", id=WAITING)
     JobFactory(queue="taken", id=HELD, active=True, reserved_by="w", retry={"jitter": False})
     JobFactory(queue="taken", id=OTHERS, active=True, reserved_by="another")
+    name = qualified("w", "acme")
+    WorkerFactory(worker_id=name, project="acme")
+    JobFactory(queue="acme", project="acme")
+    JobFactory(
+        queue="acme",
+        id=ACMES,
+        project="acme",
+        active=True,
+        reserved_by=name,
+        retry={"jitter": False},
+    )
 
 
 @pytest.fixture
@@ -270,7 +324,8 @@ def test_every_way_gives_the_same_answer_and_does_the_same(kind, keys, applicati
             wrong[name] = first, others
         (status, _, body), _ = first
         assert status[:3] not in ("500", "503"), name
-        assert (kind == "good") <= (status[0] == "2"), (name, body)
+        assert kind.startswith("good") <= (status[0] == "2"), (name, body)
+        assert b"@/" not in body, "a stored name is not the client's"
 
     assert wrong == {}
 

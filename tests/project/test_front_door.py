@@ -106,19 +106,6 @@ def test_a_hundred_fetches_wait_and_everything_else_is_answered(server, line):
     assert sorted(given) == [[number] for number in range(100)]
 
 
-def test_those_that_wait_are_served_in_the_order_they_came(server, line):
-    waiting = [line() for _ in range(10)]
-    for number, fetch in enumerate(waiting):
-        fetch.fetch(f"w-{number}")
-        # It has its place once a later request has been answered by the same threads.
-        server.post("workers/heartbeat", {"worker_id": f"w-{number}", "state": "running"})
-        server.post("workers/heartbeat", {"worker_id": f"w-{number}", "state": "running"})
-
-    for number, fetch in enumerate(waiting):
-        push(server, number)
-        assert fetch.jobs() == [[number]]
-
-
 def test_a_worker_that_left_while_it_waited_gets_no_job(server, line):
     gone, other = line(), line()
     gone.fetch("gone")

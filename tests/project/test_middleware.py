@@ -1,4 +1,4 @@
-"""Protocol requests take the short way through the project; nothing that concerns them is lost."""
+"""Protocol requests are led past what is made for browsers; nothing that concerns them is lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ojs_project.middleware import OUR_POLICY
 
 @pytest.fixture
 def visited(settings):
-    """What stands behind the short way notes whom it sees."""
+    """The middleware after ours notes whom it sees."""
     seen: list[str] = []
 
     def middleware(get_response):

@@ -39,6 +39,12 @@ async def add_slowly(left: int, right: int) -> int:
 
 
 @task
+def opaque() -> Any:
+    """What it returns is not JSON."""
+    return object()
+
+
+@task
 def send_invoice(*, order: int, copy_to: str = "") -> dict[str, Any]:
     return {"order": order, "copy_to": copy_to}
 

@@ -15,7 +15,6 @@ from jobs.api.admin.base import AdminViewSet, confirmed, reason_of
 from jobs.api.admin.search import choice
 from jobs.http.request import Request
 from jobs.record.dashboard import held
-from jobs.spec import fields
 from jobs.spec.fields import Document, missing, refuse
 from jobs.spec.worker_ids import shown, spellings
 from jobs.store.expressions import JSONArrayHas
@@ -24,12 +23,12 @@ from ..fleet import orders as fleet
 from ..lifecycle import WorkerState
 from ..models import Worker
 from .documents import STATES, known
+from .requests import OneOrSeveral, OrderMany, WorkerFilter
 
 MOST = 10_000
 """Workers that one request orders."""
 TOLD = 100
 """Workers that are named."""
-NAMES = ("label", "queue", "hostname", "version", "protocol", "worker_id", "state")
 
 
 class AdminWorkerBulkViewSet(AdminViewSet):
@@ -51,8 +50,8 @@ class AdminWorkerBulkViewSet(AdminViewSet):
 
     def _answer(self, directive: WorkerState) -> Response:
         body = self.read(required=True)
-        is_dry, reason = fields.boolean(body, "dry_run"), reason_of(body)
-        wanted, everybody = fields.mapping(body, "filter"), fields.boolean(body, "all")
+        is_dry, reason = OrderMany.dry_run.read(body), reason_of(body)
+        wanted, everybody = OrderMany.filter.read(body), OrderMany.all.read(body)
         if not is_dry:
             confirmed(body, "every worker that matches is ordered.")
         workers = self.own(known()).exclude(state=WorkerState.TERMINATED)
@@ -124,10 +123,8 @@ def matching(workers: Any, wanted: Document, project: str) -> Any:
 def _texts(name: str, value: Any) -> list[str]:
     """One value or several."""
     place = f"filter.{name}"
-    if name not in NAMES:
-        raise refuse(place, f"There is no filter '{name}'; there are {', '.join(NAMES)}.")
-    several = value if type(value) is list else [fields.text({place: value}, place)]
-    found = fields.texts({place: several}, place) or []
-    if not found or not all(found):
-        raise refuse(place, f"The '{place}' field must not be empty.", validation="min_length")
-    return found
+    member = WorkerFilter.members.get(name)
+    if not isinstance(member, OneOrSeveral):
+        known = ", ".join(WorkerFilter.members)
+        raise refuse(place, f"There is no filter '{name}'; there are {known}.")
+    return member.check(value, place)

@@ -10,14 +10,12 @@ from rest_framework.response import Response
 from jobs.api.admin.base import AdminViewSet, reason_of
 from jobs.api.admin.documents import COLUMNS, line
 from jobs.api.admin.paging import page
-from jobs.api.admin.search import choice
 from jobs.api.system import STARTED
 from jobs.errors import Conflict
 from jobs.http.request import Request
 from jobs.models import Job
 from jobs.record import counts, dashboard
-from jobs.spec import fields
-from jobs.spec.fields import refuse
+from jobs.spec.fields import Document
 from jobs.store.expressions import JSONArrayHas
 
 from ..fleet import orders as fleet
@@ -25,7 +23,6 @@ from ..fleet.removal import remove
 from ..lifecycle import WorkerState
 from ..models import Directive, Worker
 from .documents import (
-    STATES,
     directive_document,
     known,
     shown_id,
@@ -34,15 +31,9 @@ from .documents import (
     with_load,
     worker_document,
 )
+from .requests import Direct, WorkerSearch
 
 SHOWN = 100
-ORDERS = {
-    "quiet": WorkerState.QUIET,
-    "terminate": WorkerState.TERMINATE,
-    "running": WorkerState.RUNNING,
-    "resume": WorkerState.RUNNING,
-}
-"""What a request may ask of a worker."""
 
 
 class AdminWorkerViewSet(AdminViewSet):
@@ -62,8 +53,8 @@ class AdminWorkerViewSet(AdminViewSet):
         parameters = request.query_params
         workers = _matching(self.own(known()), parameters)
         counted = summary(workers)
-        if parameters.get("state"):
-            wanted = choice(parameters, "state", STATES, "")
+        wanted = WorkerSearch.state.read(parameters)
+        if wanted:
             workers = workers.filter(shown_state=wanted)
         project = self.caller.project
         workers = with_load(workers).order_by(shown_id(project), "pk")
@@ -95,12 +86,9 @@ class AdminWorkerViewSet(AdminViewSet):
     def direct(self, request: Request, worker_id: str) -> Response:
         """Ask it for `quiet`, `terminate` or `running`, whichever the body names."""
         body = self.read(required=True)
-        asked = fields.required_text(body, "directive")
-        if asked not in ORDERS:
-            raise refuse("directive", f"The 'directive' field must be one of {', '.join(ORDERS)}.")
-        return self._order(ORDERS[asked], body)
+        return self._order(Direct.directive.read(body), body)
 
-    def _order(self, directive: WorkerState, body: fields.Document) -> Response:
+    def _order(self, directive: WorkerState, body: Document) -> Response:
         """
         Raises:
             NotFound: nobody knows the worker.

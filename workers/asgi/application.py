@@ -286,6 +286,7 @@ def _start(reply: Reply, headers: Headers) -> Scope:
         "type": "http.response.start",
         "status": reply.status,
         "headers": [
-            (name.lower().encode("latin-1"), text.encode("latin-1")) for name, text in headers
+            (name.lower().encode("latin-1"), text.strip().encode("latin-1"))
+            for name, text in headers
         ],
     }

@@ -207,6 +207,8 @@ class Hub:
 
     def __init__(self) -> None:
         self._groups: dict[Any, Group] = {}
+        self._waiters: set[Waiter] = set()
+        """Those of all groups, also those that look at present."""
         self._bell = contextlib.ExitStack()
         self.listens = False
         """Whether it receives notifications of work; if not, call `listen()` first."""
@@ -277,6 +279,7 @@ class Hub:
         group = self._groups.setdefault(key, Group(queues))
         group.members += 1
         group.add(waiter)
+        self._waiters.add(waiter)
         if since is None and group.members > 1:
             pass  # what came meanwhile has rung for the group
         elif self.heard(queues) != since:
@@ -294,6 +297,7 @@ class Hub:
             raise
         finally:
             waiter.found.cancel()
+            self._waiters.discard(waiter)
             group.forget(waiter)
             group.members -= 1
             if not group.members and self._groups.get(key) is group:
@@ -320,10 +324,9 @@ class Hub:
     def end(self) -> None:
         """Send all waiters away, also those to come."""
         self._has_ended = True
-        for group in list(self._groups.values()):
-            for waiter in [*group.waiters, *group.tried]:
-                if not waiter.found.done():
-                    waiter.found.set_result(None)
+        for waiter in self._waiters:
+            if not waiter.found.done():
+                waiter.found.set_result(None)
         self.close()
 
     def close(self) -> None:

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from jobs.spec.cron_requests import CronRequest
+from jobs.spec.lifecycle import State
+from jobs.spec.queue_config import QueueConfig
+from jobs.spec.rate_policy import JobLimits
+from jobs.spec.retry import Policy
+from jobs.spec.unique_policy import Unique
+from jobs.spec.validation import KEPT_AS_SENT, Envelope, NestedOptions
+from jobs.spec.workflow_plans import StepRequest, WorkflowRequest
+
 from .schema import (
     COUNT,
     TIME,
@@ -19,7 +28,6 @@ from .schema import (
     ref,
     text,
 )
-from .sent import NEW_CRON, NEW_JOB, NEW_WORKFLOW, STATE, STEP
 
 ERROR_ENTRY = obj(
     "attempt type code message occurred_at timestamp",
@@ -63,7 +71,7 @@ JOB = obj(
     timeout_ms=COUNT,
     visibility_timeout_ms=COUNT,
     retry=free("As the client wrote it."),
-    unique=free("As the client wrote it."),
+    **dict.fromkeys(("schema", *KEPT_AS_SENT), anything("As the client wrote it.")),
     result=anything("What the worker sent with its ACK."),
     error=ref("JobError"),
     errors=array(ref("JobError")),
@@ -238,15 +246,24 @@ COMPONENTS: dict[str, Schema] = {
     "ChangedJobReply": obj(
         "job", job={"allOf": [ref("Job"), {"type": "object", "properties": CHANGED}]}
     ),
-    "JobState": enum(*STATE),
-    "NewCronJob": NEW_CRON,
-    "NewJob": NEW_JOB,
-    "NewWorkflow": NEW_WORKFLOW,
+    "JobState": enum(*State.values),
     "Outcome": obj("status acknowledged job_id id", **NACKED, **ONE_OF_MANY)
     | {"description": "What became of one of several outcomes."},
     "Pagination": PAGINATION,
-    "Step": STEP,
     "Workflow": WORKFLOW,
     "WorkflowNode": WORKFLOW_NODE,
     "WorkflowReply": obj("workflow", workflow=ref("Workflow")),
+} | {
+    form.component: form.json_schema()
+    for form in (
+        CronRequest,
+        Envelope,
+        JobLimits,
+        NestedOptions,
+        Policy,
+        QueueConfig,
+        StepRequest,
+        Unique,
+        WorkflowRequest,
+    )
 }

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from jobs.http.dialects import MEDIA_TYPE
+from jobs.spec.members import Declared, Members
 
-from .schema import Schema, integer, text
+from .refusals import Refusals
+from .schema import Schema
 
 Json = Any
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """A parameter of the query string."""
-
-    name: str
-    schema: Schema
-    description: str = ""
-    required: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,27 +34,18 @@ class Operation:
     summary: str
     replies: dict[int, Reply]
     description: str = ""
-    body: Schema | None = None
+    body: type[Members] | Schema | None = None
+    """Its declaration, which the endpoint reads it with."""
     example: Json = None
     """Of the body."""
     optional: bool = False
     """The body may be left out."""
-    query: tuple[Query, ...] = ()
-    headers: tuple[Query, ...] = ()
+    query: type[Members] | None = None
+    headers: tuple[Declared, ...] = ()
     """Of the request, beside the standard ones."""
     media_type: str = MEDIA_TYPE
     """Of all its answers."""
-    refusals: dict[int, str] = field(default_factory=dict)
-    """Status → what it means here, beside what every endpoint may refuse."""
-
-
-LIMIT = Query("limit", integer(minimum=1, maximum=200, default=50), "Most entries of a page.")
-OFFSET = Query("offset", integer(minimum=0, maximum=1_000_000, default=0), "For older clients.")
-CURSOR = Query("cursor", text(), "`pagination.next_cursor` of the page before.")
-PAGE = (LIMIT, OFFSET, CURSOR)
-
-NO_JOB = {404: "There is no such job."}
-NOT_IN_THAT_STATE = {409: "The job is not in a state that allows it."}
-TOO_LARGE = {413: 'The body exceeds `OJS["MAX_BODY_SIZE"]`.'}
-MAINTAINED = {503: "The server is in maintenance, or the database is away: try again."}
-FULL = {429: "The queue is full; `Retry-After` says when to try again."}
+    refusals: Refusals = ()
+    """What it may refuse, beside what every endpoint may."""
+    asks_database: bool = True
+    """It may find the database away."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from types import TracebackType
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
+from jobs.options import JSON
 from jobs.spec.jsonable import jsonable
 
 from .outcomes import legible
@@ -43,6 +45,14 @@ class WorkerLink:
         """Send a heartbeat of the worker."""
 
 
+ExceptionInfo: TypeAlias = (
+    bool
+    | BaseException
+    | tuple[type[BaseException], BaseException, TracebackType | None]
+    | tuple[None, None, None]
+    | None
+)
+"""What `logging` takes as `exc_info`."""
 NO_LINK = WorkerLink()
 NO_TIME = timedelta()
 
@@ -56,8 +66,8 @@ class JobContext:
         id: UUID,
         type: str,
         queue: str,
-        args: list[Any],
-        meta: dict[str, Any],
+        args: list[JSON],
+        meta: dict[str, JSON],
         attempt: int,
         max_attempts: int,
         worker_id: str = "",
@@ -81,12 +91,12 @@ class JobContext:
             timedelta(seconds=grace_period) if isinstance(grace_period, int) else NO_TIME
         )
         """Time for cleanup once `timeout` has passed and it is `cancelled`."""
-        self.metadata: dict[str, Any] = {}
+        self.metadata: dict[str, object] = {}
         """Shared between the middleware and the handler of this execution."""
         self._document = document
         self.has_checkpoint = checkpoint is not None
         """Whether an earlier attempt, or this one, has saved its state."""
-        self.last_checkpoint: Any = checkpoint.get("state") if checkpoint else None
+        self.last_checkpoint: JSON = checkpoint.get("state") if checkpoint else None
         """What `checkpoint()` saved last; None if nothing was."""
         self.line = NO_LINK
         self._is_cancelled = False
@@ -99,7 +109,7 @@ class JobContext:
         return self._document()
 
     @property
-    def version(self) -> Any:
+    def version(self) -> JSON:
         """The version of its arguments, as its producer wrote it; None if it has none."""
         return self.job.get("version")
 
@@ -140,7 +150,7 @@ class JobContext:
     async def aheartbeat(self) -> bool:
         return await sync_to_async(self.heartbeat, thread_sensitive=False)()
 
-    def checkpoint(self, state: Any) -> None:
+    def checkpoint(self, state: object) -> None:
         """Keep `state` for the next attempt, should this one fail (OJS durable execution §4).
 
         Inside a transaction on the jobs' database it is part of that transaction:
@@ -152,15 +162,18 @@ class JobContext:
                 True (§10.4).
             Unavailable: over HTTP, the server could not be reached; nothing was saved.
         """
-        state = jsonable(state, "checkpoint")
-        self.line.keep(self, state)
-        self.has_checkpoint, self.last_checkpoint = True, state
+        kept: JSON = jsonable(state, "checkpoint")
+        self.line.keep(self, kept)
+        self.has_checkpoint, self.last_checkpoint = True, kept
 
-    async def acheckpoint(self, state: Any) -> None:
+    async def acheckpoint(self, state: object) -> None:
         await sync_to_async(self.checkpoint, thread_sensitive=False)(state)
 
     def progress(
-        self, value: float | None = None, message: str = "", data: dict[str, Any] | None = None
+        self,
+        value: float | None = None,
+        message: str = "",
+        data: Mapping[str, object] | None = None,
     ) -> None:
         """Report the job's progress: `progress(0.4, "page 2 of 5")` (OJS progress §6.1).
 
@@ -178,17 +191,17 @@ class JobContext:
         self.line.tell(self, number, jsonable(said, "data") or None)
 
     @property
-    def parent_results(self) -> list[Any]:
+    def parent_results(self) -> list[JSON]:
         """The results of the jobs this one waited for, in their order (OJS workflows §6)."""
         return list(self.job.get("parent_results") or ())
 
     def log(
         self,
         message: str,
-        *args: Any,
+        *args: object,
         level: int = logging.INFO,
-        exc_info: Any = None,
-        **attributes: Any,
+        exc_info: ExceptionInfo = None,
+        **attributes: object,
     ) -> None:
         """Log a line that names the job; `attributes` are for structured logs."""
         details: dict[str, Any] = {"job_id": str(self.id), "job_type": self.type}

@@ -20,7 +20,7 @@ from workers import protocol
 
 from .context import JobContext
 from .handling import Handler
-from .outcomes import Directive, InvalidResult, JobTimeout, failure_of
+from .outcomes import Directive, InvalidResult, JobTimeout, failure_of, frames_of
 
 current_job: ContextVar[JobContext | None] = ContextVar("ojs_current_job", default=None)
 """The job this thread or task runs."""
@@ -49,7 +49,7 @@ def execute(handler: Handler, context: JobContext) -> Completion | Failure | Set
         handler.tell(context, outcome)
     except BaseException as problem:
         _log(context, problem)
-        outcome = failed(context, problem)
+        outcome = failed(context, problem, handler)
         handler.tell(context, outcome)
     finally:
         current_job.reset(token)
@@ -68,7 +68,7 @@ async def execute_async(handler: Handler, context: JobContext) -> Completion | F
             outcome = interrupted(context)
         else:
             _log(context, problem)
-            outcome = failed(context, problem)
+            outcome = failed(context, problem, handler)
         await handler.atell(context, outcome)
     finally:
         current_job.reset(token)
@@ -90,7 +90,7 @@ def run_inline(handler: Handler, context: JobContext) -> Any:
         handler.tell(context, done)
         return done.result
     except BaseException as problem:
-        handler.tell(context, failed(context, problem))
+        handler.tell(context, failed(context, problem, handler))
         raise
     finally:
         current_job.reset(token)
@@ -109,8 +109,9 @@ def completion(context: JobContext, result: Any) -> Completion:
     return Completion(context.id, context.worker_id, context.attempt, result)
 
 
-def failed(context: JobContext, problem: BaseException) -> Failure:
-    return failure_of(problem, context.id, context.worker_id, context.attempt)
+def failed(context: JobContext, problem: BaseException, handler: Handler | None = None) -> Failure:
+    failure = failure_of(problem, context.id, context.worker_id, context.attempt)
+    return failure if handler is None else handler.judge(failure, problem)
 
 
 def _log(context: JobContext, problem: BaseException) -> None:
@@ -120,7 +121,8 @@ def _log(context: JobContext, problem: BaseException) -> None:
         return
     level = logging.WARNING if context.cancelled else logging.ERROR
     said = "Attempt %d of %d failed: %s"
-    context.log(said, context.attempt, context.max_attempts, problem, level=level, exc_info=problem)
+    where = type(problem), problem, frames_of(problem)
+    context.log(said, context.attempt, context.max_attempts, problem, level=level, exc_info=where)
 
 
 def interrupted(context: JobContext) -> Failure:

@@ -9,7 +9,11 @@ from typing import Any
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 
+from jobs.engine import Failure
 from jobs.spec.versions import ALL, Versions, version_number
+from jobs.task_options import Errors
+
+from .outcomes import Directive, JobTimeout
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,11 @@ class Handler:
     versions: Versions = ALL
     """The versions it can run; other workers get the other versions (OJS job versioning §8)."""
 
+    retry_on: Errors | None = None
+    """Errors after which there is another attempt; None means any."""
+    discard_on: Errors = ()
+    """Errors after which the job is given up."""
+
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -40,6 +49,16 @@ class Handler:
     def takes(self, context: Any) -> bool:
         """Whether it runs the job's version; a job without a version suits every handler."""
         return self.versions == ALL or version_number(context.version) in self.versions
+
+    def judge(self, failure: Failure, problem: BaseException) -> Failure:
+        """Add to a failure what the handler says of such errors."""
+        if not isinstance(problem, Exception) or isinstance(problem, Directive | JobTimeout):
+            return failure
+        if isinstance(problem, self.discard_on):
+            failure.code = "DISCARD"
+        elif self.retry_on is not None and not isinstance(problem, self.retry_on):
+            failure.retryable = False
+        return failure
 
     def tell(self, context: Any, outcome: Any) -> None:
         if self.ended is not None:

@@ -61,7 +61,7 @@ def perform(
             return not_this_version(context), None
         result = _of_size(run_inline(handler, context))
     except (Exception, SystemExit, asyncio.CancelledError) as problem:
-        return failed(context, problem), problem
+        return failed(context, problem, handler), problem
     return Completion(context.id, worker_id, attempt, result), None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from datetime import timedelta
+from types import TracebackType
 from typing import Any
 from uuid import UUID
 
@@ -122,11 +123,16 @@ def legible(text: str) -> str:
 
 def backtrace(problem: BaseException) -> list[str]:
     """The traceback as Python prints it, without the frames of this package on top."""
+    entries = traceback.format_exception(type(problem), problem, frames_of(problem))[-FRAMES:]
+    return [legible(entry[:MESSAGE]) for entry in entries]
+
+
+def frames_of(problem: BaseException) -> TracebackType | None:
+    """The frames of an exception, without those of this package on top."""
     frames = problem.__traceback__
     while frames is not None and _is_ours(frames):
         frames = frames.tb_next
-    entries = traceback.format_exception(type(problem), problem, frames)[-FRAMES:]
-    return [legible(entry[:MESSAGE]) for entry in entries]
+    return frames
 
 
 def _is_ours(frames: Any) -> bool:

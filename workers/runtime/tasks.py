@@ -36,6 +36,12 @@ def _framework() -> Any:
     return backends
 
 
+def is_of_a_task_backend(problem: Exception) -> bool:
+    """Whether the Tasks framework could not make a backend of one of its aliases."""
+    framework = _framework()
+    return framework is not None and isinstance(problem, framework.InvalidBackend)
+
+
 def task_handler(type: str) -> Handler | None:
     """The handler of a Django task, or None if the type names none."""
     framework = _framework()
@@ -52,6 +58,8 @@ def task_handler(type: str) -> Handler | None:
         asked.atomic_ack,
         runs.ended,
         asked.versions,
+        asked.retry_on,
+        asked.discard_on,
     )
 
 
@@ -64,7 +72,7 @@ def imported_types() -> list[str]:
         value.get_backend().type_of(value)
         for module in list(sys.modules.values())
         for value in list(vars(module).values() if hasattr(module, "__dict__") else ())
-        if isinstance(value, framework.Task) and framework.is_ours(value)
+        if framework.is_ours(value)
     }
     return sorted(found)
 
@@ -93,7 +101,7 @@ class _Runs:
         """
         if context.cancelled_because in UNWANTED:
             return
-        result = context.metadata.get(RESULT) or self._result(context)
+        result: Any = context.metadata.get(RESULT) or self._result(context)
         status = self.framework.TaskResultStatus.SUCCESSFUL
         if isinstance(outcome, Failure):
             if not _is_last(context, outcome):

@@ -8,10 +8,8 @@ from typing import Any
 from ...access import Binding, projects
 from ...access.audit import Actor, of_caller, record_action
 from ...http.base import OJSViewSet
-from ...spec import fields
 from ...spec.fields import Document, refuse
-
-REASON = 2000
+from ...spec.operator_requests import Confirmed, Reason
 
 
 class AdminViewSet(OJSViewSet):
@@ -33,7 +31,7 @@ class AdminViewSet(OJSViewSet):
 
 def reason_of(body: Document) -> str:
     """Why, for the audit; every request that changes something may say it."""
-    return fields.text(body, "reason", "", longest=REASON) or ""
+    return Reason.reason.read(body)
 
 
 def confirmed(body: Document, what: str) -> None:
@@ -41,5 +39,5 @@ def confirmed(body: Document, what: str) -> None:
     Raises:
         InvalidRequest: the request does not say that it means it (§4.4).
     """
-    if not fields.boolean(body, "confirm"):
+    if not Confirmed.confirm.read(body):
         raise refuse("confirm", f"The 'confirm' field must be true: {what}", validation="const")

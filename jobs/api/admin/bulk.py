@@ -16,9 +16,10 @@ from rest_framework.response import Response
 from ...engine import bulk
 from ...http.request import Request
 from ...models import Job
-from ...spec import fields
-from ...spec.fields import Document, missing, refuse
+from ...spec.fields import Document, refuse
 from ...spec.lifecycle import State
+from ...spec.members import Text
+from ...spec.operator_requests import AdminChange, AdminFilter
 from ...store.database import atomic
 from .base import AdminViewSet, confirmed, reason_of
 from .paging import COUNTED
@@ -26,7 +27,7 @@ from .search import filtered
 
 TOLD = 100
 """Jobs that are named with the reason why they were left alone."""
-FILTERS = ("queue", "type", "since", "until", "error_type", "worker_id")
+FILTERS = [name for name in AdminFilter.members if name != "state"]
 
 
 @dataclass(frozen=True)
@@ -91,12 +92,10 @@ class AdminBulkViewSet(AdminViewSet):
         time: str = "created_at",
     ) -> Response:
         verb, body = VERBS[name], self.read(required=True)
-        is_dry = fields.boolean(body, "dry_run")
+        is_dry = AdminChange.dry_run.read(body)
         if not is_dry:
             confirmed(body, f"every job that matches is {verb.did}.")
-        reason, wanted = reason_of(body), fields.mapping(body, "filter")
-        if wanted is None:
-            raise missing("filter")
+        reason, wanted = reason_of(body), AdminChange.filter.read(body)
         among = Job.objects.all() if among is None else among
         parameters = read_filter(wanted)
         jobs = filtered(self.own(among), parameters, self.caller.project, time=time)
@@ -132,15 +131,11 @@ def read_filter(wanted: Document) -> dict[str, str]:
     parameters: dict[str, str] = {}
     for name, value in wanted.items():
         place = f"filter.{name}"
-        if name not in (*FILTERS, "state"):
+        member = AdminFilter.members.get(name)
+        if not isinstance(member, Text):
             raise refuse(place, f"There is no filter '{name}'; there are {', '.join(FILTERS)}.")
-        if name == "state" and type(value) is list:
-            value = ",".join(fields.texts({place: value}, place) or [])
-        text = fields.text({place: value}, place)
-        if text == "":
-            raise refuse(place, f"The '{place}' field must not be empty.", validation="min_length")
-        if text is not None:
-            parameters[name] = text
+        if value is not None:
+            parameters[name] = member.check(value, place)
     if not parameters:
         raise refuse("filter", "The 'filter' field must say which jobs.", validation="required")
     return parameters

@@ -13,9 +13,10 @@ from ...access import Binding
 from ...conf import ojs_settings
 from ...http.request import Request
 from ...models import DeadJob, JobError
-from ...spec import fields
 from ...spec.durations import format_duration
 from ...spec.fields import Document
+from ...spec.members import Text
+from ...spec.operator_requests import DeadFilter, PurgeDead
 from ...spec.timestamps import format_timestamp
 from ...store import clock
 from ...store.database import atomic
@@ -32,8 +33,7 @@ NEWEST = 10_000
 TYPES = 100
 MOST = 10_000
 BATCH = 1000
-PURGED = ("queue", "type", "error_type", "since", "until", "older_than")
-"""What may narrow a purge; `older_than` is `until` by another name."""
+PURGED = [member for member in DeadFilter.members.values() if isinstance(member, Text)]
 
 
 class AdminDeadLetterViewSet(AdminViewSet):
@@ -147,8 +147,8 @@ def purge_filters(body: Document, parameters: Any) -> Iterator[dict[str, str]]:
         InvalidRequest: one of them breaks its rule.
     """
     for source in (parameters, body):
-        yield {name: value for name in PURGED if (value := fields.text(source, name))}
-    wanted = fields.mapping(body, "filter")
+        yield {one.name: value for one in PURGED if (value := one.read(source))}
+    wanted = PurgeDead.filter.read(body)
     if wanted is not None:
         yield read_filter(wanted)
 

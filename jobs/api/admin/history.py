@@ -9,6 +9,7 @@ from typing import Any
 from rest_framework.response import Response
 
 from ...errors import InvalidRequest
+from ...http.parameters import HistoryQuery
 from ...http.request import Request
 from ...models import QueueRollup, Rollup
 from ...record.histogram import added, percentile
@@ -16,7 +17,7 @@ from ...record.rollup import HOUR, MINUTE, floor
 from ...spec.timestamps import format_timestamp
 from ...store import clock
 from .base import AdminViewSet
-from .search import choice, moment_of
+from .search import moment_of
 
 PERIODS = {"1m": MINUTE, "5m": 5 * MINUTE, "1h": HOUR, "1d": 24 * HOUR}
 SINCE = HOUR
@@ -32,7 +33,7 @@ class HistoryViewSet(AdminViewSet):
     def retrieve(self, request: Request) -> Response:
         """One point a period, oldest first; the minute that is not over is left out."""
         parameters = request.query_params
-        period = choice(parameters, "period", PERIODS, "5m")
+        period = HistoryQuery.period.read(parameters)
         width, now = PERIODS[period], clock.now()
         until = moment_of(parameters, "until", now) or now
         since = moment_of(parameters, "since", now) or until - SINCE

@@ -9,12 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ...http.paging import bad_cursor, decode_cursor, encode_cursor, number
+from ...http.paging import bad_cursor, decode_cursor, encode_cursor
+from ...http.parameters import AdminPage
 from ...spec.identifiers import parse_uuid
 
-PER_PAGE = 20
-MOST_PER_PAGE = 100
-LAST_PAGE = 10_000
 COUNTED = 100_000
 """Rows that are counted; of more it is said that there are at least so many."""
 OFFSET = "offset"
@@ -35,10 +33,10 @@ def place(parameters: Any) -> Place:
     Raises:
         InvalidRequest: a number is out of range, or the cursor not one of ours.
     """
-    size = number(parameters, "per_page", PER_PAGE, least=1, most=MOST_PER_PAGE)
-    size = number(parameters, "limit", size, least=1, most=MOST_PER_PAGE)
+    size = AdminPage.per_page.read(parameters)
+    size = AdminPage.limit.read(parameters) or size
     if not parameters.get("cursor"):
-        page = number(parameters, "page", 1, least=1, most=LAST_PAGE)
+        page = AdminPage.page.read(parameters)
         return Place(size, (page - 1) * size)
     cursor = parameters["cursor"]
     offset, after = decode_cursor(cursor, 2)

@@ -8,11 +8,12 @@ from rest_framework.response import Response
 
 from ... import engine
 from ...errors import InvalidRequest
+from ...http.parameters import QueueSearch
 from ...http.request import Request
 from ...models import Queue
 from ...record import counts, dashboard
 from ...record.counts import Pace
-from ...spec import fields
+from ...spec.operator_requests import Pause
 from ...spec.timestamps import format_timestamp
 from ...store import clock
 from ...store.database import atomic
@@ -21,9 +22,6 @@ from ..queues import full_document
 from .base import AdminViewSet, reason_of
 from .documents import moment
 from .paging import page
-from .search import choice
-
-STATES = ("active", "paused", "draining")
 
 
 class AdminQueueViewSet(AdminViewSet, QueueOperationsViewSet):
@@ -35,8 +33,8 @@ class AdminQueueViewSet(AdminViewSet, QueueOperationsViewSet):
         """Every queue, with how deep it is and how it fares (§6.1)."""
         rows = Queue.objects.order_by("name")
         parameters = request.query_params
-        if parameters.get("state"):
-            wanted = choice(parameters, "state", STATES, "")
+        wanted = QueueSearch.state.read(parameters)
+        if wanted:
             paused = Queue.objects.paused().values("pk")
             rows = rows.filter(pk__in=paused) if wanted == "paused" else rows.exclude(pk__in=paused)
             if wanted != "paused":
@@ -70,7 +68,7 @@ class AdminQueueViewSet(AdminViewSet, QueueOperationsViewSet):
         """Hand out none of its jobs, until `until` or until somebody resumes it (§6.3)."""
         body = self.read()
         reason, now = reason_of(body), clock.now()
-        until = fields.when(body, "until", now)
+        until = Pause.until.read(body, now)
         if until is not None and until <= now:
             raise InvalidRequest("The pause would be over before it began.", field="until")
         with atomic():

@@ -10,8 +10,9 @@ from rest_framework.response import Response
 from ...errors import NotFound
 from ...http.request import Request
 from ...models import JobSchema
-from ...spec import fields
 from ...spec.fields import Document, missing, refuse
+from ...spec.members import Text
+from ...spec.operator_requests import MOST_VERSIONS, RegisterSchema
 from ...spec.timestamps import format_timestamp
 from ...spec.validation import TYPE_LENGTH, TYPE_PATTERN
 from ...spec.versions import version_number
@@ -21,8 +22,7 @@ from .base import AdminViewSet, reason_of
 
 SCHEMA_SIZE = 64 * 1024
 """Bytes of JSON."""
-MOST_VERSIONS = 1_000
-"""Of one job type."""
+TYPE = Text(pattern=TYPE_PATTERN, longest=TYPE_LENGTH, filled=True)
 
 
 class SchemaViewSet(AdminViewSet):
@@ -33,7 +33,7 @@ class SchemaViewSet(AdminViewSet):
     def register(self, request: Request, type: str, version: str) -> Response:
         """Register the schema of a version, or replace it (§11.1)."""
         body = self.read(required=True)
-        fields.required_text({"type": type}, "type", pattern=TYPE_PATTERN, longest=TYPE_LENGTH)
+        TYPE.check(type, "type")
         number = _number(version)
         now = clock.now()
         wanted = {
@@ -90,19 +90,21 @@ def _number(version: str) -> int:
 
 def _schema(body: Document) -> dict[str, Any]:
     """`schema`, or `args_schema` as §6.1 has it."""
-    name = "schema" if body.get("schema") is not None else "args_schema"
-    found = fields.mapping(body, name)
+    sent = RegisterSchema.schema
+    if body.get(sent.name) is None:
+        sent = RegisterSchema.args_schema
+    found = sent.read(body)
     if not found:
         raise missing("schema")
     if len(orjson.dumps(found)) > SCHEMA_SIZE:
-        raise refuse(name, f"A schema may have at most {SCHEMA_SIZE} bytes.", limit=SCHEMA_SIZE)
+        raise refuse(
+            sent.name, f"A schema may have at most {SCHEMA_SIZE} bytes.", limit=SCHEMA_SIZE
+        )
     return found
 
 
 def _versions(body: Document) -> list[str]:
-    found = fields.texts(body, "compatible_with") or []
-    if len(found) > MOST_VERSIONS:
-        raise refuse("compatible_with", f"At most {MOST_VERSIONS} versions may be named.")
+    found = RegisterSchema.compatible_with.read(body) or []
     for index, version in enumerate(found):
         if version_number(version) is None:
             raise refuse(f"compatible_with[{index}]", f"{version!r} is no version such as '2.0'.")

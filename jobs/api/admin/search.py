@@ -9,14 +9,16 @@ from typing import Any, Literal
 from django.db.models import Exists, F, OuterRef
 
 from ...errors import InvalidRequest
+from ...http.parameters import JobSearch
 from ...models import JobError
-from ...spec import fields
 from ...spec.lifecycle import State
+from ...spec.members import Moment
 from ...spec.worker_ids import spellings
 from ...store import clock
 
 SPACE_FOR_PLUS = re.compile(r" (?=\d\d:\d\d$)")
 """What becomes of the `+` in `…T00:00:00+01:00` where a client does not encode it."""
+MOMENT = Moment()
 SORTS = {
     # Ids are UUIDv7: their order is that of creation, and it is indexed.
     "created_at": "pk",
@@ -76,7 +78,7 @@ def moment_of(parameters: Any, name: str, now: datetime) -> datetime | None:
         InvalidRequest: the parameter is no moment in time.
     """
     text = parameters.get(name)
-    return fields.when({name: SPACE_FOR_PLUS.sub("+", text)}, name, now) if text else None
+    return MOMENT.check(SPACE_FOR_PLUS.sub("+", text), name, now) if text else None
 
 
 def of_type(jobs: Any, wanted: str) -> Any:
@@ -96,8 +98,8 @@ def failed_with(jobs: Any, error_type: str) -> Any:
 
 def ordered(jobs: Any, parameters: Any) -> tuple[Any, Literal["", "up", "down"]]:
     """Put `jobs` in the order asked for; also which way they are ordered by id, if they are."""
-    column = SORTS[choice(parameters, "sort", SORTS, "created_at")]
-    down = choice(parameters, "order", ("asc", "desc"), "desc") == "desc"
+    column = SORTS[JobSearch.sort.read(parameters)]
+    down = JobSearch.order.read(parameters) == "desc"
     pk = "-pk" if down else "pk"
     if column == "pk":
         return jobs.order_by(pk), "down" if down else "up"

@@ -15,8 +15,7 @@ from ...engine import maintenance
 from ...http.request import Request
 from ...http.versioning import SPEC_VERSION
 from ...models import Maintenance
-from ...spec import fields
-from ...spec.fields import missing
+from ...spec.operator_requests import SwitchMaintenance
 from ...spec.timestamps import format_timestamp
 from ...store import clock
 from ..system import CAPABILITIES, EXTENSIONS, backend
@@ -44,9 +43,7 @@ class SystemViewSet(AdminViewSet):
         `until`.
         """
         body = self.read(required=True)
-        if body.get("enabled") is None:
-            raise missing("enabled")
-        enabled = fields.boolean(body, "enabled")
+        enabled = SwitchMaintenance.enabled.read(body)
         reason = reason_of(body)
         if not enabled:
             maintenance.end(actor=self.actor, reason=reason)
@@ -55,9 +52,9 @@ class SystemViewSet(AdminViewSet):
         switch = maintenance.begin(
             actor=self.actor,
             reason=reason,
-            until=fields.when(body, "until", clock.now()),
-            lasts=fields.period(body, "estimated_duration", least=timedelta(seconds=1)),
-            refuses_jobs=fields.boolean(body, "refuse_jobs"),
+            until=SwitchMaintenance.until.read(body, clock.now()),
+            lasts=SwitchMaintenance.estimated_duration.read(body),
+            refuses_jobs=SwitchMaintenance.refuse_jobs.read(body),
         )
         return Response(maintenance_document(switch))
 

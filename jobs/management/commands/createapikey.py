@@ -5,7 +5,7 @@ KEY=$(python manage.py createapikey --name billing --scopes work)
 
 from __future__ import annotations
 
-from datetime import datetime, time
+from datetime import datetime, time, timedelta
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -117,7 +117,10 @@ def _expiry(text: str) -> Any:
     text = text.strip()
     try:
         if text[-1:].islower():
-            return Now() + parse_span(text)
+            span = parse_span(text)
+            if span <= timedelta(0):
+                raise ValueError(f"{text!r} is no time at all.")
+            return Now() + span
         day = parse_date(text)
         if day is not None:
             return timezone.make_aware(datetime.combine(day, time()))

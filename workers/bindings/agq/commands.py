@@ -158,7 +158,7 @@ def update(session: Session, job: bytes, document: bytes) -> Status:
     said = documents.read(document, "update")
     job_id = documents.job_id(job)
     if said.get("worker_id") is not None:
-        named = valid_worker_id(documents.fields.text(said, "worker_id") or "")
+        named = valid_worker_id(documents.Update.worker_id.read(said) or "")
         stored = session.speak_for(named)
         # A connection that speaks for a worker cannot borrow another's name (§7.4).
         if session.worker_id not in ("", named):

@@ -14,6 +14,16 @@ from jobs.http.renderers import dumps
 from jobs.spec import fields
 from jobs.spec.envelope import claimed_envelope
 from jobs.spec.identifiers import parse_uuid
+from jobs.spec.members import (
+    Anything,
+    Boolean,
+    Integer,
+    Members,
+    Number,
+    Object,
+    Text,
+    Texts,
+)
 from workers.protocol import Completion, Description, Failure
 
 from . import PROTOCOL, options
@@ -24,6 +34,43 @@ PLAN = "agq.plan"
 """Type of a job that was pushed as a plan without naming one."""
 MOST_CAPABILITIES = 1_000
 Document = dict[str, Any]
+
+
+class Capabilities(Members):
+    tools = Texts()
+    agentic_units = Texts()
+
+
+class Registration(Members):
+    worker_id = Text(longest=1000).required()
+    hostname = Text().required()
+    agw_version = Text().required()
+    platform = Text()
+    max_concurrent_jobs = Integer(least=1, most=1_000_000).default(1)
+    tags = Object()
+    capabilities = Object(of=Capabilities)
+
+
+class ErrorMembers(Members):
+    type = Text()
+    code = Text()
+    message = Text(longest=2**20)
+    retryable = Boolean()
+
+
+class Update(Members):
+    worker_id = Text()
+    # A text, or an object of `ErrorMembers`.
+    error = Text(longest=2**20)
+    progress_percent = Number(
+        least=0, most=100, sentence="The '{name}' field must be 0 to 100.", typed=False
+    )
+
+
+class Push(Members):
+    plan = Anything().required()
+    meta = Object()
+    capabilities = Texts()
 
 
 def read(text: bytes, what: str) -> Document:
@@ -46,18 +93,18 @@ def registration(document: Document) -> tuple[str, Description]:
     Raises:
         Failed, InvalidRequest: a field breaks its rule.
     """
-    worker_id = valid_worker_id(fields.required_text(document, "worker_id", longest=1000))
+    worker_id = valid_worker_id(Registration.worker_id.read(document))
     description = Description(
-        hostname=fields.required_text(document, "hostname"),
-        version=fields.required_text(document, "agw_version"),
-        concurrency=fields.integer(document, "max_concurrent_jobs", 1, least=1, most=1_000_000),
+        hostname=Registration.hostname.read(document),
+        version=Registration.agw_version.read(document),
+        concurrency=Registration.max_concurrent_jobs.read(document),
         labels=_tags(document),
         capabilities=_capabilities(document),
         protocol=PROTOCOL.name,
         heartbeat_timeout=options().HEARTBEAT_TIMEOUT,
         details=document,
     )
-    fields.text(document, "platform")
+    Registration.platform.read(document)
     return worker_id, description
 
 
@@ -66,8 +113,8 @@ def _capabilities(document: Document) -> list[str]:
     try:
         if type(given) is not dict or given.get("tools") is None:
             raise ValueError
-        words = fields.texts(given, "tools") or []
-        words = words + (fields.texts(given, "agentic_units") or [])
+        words = Capabilities.tools.read(given) or []
+        words = words + (Capabilities.agentic_units.read(given) or [])
         if len(words) > MOST_CAPABILITIES or not all(words):
             raise ValueError
     except (ValueError, InvalidRequest):
@@ -77,7 +124,7 @@ def _capabilities(document: Document) -> list[str]:
 
 def _tags(document: Document) -> list[str]:
     """Tags as labels: `{"gpu": true}` is `gpu:true`, which makes a pool (AGQ §10)."""
-    tags = fields.mapping(document, "tags") or {}
+    tags = Registration.tags.read(document) or {}
     labels = [
         f"{name}:{value if type(value) is str else dumps(value).decode()}"
         for name, value in tags.items()
@@ -103,20 +150,19 @@ def pulled(job: ClaimedJob, project: str) -> bytes:
 
 def pushed(queue: str, document: Document) -> Document:
     """The OJS enqueue request that a pushed plan stands for."""
-    if "plan" not in document:
-        raise fields.missing("plan")
+    plan = Push.plan.read(document)
     taken = ("plan", "inputs", "job_id", "capabilities", "type", "meta")
     request: Document = {name: value for name, value in document.items() if name not in taken}
     request |= {
         "type": document.get("type", PLAN),
-        "args": [document["plan"], document.get("inputs", {})],
-        "meta": fields.mapping(document, "meta") or {},
+        "args": [plan, document.get("inputs", {})],
+        "meta": Push.meta.read(document) or {},
         "queue": queue,
     }
     request.pop("options", None)
     if document.get("job_id") is not None:
         request["id"] = document["job_id"]
-    if (needs := fields.texts(document, "capabilities")) is not None:
+    if (needs := Push.capabilities.read(document)) is not None:
         request["meta"] = request["meta"] | {"capabilities": needs}
     return request
 
@@ -141,12 +187,12 @@ def failure(job: UUID, worker_id: str, document: Document) -> Failure:
     found = Failure(job, worker_id=worker_id)
     error = document.get("error")
     if type(error) is dict:
-        found.type = fields.text(error, "type") or found.type
-        found.code = fields.text(error, "code") or ""
-        found.message = fields.text(error, "message", longest=2**20) or ""
-        found.retryable = fields.boolean_or_none(error, "retryable")
+        found.type = ErrorMembers.type.read(error) or found.type
+        found.code = ErrorMembers.code.read(error) or ""
+        found.message = ErrorMembers.message.read(error) or ""
+        found.retryable = ErrorMembers.retryable.read(error)
     else:
-        found.message = fields.text(document, "error", longest=2**20) or ""
+        found.message = Update.error.read(document) or ""
     if document.get("task_results") is not None:
         found.details = {"task_results": document["task_results"]}
     return found
@@ -154,9 +200,5 @@ def failure(job: UUID, worker_id: str, document: Document) -> Failure:
 
 def progress(document: Document) -> float | None:
     """The share of the job that is done, 0 to 1; None if the update does not say."""
-    percent = document.get("progress_percent")
-    if percent is None:
-        return None
-    if type(percent) not in (int, float) or not 0 <= percent <= 100:
-        raise fields.refuse("progress_percent", "The 'progress_percent' field must be 0 to 100.")
-    return float(percent) / 100
+    percent = Update.progress_percent.read(document)
+    return None if percent is None else percent / 100

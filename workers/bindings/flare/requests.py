@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -10,6 +11,20 @@ from jobs.http.authentication import Caller
 from jobs.spec import fields
 from jobs.spec.fields import Document, missing, refuse, wrong_type
 from jobs.spec.identifiers import uuid7
+from jobs.spec.members import (
+    CENTURY,
+    Array,
+    Choice,
+    Integer,
+    Member,
+    Members,
+    Moment,
+    Object,
+    Schema,
+    Text,
+    Texts,
+    words,
+)
 from jobs.spec.retry import MAX_ATTEMPTS
 from jobs.spec.schedules import InvalidSchedule, read_schedule, read_zone
 from jobs.spec.validation import (
@@ -18,8 +33,8 @@ from jobs.spec.validation import (
     QUEUE_LENGTH,
     QUEUE_PATTERN,
     NewJob,
-    queue_names,
 )
+from jobs.spec.worker_ids import WorkerId
 from jobs.store import clock
 from workers.access import admission
 from workers.protocol import Completion, Description, Failure
@@ -27,13 +42,109 @@ from workers.protocol import Completion, Description, Failure
 from . import PROTOCOL, cronos, ids
 
 LONGEST_WORKER_ID = 100
-CAPACITY = (1, 50)
 MOST_NAMES = 1_000
 """Queues, job types or schedules in one request."""
-STATUSES = ("succeeded", "failed")
 LONGEST_TEXT = 2**20
 MOST_TYPE = 140
 """Characters of a scheduled type, which is part of the name of its schedule."""
+
+
+class Names(Texts):
+    """Names, each once and in order."""
+
+    def __init__(self, about: str = "", **words: Any) -> None:
+        sentence = "The '{name}' field must hold {least} to {most} names."
+        super().__init__(about, most=MOST_NAMES, sentence=sentence, **words)
+
+    def check(self, value: Any, place: str) -> list[str]:
+        found = super().check(value, place)
+        if "" in found:
+            raise refuse(place, f"The '{place}' field must not hold an empty name.")
+        return list(dict.fromkeys(found))
+
+    def items_schema(self) -> Schema:
+        return {"minLength": 1} | super().items_schema()
+
+
+class Worker(Members):
+    worker_id = WorkerId(longest=LONGEST_WORKER_ID).required()
+
+
+class Serving(Worker):
+    queues = Names(pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH, least=1).required()
+
+
+class Running(Members):
+    """What both a job and a schedule of jobs may say of how they run."""
+
+    queue = Text(pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH).default("default")
+    max_attempts = Integer(least=1, most=MAX_ATTEMPTS)
+    # Not an execution timeout: with heartbeats a Flare job may run longer.
+    timeout_seconds = Integer(least=1, most=CENTURY)
+
+
+class Schedule(Running):
+    job_type = Text(pattern=CLASS_PATTERN, longest=MOST_TYPE).required()
+    cron_expression = Text().required()
+    timezone = Text(longest=64)
+
+
+class Registration(Serving):
+    job_types = Names().required()
+    hostname = Text()
+    sdk_version = Text()
+    recurring_schedules = Array(
+        of=Schedule, most=MOST_NAMES, sentence="At most {most} schedules in one request."
+    )
+
+
+class Poll(Serving):
+    capacity = Integer(least=1, most=50).default(1)
+    job_types = Names()
+
+
+class OfJob(Worker):
+    job_id = Text().required()
+
+
+class ErrorMembers(Members):
+    type = Text(longest=LONGEST_TEXT)
+    message = Text(longest=LONGEST_TEXT)
+    stack_trace = Text(longest=LONGEST_TEXT)
+
+
+class Ack(OfJob):
+    status = Choice(words("succeeded", "failed")).required()
+    duration_ms = Integer()
+    error = Object(of=ErrorMembers)
+
+
+class Share(Member[float | None]):
+    """A number; one outside [0, 1] says nothing."""
+
+    def check(self, value: Any, place: str) -> float | None:
+        if type(value) not in (int, float):
+            raise wrong_type(place, "number", value)
+        return float(value) if 0 <= value <= 1 else None
+
+    def rules(self) -> Schema:
+        return {"type": "number"}
+
+
+class Heartbeat(OfJob):
+    progress = Share("0 to 1; anything else is ignored.")
+
+
+class JobRequest(Running):
+    job_type = Text(
+        "Dotted words, `email.send`, or a class within a class: `Billing.Invoices+Send`.",
+        pattern=CLASS_PATTERN,
+    ).required()
+    payload = Object()
+    priority = Integer(least=PRIORITIES[0], most=PRIORITIES[1]).default(0)
+    scheduled_at = Moment()
+    parent_id = Text("It waits until that job has succeeded.")
+    tags = Texts()
 
 
 def worker_id(body: Document, caller: Caller) -> str:
@@ -41,41 +152,26 @@ def worker_id(body: Document, caller: Caller) -> str:
     Raises:
         PermissionDenied: the key speaks for another worker only.
     """
-    given = fields.required_text(body, "worker_id", longest=LONGEST_WORKER_ID)
+    given = Worker.worker_id.read(body)
     return admission.speak_for(caller, given) or given
-
-
-def names(body: Document, field: str, *, least: int = 0) -> list[str] | None:
-    """Read an array of names, each once and in order; None if there is none."""
-    found = fields.texts(body, field)
-    if found is None:
-        return None
-    if not least <= len(found) <= MOST_NAMES:
-        raise refuse(field, f"The '{field}' field must hold {least or 0} to {MOST_NAMES} names.")
-    if "" in found:
-        raise refuse(field, f"The '{field}' field must not hold an empty name.")
-    return list(dict.fromkeys(found))
-
-
-def required_names(body: Document, field: str, *, least: int = 0) -> list[str]:
-    found = names(body, field, least=least)
-    if found is None:
-        raise missing(field)
-    return found
 
 
 def queues(body: Document) -> list[str]:
     """The queues a worker serves, at least one."""
-    queue_names(body)
-    return required_names(body, "queues", least=1)
+    return Serving.queues.read(body)
+
+
+def job_types(body: Document) -> list[str] | None:
+    """The types a worker asks for; None if it does not say."""
+    return Poll.job_types.read(body)
 
 
 def registration(body: Document, caller: Caller) -> Description:
     return Description(
-        hostname=fields.text(body, "hostname"),
+        hostname=Registration.hostname.read(body),
         queues=queues(body),
-        job_types=required_names(body, "job_types"),
-        version=fields.text(body, "sdk_version"),
+        job_types=Registration.job_types.read(body),
+        version=Registration.sdk_version.read(body),
         protocol=PROTOCOL.name,
         project=caller.project or None,
     )
@@ -85,9 +181,7 @@ def schedules(body: Document, caller: Caller) -> list[NewCronJob]:
     """Read `recurring_schedules`: cron jobs named `rjob_{job_type}`, or `rjob_{job_type}@{project}`
     for a project's, whose types are its own affair.
     """
-    items = fields.array(body, "recurring_schedules") or []
-    if len(items) > MOST_NAMES:
-        raise refuse("recurring_schedules", f"At most {MOST_NAMES} schedules in one request.")
+    items = Registration.recurring_schedules.read(body) or []
     found: list[NewCronJob] = []
     places: dict[str, str] = {}
     for index, item in enumerate(items):
@@ -110,16 +204,16 @@ def schedules(body: Document, caller: Caller) -> list[NewCronJob]:
 
 
 def _schedule(item: Document, project: str) -> NewCronJob:
-    kind = fields.required_text(item, "job_type", pattern=CLASS_PATTERN, longest=MOST_TYPE)
-    attempts = fields.integer(item, "max_attempts", least=1, most=MAX_ATTEMPTS)
-    seconds = timeout_seconds(item)
-    options: dict[str, Any] = {"queue": queue(item)}
+    kind = Schedule.job_type.read(item)
+    attempts = Schedule.max_attempts.read(item)
+    seconds = Schedule.timeout_seconds.read(item)
+    options: dict[str, Any] = {"queue": Schedule.queue.read(item)}
     if attempts is not None:
         options["max_attempts"] = attempts
     if seconds is not None:
         options["visibility_timeout"] = seconds
-    given = fields.required_text(item, "cron_expression")
-    zone = fields.text(item, "timezone", longest=64) or "UTC"
+    given = Schedule.cron_expression.read(item)
+    zone = Schedule.timezone.read(item) or "UTC"
     field = "timezone"
     try:
         read_zone(zone)
@@ -139,32 +233,18 @@ def _schedule(item: Document, project: str) -> NewCronJob:
     )
 
 
-def queue(body: Document) -> str:
-    return fields.text(body, "queue", pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH) or "default"
-
-
-def timeout_seconds(body: Document) -> int | None:
-    longest = int(fields.LONGEST.total_seconds())
-    return fields.integer(body, "timeout_seconds", least=1, most=longest)
-
-
 def capacity(body: Document) -> int:
-    least, most = CAPACITY
-    return fields.integer(body, "capacity", least=least, most=most) or 1
+    return Poll.capacity.read(body)
 
 
 def job_id(body: Document) -> UUID:
-    return ids.read(fields.required_text(body, "job_id"))
+    return ids.read(OfJob.job_id.read(body))
 
 
 def outcome(body: Document, sender: str) -> Completion | Failure:
-    status = fields.required_text(body, "status")
-    if status not in STATUSES:
-        raise refuse(
-            "status", f"The 'status' field must be one of {', '.join(STATUSES)}, not {status!r}."
-        )
-    duration = fields.integer(body, "duration_ms")
-    error = fields.mapping(body, "error")
+    status = Ack.status.read(body)
+    duration = Ack.duration_ms.read(body)
+    error = Ack.error.read(body)
     failed = _failure(error or {}, sender)
     if status == "succeeded":
         return Completion(job_id(body), worker_id=sender)
@@ -177,46 +257,39 @@ def outcome(body: Document, sender: str) -> Completion | Failure:
 
 def _failure(error: Document, sender: str) -> Failure:
     with fields.inside("error"):
-        trace = fields.text(error, "stack_trace", longest=LONGEST_TEXT)
+        trace = ErrorMembers.stack_trace.read(error)
         return Failure(
             UUID(int=0),
             worker_id=sender,
-            type=(fields.text(error, "type", longest=LONGEST_TEXT) or "handler_error")[:255],
-            message=fields.text(error, "message", longest=LONGEST_TEXT) or "",
+            type=(ErrorMembers.type.read(error) or "handler_error")[:255],
+            message=ErrorMembers.message.read(error) or "",
             backtrace=trace.splitlines() if trace else None,
         )
 
 
 def progress(body: Document) -> float | None:
     """The progress a worker reports; None for one outside [0, 1], which is ignored."""
-    value = body.get("progress")
-    if value is None:
-        return None
-    if type(value) not in (int, float):
-        raise wrong_type("progress", "number", value)
-    return float(value) if 0 <= value <= 1 else None
+    return Heartbeat.progress.read(body)
 
 
 def new_job(body: Document, caller: Caller) -> tuple[NewJob, UUID | None]:
     """Read a job to enqueue, and the job it waits for."""
-    attempts = fields.integer(body, "max_attempts", least=1, most=MAX_ATTEMPTS)
-    least, most = PRIORITIES
-    seconds = timeout_seconds(body)
-    parent = fields.text(body, "parent_id")
+    attempts = JobRequest.max_attempts.read(body)
+    seconds = JobRequest.timeout_seconds.read(body)
+    parent = JobRequest.parent_id.read(body)
     if parent is not None and body.get("scheduled_at") is not None:
         raise refuse("scheduled_at", "A job waits for its parent or for its time, not for both.")
     job = NewJob(
-        type=fields.required_text(body, "job_type", pattern=CLASS_PATTERN),
-        args=[fields.mapping(body, "payload") or {}],
+        type=JobRequest.job_type.read(body),
+        args=[JobRequest.payload.read(body) or {}],
         id=uuid7(),
-        queue=queue(body),
-        priority=fields.integer(body, "priority", least=least, most=most) or 0,
+        queue=JobRequest.queue.read(body),
+        priority=JobRequest.priority.read(body),
         max_attempts=attempts or 3,
         retry=None if attempts is None else {"max_attempts": attempts},
-        # Not an execution timeout: with heartbeats a Flare job may run longer.
-        visibility_timeout=fields.period({"period": seconds}, "period"),
-        scheduled_at=fields.when(body, "scheduled_at", clock.now()),
-        tags=fields.texts(body, "tags") or [],
+        visibility_timeout=None if seconds is None else timedelta(seconds=seconds),
+        scheduled_at=JobRequest.scheduled_at.read(body, clock.now()),
+        tags=JobRequest.tags.read(body) or [],
         project=caller.project,
     )
     return job, None if parent is None else ids.read(parent)

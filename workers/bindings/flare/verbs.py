@@ -26,7 +26,7 @@ def poll(request: VerbRequest) -> VerbResponse:
     worker_id = requests.worker_id(body, caller)
     queues = requests.queues(body)
     capacity = requests.capacity(body)
-    types = requests.names(body, "job_types")
+    types = requests.job_types(body)
     seen = _description(caller, queues=queues)
     name = _seen(caller, worker_id, seen)
     jobs = protocol.fetch(

@@ -11,7 +11,6 @@ from jobs import engine
 from jobs.api.jobs import parse_id
 from jobs.errors import NotFound
 from jobs.http.request import Request
-from jobs.spec import fields
 from jobs.spec.timestamps import format_timestamp
 from workers.access import admission
 
@@ -27,13 +26,12 @@ class CheckpointViewSet(WorkerViewSet):
     def save(self, request: Request, job_id: str) -> Response:
         """Keep a state for the job's next attempt (§4.1)."""
         body = self.read()
-        if "state" not in body:
-            raise fields.missing("state")
+        state = requests.Checkpoint.state.read(body)
         sender = requests.settling_worker_id(body, self.caller)
-        attempt = fields.integer(body, "attempt", least=1, most=2**31 - 1)
+        attempt = requests.Checkpoint.attempt.read(body)
         name = self._admit(sender)
         found = parse_id(job_id)
-        saved = engine.save_checkpoint(found, body["state"], worker_id=name, attempt=attempt)
+        saved = engine.save_checkpoint(found, state, worker_id=name, attempt=attempt)
         return Response(_reply(found, saved.sequence, saved.at))
 
     def retrieve(self, request: Request, job_id: str) -> Response:

@@ -23,7 +23,7 @@ def _mounted(request: HttpRequest) -> str:
 @require_safe
 def openapi_json(request: HttpRequest) -> HttpResponse:
     """The OpenAPI document, for tools; the same for everybody."""
-    document = openapi.shipped() | {"servers": [{"url": _mounted(request) or "/"}]}
+    document = openapi.current() | {"servers": [{"url": _mounted(request) or "/"}]}
     response = HttpResponse(dumps(document), content_type="application/json")
     # Tools that run in a browser on another site may read it: it tells nothing of this one.
     response["Access-Control-Allow-Origin"] = "*"
@@ -33,7 +33,7 @@ def openapi_json(request: HttpRequest) -> HttpResponse:
 @require_safe
 def docs(request: HttpRequest) -> HttpResponse:
     """The same as a page: every endpoint with its parameters, examples and refusals."""
-    document = openapi.shipped()
+    document = openapi.current()
     base = request.build_absolute_uri(_mounted(request) or "/").rstrip("/")
     context: dict[str, Any] = {
         "info": document["info"],

@@ -18,7 +18,7 @@ from jobs.store import readiness
 from workers.chores import metrics
 from workers.fleet import autoscaling
 
-MOST_QUEUES = 100
+from .requests import MOST_QUEUES
 
 
 class MetricsViewSet(OJSViewSet):

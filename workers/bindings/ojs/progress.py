@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import AsyncIterator, Iterator
 from email.utils import format_datetime
@@ -18,7 +17,7 @@ from jobs import engine
 from jobs.access import projects
 from jobs.api.jobs import parse_id
 from jobs.conf import ojs_settings
-from jobs.errors import Conflict, InvalidRequest, JobNotFound
+from jobs.errors import Conflict, JobNotFound
 from jobs.http import waiting
 from jobs.http.dialects import EVENTS
 from jobs.http.job_watch import ANYWAY, JobWatch
@@ -26,16 +25,16 @@ from jobs.http.loop import Loop
 from jobs.http.renderers import dumps
 from jobs.http.request import Request
 from jobs.http.verbs import VerbRequest, VerbResponse
-from jobs.spec.fields import Document, missing, refuse, wrong_type
+from jobs.spec.fields import missing, refuse
 from jobs.spec.timestamps import format_timestamp
 
 from . import requests
+from .requests import ReportOfJob, ReportProgress
 from .views import WorkerViewSet
 
 ACTIVE = "active"
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Of a stream: neither kept nor held back on its way."""
-MESSAGE = 10_000
 DATA = 64 * 1024
 """Bytes of JSON; the document recommends 4 KB (§5.2)."""
 
@@ -64,14 +63,17 @@ class ProgressViewSet(WorkerViewSet):
     def report(self, request: Request, job_id: str | None = None) -> Response:
         """PROGRESS (§6.1); `percentage` is what the public SDKs send."""
         body = self.read(required=True)
-        identifier = requests.fields.job_id(body) if job_id is None else parse_id(job_id)
+        identifier = ReportOfJob.job_id.read(body) if job_id is None else parse_id(job_id)
         worker_id = requests.worker_id(body, self.caller)
-        value, data = _value(body), requests.fields.mapping(body, "data")
+        value = ReportProgress.progress.read(body)
+        if value is None:
+            value = ReportProgress.percentage.read(body)
+        data = ReportProgress.data.read(body)
         if data is not None and len(dumps(data)) > DATA:
             raise refuse("data", f"Progress data may have at most {DATA} bytes of JSON.")
-        message = requests.fields.text(body, "message", longest=MESSAGE) or ""
-        attempt = requests.fields.integer(body, "attempt", least=1, most=2**31 - 1)
-        checkpoint = requests.fields.mapping(body, "checkpoint")
+        message = ReportProgress.message.read(body) or ""
+        attempt = ReportProgress.attempt.read(body)
+        checkpoint = ReportProgress.checkpoint.read(body)
         if value is None and data is None and not message:
             raise missing("progress")
         name = self._admit(worker_id)
@@ -166,20 +168,6 @@ def _event(name: str, data: dict[str, Any]) -> bytes:
 def _said(standing: engine.ProgressState, *names: str) -> dict[str, Any]:
     document = _document(standing)
     return {name: document[name] for name in names if document[name] is not None}
-
-
-def _value(body: Document) -> float | None:
-    value, scale = body.get("progress"), 1.0
-    name = "progress"
-    if value is None:
-        value, scale, name = body.get("percentage"), 100.0, "percentage"
-    if value is None:
-        return None
-    if type(value) not in (int, float):
-        raise wrong_type(name, "number", value)
-    if not math.isfinite(value):
-        raise InvalidRequest(f"The '{name}' field must be a finite number.", field=name)
-    return float(value) / scale
 
 
 def _document(standing: engine.ProgressState) -> dict[str, Any]:

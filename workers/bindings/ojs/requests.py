@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
+import math
 import random
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from jobs.conf import ojs_settings
+from jobs.errors import InvalidRequest
 from jobs.http.authentication import Caller
+from jobs.http.parameters import Word
 from jobs.http.request import Meta
 from jobs.spec import fields, versions
 from jobs.spec.fields import Document, missing, refuse, wrong_type
 from jobs.spec.identifiers import parse_uuid
-from jobs.spec.validation import QUEUE_LENGTH, QUEUE_PATTERN, queue_names
+from jobs.spec.members import (
+    MILLISECOND,
+    Anything,
+    Array,
+    Boolean,
+    Choice,
+    Integer,
+    JobId,
+    Member,
+    Members,
+    Moment,
+    Object,
+    Objects,
+    Period,
+    Schema,
+    Text,
+    Texts,
+    optional,
+    words,
+)
+from jobs.spec.validation import QUEUE_LENGTH, QUEUE_PATTERN, QueueNames
+from jobs.spec.worker_ids import WorkerId
 from jobs.store import clock
 from workers.access import admission
 from workers.lifecycle import WorkerState
@@ -28,9 +52,239 @@ REPORTED = {
 }
 LARGEST_PID = 2**32
 MOST_HANDLERS = 10_000
+MOST_QUEUES = 100
+"""In one question of an autoscaler."""
 MOST_ATTEMPTS = 2**31 - 1
-STRATEGIES = ("strict", "weighted")
-"""How a fetch looks into its queues (OJS priority §7)."""
+LONGEST_TRACE = LONGEST_MESSAGE = 2**20
+A_QUEUE: dict[str, Any] = {
+    "least": 1,
+    "sentence": "The '{name}' field must name at least one queue.",
+    "details": {"validation": "min_items"},
+}
+
+
+class Handler(Members):
+    type = Text().required()
+    versions = Text(
+        "`*` (any), `2.0`, or bounds: `>=1.0 <3.0`.",
+        longest=versions.LONGEST,
+        schema={"pattern": versions.RANGE_PATTERN},
+    ).default("*")
+
+
+class About(Members):
+    """What a worker says of itself."""
+
+    hostname = Text()
+    pid = Integer(most=LARGEST_PID)
+    queues = QueueNames()
+    concurrency = Integer("Jobs it runs at once.", least=1, most=1_000_000)
+    labels = Texts()
+    started_at = Moment()
+    handlers = Array(
+        "Which versions of a job type it takes (OJS job versioning §8.1); of types that are not "
+        "named, any.",
+        of=Handler,
+        most=MOST_HANDLERS,
+        sentence="At most {most} handlers may be named.",
+    )
+
+
+class Named(Members, needs=("worker_id",)):
+    worker_id = WorkerId("Ids are the worker's own choice.", schema={"minLength": 1})
+
+
+class Registration(Named, About, needs=("hostname", "pid", "queues", "concurrency")):
+    """Everything of §3.1 but labels and start must be there."""
+
+    queues = QueueNames(**A_QUEUE)
+
+
+class ActiveJobs(Member[list[str] | None]):
+    """Their number in one document, the list itself in the other."""
+
+    number = Integer()
+    ids = Texts()
+
+    def check(self, value: Any, place: str) -> list[str] | None:
+        if type(value) is list:
+            return self.ids.check(value, place)
+        self.number.check(value, place)
+        return None
+
+    def rules(self) -> Schema:
+        return {"oneOf": [self.number.rules(), self.ids.rules()]}
+
+
+class Heartbeat(Named, About, needs=("worker_id",)):
+    state = Choice(REPORTED, details={"validation": "enum"})
+    active_job_ids = Texts()
+    active_jobs = ActiveJobs("Their number, or the list itself.")
+    job_id = Text()
+    visibility_timeout = Period(least=MILLISECOND)
+    sequence = Integer()
+
+
+class Settling(Members):
+    """What may be said of an outcome whose job is known."""
+
+    worker_id = WorkerId("Who sends this.")
+    attempt = Integer(
+        "Fences against an older attempt of the same worker.", least=1, most=MOST_ATTEMPTS
+    )
+
+
+class JobAck(Settling):
+    result = Anything()
+
+
+class Trace(Member[list[str] | None]):
+    """The lines of a backtrace, or all of it as one text."""
+
+    lines = Texts(longest=LONGEST_TRACE)
+
+    def check(self, value: Any, place: str) -> list[str]:
+        return value.splitlines() if type(value) is str else self.lines.check(value, place)
+
+    def rules(self) -> Schema:
+        return {"oneOf": [self.lines.rules(), {"type": "string"}]}
+
+
+class ErrorMembers(Members, needs=("message",), either=("type", "code")):
+    # `code` is what HTTP §10.3 asks for, `type` what core §8.1 does; `message` both do.
+    type = Text()
+    code = Text()
+    message = Text(longest=LONGEST_MESSAGE)
+    retryable = Boolean("`false` ends the job whatever its policy says.")
+    details = Object()
+    backtrace = Trace()
+    stack_trace = Trace(hidden=True)
+    rate_limit_until = Moment()
+
+
+class JobNack(Settling):
+    error = Anything(
+        "What went wrong: an object, or a text.",
+        schema={"oneOf": [ErrorMembers.json_schema(), {"type": "string"}]},
+    )
+    requeue = Boolean("Give it back unfinished; `error` may be left out then.").default(False)
+    retry_in = Period()
+
+
+class Ack(JobAck):
+    job_id = JobId("A job's id.").required()
+
+
+class Nack(JobNack):
+    job_id = JobId("A job's id.").required()
+
+
+class Outcomes(Objects):
+    def __init__(self, of: type[Members]) -> None:
+        super().__init__(
+            of=of,
+            most=lambda: ojs_settings.MAX_BATCH,
+            sentence="At most {most} outcomes in one request.",
+        )
+
+
+class Acks(JobAck, either=("job_id", "acks")):
+    """One, or a list of them."""
+
+    job_id = optional(Ack.job_id)
+    acks = Outcomes(of=Ack)
+
+
+class Nacks(JobNack, either=("job_id", "nacks")):
+    job_id = optional(Nack.job_id)
+    nacks = Outcomes(of=Nack)
+
+
+class Weighted(Members):
+    name = Text(pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH).required()
+    weight = Integer(least=1, most=1_000_000).default(1)
+
+
+class WeightedQueues(Member[dict[str, int] | None]):
+    """Queues with their weights, given as names or as objects (OJS priority §7.3)."""
+
+    plain = QueueNames(**A_QUEUE)
+
+    def check(self, value: Any, place: str) -> dict[str, int]:
+        if type(value) is not list or not any(type(item) is dict for item in value):
+            return dict.fromkeys(self.plain.check(value, place), 1)
+        weights = {}
+        for index, item in enumerate(value):
+            named = item if type(item) is dict else {"name": item}
+            with fields.inside(f"{place}[{index}]"):
+                name = Weighted.name.read(named)
+                weights[name] = Weighted.weight.read(named)
+        return weights
+
+    def rules(self) -> Schema:
+        schema = self.plain.rules()
+        return schema | {"items": {"oneOf": [schema["items"], Weighted.json_schema()]}}
+
+
+class Fetch(Members):
+    queues = WeightedQueues().required()
+    strategy = Choice(
+        words("strict", "weighted"),
+        "How it looks into its queues (OJS priority §7).",
+        sentence="'{name}' must be one of {choices}.",
+    ).default("strict")
+    worker_id = Settling.worker_id
+    count = Integer(least=1, most=2**31, schema={"default": 1})
+    # What other clients call it.
+    batch_size = Integer(least=1, most=2**31, hidden=True)
+    max_jobs = Integer(least=1, most=2**31, hidden=True)
+    types = Texts("Only jobs of these types.")
+    wait_ms = Integer("Wait so long for a job.").default(0)
+    visibility_timeout = Heartbeat.visibility_timeout
+    acks = Acks.acks
+    nacks = Nacks.nacks
+
+
+class Checkpoint(Settling):
+    state = Anything("At most 1 MB.").required()
+
+
+class Measure(Member[float | None]):
+    """How far a job is.
+
+    Args:
+        whole: what is all of it.
+    """
+
+    def __init__(self, about: str, *, whole: float) -> None:
+        super().__init__(about)
+        self.whole = whole
+
+    def check(self, value: Any, place: str) -> float:
+        if type(value) not in (int, float):
+            raise wrong_type(place, "number", value)
+        if not math.isfinite(value):
+            raise InvalidRequest(f"The '{place}' field must be a finite number.", field=place)
+        return float(value) / self.whole
+
+    def rules(self) -> Schema:
+        return {"type": "number"}
+
+
+class ReportProgress(Settling):
+    progress = Measure("0 to 1.", whole=1)
+    percentage = Measure("0 to 100, for older clients.", whole=100)
+    checkpoint = Object("What the next attempt needs to go on from here.")
+    message = Text(longest=10_000)
+    data = Object("64 KB of JSON at most.")
+
+
+class AutoscalingQuery(Members):
+    queues = Word(f"Names, separated by commas; {MOST_QUEUES} at most.").required()
+
+
+class ReportOfJob(ReportProgress):
+    job_id = JobId("A job's id.").required()
 
 
 def worker_id(body: Document, caller: Caller) -> str | None:
@@ -39,7 +293,7 @@ def worker_id(body: Document, caller: Caller) -> str | None:
     Raises:
         PermissionDenied: the key speaks for another worker only.
     """
-    return admission.speak_for(caller, fields.text(body, "worker_id"))
+    return admission.speak_for(caller, Settling.worker_id.read(body))
 
 
 def required_worker_id(body: Document, caller: Caller) -> str:
@@ -65,12 +319,12 @@ def agent(meta: Meta) -> str:
 
 def description(body: Document, caller: Caller, version: str) -> Description:
     found = Description(
-        hostname=fields.text(body, "hostname"),
-        pid=fields.integer(body, "pid", most=LARGEST_PID),
-        queues=queue_names(body),
-        concurrency=fields.integer(body, "concurrency", least=1, most=1_000_000),
-        labels=fields.texts(body, "labels"),
-        started_at=fields.when(body, "started_at", clock.now()),
+        hostname=About.hostname.read(body),
+        pid=About.pid.read(body),
+        queues=About.queues.read(body),
+        concurrency=About.concurrency.read(body),
+        labels=About.labels.read(body),
+        started_at=About.started_at.read(body, clock.now()),
         version=version[:255] or None,
         job_versions=job_versions(body),
         project=caller.project or None,
@@ -80,11 +334,9 @@ def description(body: Document, caller: Caller, version: str) -> Description:
 
 def job_versions(body: Document) -> dict[str, list[int | None]] | None:
     """What `handlers` says of versions: those a worker takes, by job type (OJS versioning §8.1)."""
-    given = fields.array(body, "handlers")
+    given = About.handlers.read(body)
     if given is None:
         return None
-    if len(given) > MOST_HANDLERS:
-        raise refuse("handlers", f"At most {MOST_HANDLERS} handlers may be named.")
     found: dict[str, list[int | None]] = {}
     seen = set()
     for index, handler in enumerate(given):
@@ -92,8 +344,8 @@ def job_versions(body: Document) -> dict[str, list[int | None]] | None:
         if type(handler) is not dict:
             raise wrong_type(place, "object", handler)
         with fields.inside(place):
-            kind = fields.required_text(handler, "type")
-            text = fields.text(handler, "versions", "*", longest=versions.LONGEST) or "*"
+            kind = Handler.type.read(handler)
+            text = Handler.versions.read(handler) or "*"
             if kind in seen:
                 raise refuse("type", f"The type {kind!r} is named twice.", validation="unique")
             try:
@@ -107,52 +359,30 @@ def job_versions(body: Document) -> dict[str, list[int | None]] | None:
 
 
 def registration(body: Document, caller: Caller, version: str) -> Description:
-    """Read a registration; everything of §3.1 but labels and start must be there."""
-    for name in ("hostname", "pid", "queues", "concurrency"):
-        if body.get(name) is None:
-            raise missing(name)
+    Registration.demand(body)
     found = description(body, caller, version)
-    if not found.queues:
-        raise refuse(
-            "queues", "The 'queues' field must name at least one queue.", validation="min_items"
-        )
+    Registration.queues.measure(found.queues or (), "queues")
     return found
 
 
 def reported_state(body: Document) -> WorkerState | None:
-    text = fields.text(body, "state")
-    if text is None:
-        return None
-    if text not in REPORTED:
-        raise refuse(
-            "state",
-            f"The 'state' field must be one of {', '.join(REPORTED)}, not {text!r}.",
-            validation="enum",
-        )
-    return REPORTED[text]
+    return Heartbeat.state.read(body)
 
 
 def active_job_ids(body: Document) -> list[str] | None:
-    """The jobs a worker says it runs: ids, however it spells the list (§4.2, HTTP §10.4).
-
-    `active_jobs` is the number of them in one document and the list itself in the other.
-    """
-    ids = fields.texts(body, "active_job_ids")
-    listed = None
-    if type(body.get("active_jobs")) is list:
-        listed = fields.texts(body, "active_jobs")
-    else:
-        fields.integer(body, "active_jobs")
+    """The jobs a worker says it runs: ids, however it spells the list (§4.2, HTTP §10.4)."""
+    ids = Heartbeat.active_job_ids.read(body)
+    listed = Heartbeat.active_jobs.read(body)
     if ids is not None:
         return ids
     if listed is not None:
         return listed
-    one = fields.text(body, "job_id")
+    one = Heartbeat.job_id.read(body)
     return [one] if one else None
 
 
 def requested_extension(body: Document) -> timedelta | None:
-    return fields.period(body, "visibility_timeout", least=timedelta(milliseconds=1))
+    return Heartbeat.visibility_timeout.read(body)
 
 
 def queues(body: Document) -> list[str]:
@@ -162,47 +392,19 @@ def queues(body: Document) -> list[str]:
     looked into first five times as often as one of weight 1, and every one has its turn
     (OJS priority §7.2).
     """
-    strategy = fields.text(body, "strategy", "strict")
-    if strategy not in STRATEGIES:
-        raise refuse("strategy", f"'strategy' must be one of {', '.join(STRATEGIES)}.")
-    weights = _weights(body)
-    found = _queues({"queues": list(weights)} if weights else body)
+    strategy = Fetch.strategy.read(body)
+    weights = Fetch.queues.read(body)
     if strategy == "strict":
-        return found
+        return list(weights)
     # The largest of u ** (1 / weight) is the queue's in proportion to its weight.
-    drawn = {name: random.random() ** (1 / weights.get(name, 1)) for name in found}
-    return sorted(found, key=lambda name: drawn[name], reverse=True)
-
-
-def _weights(body: Document) -> dict[str, int]:
-    """The weights of queues that are given as objects (OJS priority §7.3)."""
-    given = body.get("queues")
-    if type(given) is not list or not any(type(item) is dict for item in given):
-        return {}
-    weights = {}
-    for index, item in enumerate(given):
-        named = item if type(item) is dict else {"name": item}
-        with fields.inside(f"queues[{index}]"):
-            name = fields.required_text(named, "name", pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH)
-            weights[name] = fields.integer(named, "weight", 1, least=1, most=1_000_000) or 1
-    return weights
-
-
-def _queues(body: Document) -> list[str]:
-    found = queue_names(body)
-    if found is None:
-        raise missing("queues")
-    if not found:
-        raise refuse(
-            "queues", "The 'queues' field must name at least one queue.", validation="min_items"
-        )
-    return list(dict.fromkeys(found))
+    drawn = {name: random.random() ** (1 / weight) for name, weight in weights.items()}
+    return sorted(weights, key=lambda name: drawn[name], reverse=True)
 
 
 def count(body: Document) -> int:
     """How many jobs to fetch: `count`, or what other clients call it."""
-    for name in ("count", "batch_size", "max_jobs"):
-        found = fields.integer(body, name, least=1, most=2**31)
+    for member in (Fetch.count, Fetch.batch_size, Fetch.max_jobs):
+        found = member.read(body)
         if found is not None:
             return min(found, ojs_settings.MAX_FETCH)
     return 1
@@ -210,21 +412,17 @@ def count(body: Document) -> int:
 
 def wait(body: Document) -> float:
     """Seconds a fetch may wait for work (`wait_ms`), at most `MAX_WAIT`."""
-    asked = (fields.integer(body, "wait_ms", 0) or 0) / 1000
+    asked = Fetch.wait_ms.read(body) / 1000
     return min(asked, ojs_settings.MAX_WAIT.total_seconds())
 
 
 def several(body: Document, name: str) -> list[Document] | None:
     """The outcomes of a list form, or None if there is no such list."""
-    items = fields.array(body, name)
-    if items is None:
-        return None
-    if len(items) > ojs_settings.MAX_BATCH:
-        raise refuse(name, f"At most {ojs_settings.MAX_BATCH} outcomes in one request.")
-    for index, item in enumerate(items):
-        if type(item) is not dict:
-            raise wrong_type(f"{name}[{index}]", "object", item)
+    items: list[Document] | None = LISTS[name].read(body)
     return items
+
+
+LISTS = {"acks": Acks.acks, "nacks": Nacks.nacks}
 
 
 def completions(
@@ -270,7 +468,7 @@ def about(job: UUID, body: dict[str, Any]) -> dict[str, Any]:
     Raises:
         InvalidRequest: it speaks of another one, or of several.
     """
-    if body.get("job_id") is not None and fields.job_id(body) != job:
+    if body.get("job_id") is not None and Ack.job_id.read(body) != job:
         raise refuse("job_id", f"The address of the request names the job '{job}'.")
     for name in ("acks", "nacks"):
         if body.get(name) is not None:
@@ -280,23 +478,23 @@ def about(job: UUID, body: dict[str, Any]) -> dict[str, Any]:
 
 def completion(body: Document, caller: Caller) -> Completion:
     return Completion(
-        fields.job_id(body),
+        Ack.job_id.read(body),
         worker_id=settling_worker_id(body, caller),
-        attempt=fields.integer(body, "attempt", least=1, most=MOST_ATTEMPTS),
-        result=body.get("result"),
+        attempt=Ack.attempt.read(body),
+        result=Ack.result.read(body),
     )
 
 
 def failure(body: Document, caller: Caller) -> Failure:
     """Read a FAIL: HTTP's `error.code`, core's `error.type`, or a plain string."""
     found = Failure(
-        fields.job_id(body),
+        Nack.job_id.read(body),
         worker_id=settling_worker_id(body, caller),
-        attempt=fields.integer(body, "attempt", least=1, most=MOST_ATTEMPTS),
-        release=fields.boolean(body, "requeue"),
-        retry_in=fields.period(body, "retry_in"),
+        attempt=Nack.attempt.read(body),
+        release=Nack.requeue.read(body),
+        retry_in=Nack.retry_in.read(body),
     )
-    error = body.get("error")
+    error = Nack.error.read(body)
     if error is None:
         if not found.release:
             raise missing("error")
@@ -312,25 +510,21 @@ def failure(body: Document, caller: Caller) -> Failure:
 
 
 def _read_error(found: Failure, error: Document) -> None:
-    found.code = fields.text(error, "code") or ""
-    found.message = fields.text(error, "message", longest=2**20) or ""
-    found.retryable = fields.boolean_or_none(error, "retryable")
-    found.details = fields.mapping(error, "details")
-    found.rate_limit_until = fields.when(error, "rate_limit_until", clock.now())
-    named = fields.text(error, "type")
-    # `code` is what HTTP §10.3 asks for, `type` what core §8.1 does; `message` both do.
+    found.code = ErrorMembers.code.read(error) or ""
+    found.message = ErrorMembers.message.read(error) or ""
+    found.retryable = ErrorMembers.retryable.read(error)
+    found.details = ErrorMembers.details.read(error)
+    found.rate_limit_until = ErrorMembers.rate_limit_until.read(error, clock.now())
+    named = ErrorMembers.type.read(error)
     if not (named or found.code):
         raise missing("code")
-    if error.get("message") is None:
-        raise missing("message")
+    ErrorMembers.demand(error)
     inner = (found.details or {}).get("error_class")
     found.type = named or (inner if type(inner) is str else "") or found.code or found.type
     found.type = found.type[:255]
-    for name in ("backtrace", "stack_trace"):
-        trace = error.get(name)
-        if type(trace) is str:
-            found.backtrace = trace.splitlines()
-        elif trace is not None:
-            found.backtrace = fields.texts(error, name, longest=2**20)
+    for member in (ErrorMembers.backtrace, ErrorMembers.stack_trace):
+        trace = member.read(error)
+        if trace is not None:
+            found.backtrace = trace
         if found.backtrace:
             break

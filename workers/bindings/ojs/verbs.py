@@ -48,7 +48,7 @@ def _heartbeat(request: VerbRequest) -> tuple[str, dict[str, Any]]:
         "active_job_ids": requests.active_job_ids(body),
         "description": requests.description(body, caller, requests.agent(request.meta)),
         "requested": requests.requested_extension(body),
-        "sequence": requests.fields.integer(body, "sequence"),
+        "sequence": requests.Heartbeat.sequence.read(body),
         "project": caller.project,
     }
 
@@ -84,7 +84,7 @@ def fetch(request: VerbRequest) -> VerbResponse | WaitingForWork[Any]:
     asked: dict[str, Any] = {
         "queues": requests.queues(body),
         "count": requests.count(body),
-        "types": requests.fields.texts(body, "types"),
+        "types": requests.Fetch.types.read(body),
         "visibility_timeout": requests.requested_extension(body),
         "project": caller.project,
     }

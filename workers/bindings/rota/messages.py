@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from jobs.engine import Line, Outcome
@@ -12,9 +12,25 @@ from jobs.http.body import parse_json
 from jobs.http.renderers import dumps
 from jobs.spec import fields
 from jobs.spec.envelope import claimed_envelope
-from jobs.spec.fields import Document, missing, refuse, wrong_type
+from jobs.spec.fields import Document
+from jobs.spec.members import (
+    Anything,
+    Boolean,
+    Choice,
+    Integer,
+    JobId,
+    Members,
+    Moment,
+    Number,
+    Object,
+    Objects,
+    Text,
+    Texts,
+    words,
+)
 from jobs.spec.timestamps import format_timestamp
-from jobs.spec.validation import queue_names
+from jobs.spec.validation import QueueNames
+from jobs.spec.worker_ids import WorkerId
 from jobs.store import clock
 from workers.fleet.alerts import Alert
 from workers.lifecycle import WorkerState
@@ -25,6 +41,98 @@ from . import PROTOCOL
 STATES = {state.value: state for state in WorkerState if state != WorkerState.TERMINATED}
 MOST = 10_000
 """Results, jobs, or lines in one message."""
+
+
+class Several(Objects):
+    def __init__(self, of: type[Members]) -> None:
+        super().__init__(
+            of=of,
+            most=MOST,
+            sentence="At most {most} of '{name}' in one message.",
+            details={"limit": MOST},
+        )
+
+
+class Share(Number):
+    def __init__(self) -> None:
+        sentence = "The '{name}' must be a number from 0 to 1."
+        super().__init__(least=0, most=1, sentence=sentence, typed=False)
+
+
+class SpecMembers(Members):
+    id = Text().required()
+    checksum = Text().required()
+
+
+class RegistrationMembers(Members):
+    worker_id = WorkerId().required()
+    hostname = Text().required()
+    os = Text()
+    pid = Integer(most=2**32)
+    queues = QueueNames(
+        least=1, sentence="The '{name}' field must name at least one queue."
+    ).required()
+    concurrency = Integer(least=1, most=1_000_000)
+    labels = Texts()
+    started_at = Moment()
+    version = Text()
+    specs = Several(SpecMembers)
+
+
+class JobStatus(Members):
+    job_id = JobId().required()
+    progress = Share()
+    message = Text(longest=1_000)
+
+
+class AlertMembers(Members):
+    message = Text(longest=2**16).required()
+    level = Text(longest=16)
+    time = Moment()
+
+
+class LineMembers(AlertMembers):
+    job_id = JobId().required()
+
+
+class StatusMembers(Members):
+    state = Choice(STATES, sentence="The '{name}' must be one of {choices}.")
+    cpu = Share()
+    ram = Share()
+    jobs = Several(JobStatus)
+    logs = Several(LineMembers)
+    alerts = Several(AlertMembers)
+
+
+class ErrorMembers(Members):
+    type = Text()
+    code = Text()
+    message = Text(longest=2**20)
+    backtrace = Texts(longest=2**20)
+    details = Object()
+    retryable = Boolean()
+
+
+class ResultMembers(Members):
+    job_id = JobId().required()
+    attempt = Integer(least=1, most=2**31 - 1)
+    outcome = Choice(
+        words("succeeded", "failed"), sentence="The '{name}' must be 'succeeded' or 'failed'."
+    ).required()
+    data = Anything()
+    error = Object(of=ErrorMembers)
+
+
+class HeartbeatMembers(Members):
+    type = Choice(
+        words("heartbeat"), sentence="Workers send messages of type 'heartbeat', not {value!r}."
+    ).required()
+    registration = Object(of=RegistrationMembers)
+    status = Object(of=StatusMembers)
+    results = Several(ResultMembers)
+    wanted = Integer(most=1_000_000)
+    received = Integer()
+    sequence = Integer()
 
 
 @dataclass(slots=True)
@@ -91,61 +199,45 @@ def read(text: str | bytes, worker_id: str, timeout: timedelta) -> Message:
     body = parse_json(text.encode() if isinstance(text, str) else text)
     if type(body) is not dict:
         raise InvalidPayload("The message must be a JSON object.")
-    kind = fields.required_text(body, "type")
-    if kind != "heartbeat":
-        raise refuse("type", f"Workers send messages of type 'heartbeat', not {kind!r}.")
+    HeartbeatMembers.type.read(body)
     message = Message(
-        wanted=fields.integer(body, "wanted", most=1_000_000),
-        received=fields.integer(body, "received"),
-        sequence=fields.integer(body, "sequence"),
+        wanted=HeartbeatMembers.wanted.read(body),
+        received=HeartbeatMembers.received.read(body),
+        sequence=HeartbeatMembers.sequence.read(body),
     )
-    said = fields.mapping(body, "registration")
+    said = HeartbeatMembers.registration.read(body)
     if said is not None:
         with fields.inside("registration", aloud=True):
             message.registration = _registration(said, timeout)
         worker_id = message.registration.worker_id
-    status = fields.mapping(body, "status")
+    status = HeartbeatMembers.status.read(body)
     if status is not None:
         with fields.inside("status", aloud=True):
             _status(status, message)
-    for index, result in enumerate(_objects(body, "results")):
+    for index, result in enumerate(HeartbeatMembers.results.read(body) or ()):
         with fields.inside(f"results[{index}]", aloud=True):
             _result(result, worker_id, message)
     return message
 
 
-def _objects(document: Document, name: str) -> list[Document]:
-    items = fields.array(document, name) or []
-    if len(items) > MOST:
-        raise refuse(name, f"At most {MOST} of '{name}' in one message.", limit=MOST)
-    for index, item in enumerate(items):
-        if type(item) is not dict:
-            raise wrong_type(f"{name}[{index}]", "object", item)
-    return items
-
-
 def _registration(said: Document, timeout: timedelta) -> Registration:
-    worker_id = fields.required_text(said, "worker_id")
-    hostname = fields.required_text(said, "hostname")
-    queues = queue_names(said)
-    if queues is None:
-        raise missing("queues")
-    if not queues:
-        raise refuse("queues", "The 'queues' field must name at least one queue.")
+    worker_id = RegistrationMembers.worker_id.read(said)
+    hostname = RegistrationMembers.hostname.read(said)
+    queues = RegistrationMembers.queues.read(said)
     specs: dict[str, str] = {}
-    for index, spec in enumerate(_objects(said, "specs")):
+    for index, spec in enumerate(RegistrationMembers.specs.read(said) or ()):
         with fields.inside(f"specs[{index}]", aloud=True):
             name, checksum = _spec(spec)
         specs[name] = checksum
-    system = fields.text(said, "os")
+    system = RegistrationMembers.os.read(said)
     description = Description(
         hostname=hostname,
-        pid=fields.integer(said, "pid", most=2**32),
+        pid=RegistrationMembers.pid.read(said),
         queues=list(dict.fromkeys(queues)),
-        concurrency=fields.integer(said, "concurrency", least=1, most=1_000_000),
-        labels=fields.texts(said, "labels"),
-        started_at=fields.when(said, "started_at", clock.now()),
-        version=fields.text(said, "version"),
+        concurrency=RegistrationMembers.concurrency.read(said),
+        labels=RegistrationMembers.labels.read(said),
+        started_at=RegistrationMembers.started_at.read(said, clock.now()),
+        version=RegistrationMembers.version.read(said),
         protocol=PROTOCOL.name,
         heartbeat_timeout=timeout,
         specs=specs,
@@ -155,54 +247,41 @@ def _registration(said: Document, timeout: timedelta) -> Registration:
 
 
 def _spec(spec: Document) -> tuple[str, str]:
-    return fields.required_text(spec, "id"), fields.required_text(spec, "checksum")
+    return SpecMembers.id.read(spec), SpecMembers.checksum.read(spec)
 
 
 def _status(status: Document, message: Message) -> None:
-    state = fields.text(status, "state")
-    if state is not None:
-        if state not in STATES:
-            raise refuse("state", f"The 'state' must be one of {', '.join(STATES)}.")
-        message.state = STATES[state]
-    usage = {name: _share(status, name) for name in ("cpu", "ram")}
-    usage = {name: share for name, share in usage.items() if share is not None}
+    message.state = StatusMembers.state.read(status)
+    measured = {"cpu": StatusMembers.cpu.read(status), "ram": StatusMembers.ram.read(status)}
+    usage = {name: share for name, share in measured.items() if share is not None}
     message.stats = usage or None
     jobs = []
-    for index, job in enumerate(_objects(status, "jobs")):
+    for index, job in enumerate(StatusMembers.jobs.read(status) or ()):
         with fields.inside(f"jobs[{index}]", aloud=True):
             jobs.append(_job_status(job))
     if status.get("jobs") is not None:
         message.job_ids = [job_id for job_id, _ in jobs]
     message.progress = {job_id: said for job_id, said in jobs if said != NO_PROGRESS}
-    for name, is_alert in (("logs", False), ("alerts", True)):
-        for index, line in enumerate(_objects(status, name)):
-            with fields.inside(f"{name}[{index}]", aloud=True):
+    for member, is_alert in ((StatusMembers.logs, False), (StatusMembers.alerts, True)):
+        for index, line in enumerate(member.read(status) or ()):
+            with fields.inside(f"{member.name}[{index}]", aloud=True):
                 if is_alert and line.get("job_id") is None:
                     message.alerts.append(_alert(line))
                 else:
                     message.lines.append(_line(line, is_alert))
 
 
-def _share(document: Document, name: str) -> float | None:
-    value = document.get(name)
-    if value is None:
-        return None
-    if type(value) not in (int, float) or not 0 <= value <= 1:
-        raise refuse(name, f"The '{name}' must be a number from 0 to 1.")
-    return float(value)
-
-
 def _job_status(job: Document) -> tuple[str, Progress]:
-    note = fields.text(job, "message", longest=1_000) or ""
-    return str(fields.job_id(job)), Progress(_share(job, "progress"), note)
+    note = JobStatus.message.read(job) or ""
+    return str(JobStatus.job_id.read(job)), Progress(JobStatus.progress.read(job), note)
 
 
 def _line(line: Document, is_alert: bool) -> Line:
-    time: datetime | None = fields.when(line, "time", clock.now())
+    time = LineMembers.time.read(line, clock.now())
     return Line(
-        fields.job_id(line),
-        fields.required_text(line, "message", longest=2**16),
-        level=fields.text(line, "level", longest=16) or "",
+        LineMembers.job_id.read(line),
+        LineMembers.message.read(line),
+        level=LineMembers.level.read(line) or "",
         is_alert=is_alert,
         time=time,
     )
@@ -210,35 +289,33 @@ def _line(line: Document, is_alert: bool) -> Line:
 
 def _alert(line: Document) -> Alert:
     return Alert(
-        fields.required_text(line, "message", longest=2**16),
-        level=fields.text(line, "level", longest=16) or "",
-        time=fields.when(line, "time", clock.now()),
+        AlertMembers.message.read(line),
+        level=AlertMembers.level.read(line) or "",
+        time=AlertMembers.time.read(line, clock.now()),
     )
 
 
 def _result(result: Document, worker_id: str, message: Message) -> None:
-    job_id = fields.job_id(result)
-    attempt = fields.integer(result, "attempt", least=1, most=2**31 - 1)
-    outcome = fields.required_text(result, "outcome")
-    if outcome == "succeeded":
-        message.results.append(Completion(job_id, worker_id, attempt, result.get("data")))
-    elif outcome == "failed":
-        error = fields.mapping(result, "error") or {}
-        failure = Failure(job_id, worker_id, attempt)
-        with fields.inside("error", aloud=True):
-            _error(error, failure)
-        message.results.append(failure)
-    else:
-        raise refuse("outcome", "The 'outcome' must be 'succeeded' or 'failed'.")
+    job_id = ResultMembers.job_id.read(result)
+    attempt = ResultMembers.attempt.read(result)
+    if ResultMembers.outcome.read(result) == "succeeded":
+        data = ResultMembers.data.read(result)
+        message.results.append(Completion(job_id, worker_id, attempt, data))
+        return
+    error = ResultMembers.error.read(result) or {}
+    failure = Failure(job_id, worker_id, attempt)
+    with fields.inside("error", aloud=True):
+        _error(error, failure)
+    message.results.append(failure)
 
 
 def _error(error: Document, failure: Failure) -> None:
-    failure.type = fields.text(error, "type") or failure.type
-    failure.code = fields.text(error, "code") or ""
-    failure.message = fields.text(error, "message", longest=2**20) or ""
-    failure.backtrace = fields.texts(error, "backtrace", longest=2**20)
-    failure.details = fields.mapping(error, "details")
-    failure.retryable = fields.boolean_or_none(error, "retryable")
+    failure.type = ErrorMembers.type.read(error) or failure.type
+    failure.code = ErrorMembers.code.read(error) or ""
+    failure.message = ErrorMembers.message.read(error) or ""
+    failure.backtrace = ErrorMembers.backtrace.read(error)
+    failure.details = ErrorMembers.details.read(error)
+    failure.retryable = ErrorMembers.retryable.read(error)
 
 
 # What goes out

@@ -1,12 +1,13 @@
-"""Write the OpenAPI document anew, or check that the one shipped is what the code says."""
+"""Write the OpenAPI document of this server, which `/ojs/v1/openapi.json` serves."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from workers.openapi.document import PATH, written
+from workers.openapi.generate import NotDescribed, document, written
 
 
 class Command(BaseCommand):
@@ -15,19 +16,23 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "--check", action="store_true", help="write nothing; fail if it would change"
+            "file", nargs="?", type=Path, help="where to write it; without one, it is printed"
+        )
+        parser.add_argument(
+            "--check", action="store_true", help="write nothing; fail where something is missing"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            from workers.openapi.generate import document
-        except ImportError as problem:
-            raise CommandError(f"pip install 'django-ojs[openapi]' ({problem})") from problem
-        text = written(document())
-        if PATH.exists() and PATH.read_text() == text:
-            self.stdout.write(f"{PATH.name} is what the code says.")
-        elif options["check"]:
-            raise CommandError(f"{PATH} is out of date: run `manage.py openapi` and commit it.")
+            text = written(document())
+        except NotDescribed as problem:
+            raise CommandError(
+                f"{problem} is described nowhere: workers/openapi/operations is the place."
+            ) from problem
+        if options["check"]:
+            self.stdout.write("Every endpoint is described.")
+        elif options["file"] is None:
+            self.stdout.write(text, ending="")
         else:
-            PATH.write_text(text)
-            self.stdout.write(f"Wrote {PATH}.")
+            options["file"].write_text(text)
+            self.stdout.write(f"Wrote {options['file']}.")

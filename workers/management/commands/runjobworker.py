@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import logging
 import os
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
 from jobs.conf import ojs_settings
 from jobs.spec.validation import QUEUE_LENGTH, QUEUE_PATTERN
 from jobs.spec.worker_ids import SEPARATOR, is_reserved
 from jobs.store import keepalive
-from workers.management import alive
+from workers.chores import in_thread
+from workers.management import alive, reloading, schedules
 from workers.runtime import handlers, signals
 from workers.runtime.client import Client, LocalClient, Refused
 from workers.runtime.health_signal import HealthSignal
@@ -23,6 +28,7 @@ from workers.runtime.http import HttpClient
 from workers.runtime.options import Options, new_worker_id
 from workers.runtime.process import WorkerProcess
 from workers.runtime.supervisor import Supervisor
+from workers.runtime.tasks import is_of_a_task_backend
 
 LINE = "{asctime} {levelname:<7} {name}: {message}"
 LEVELS = {0: logging.WARNING, 1: logging.INFO}
@@ -73,6 +79,10 @@ def _refuse_nonsense(given: dict[str, Any], concurrency: int, grace: float) -> N
             HttpClient("", given["url"])
         except ValueError as problem:
             raise CommandError(f"--url: {problem}") from problem
+    if given["reaper"] and given["url"]:
+        raise CommandError("--reaper is for this site's own jobs, not for --url.")
+    if given["reload"] and given["processes"] > 1:
+        raise CommandError("--reload is for one process.")
     alive.check(given)
 
 
@@ -90,6 +100,8 @@ class Command(BaseCommand):
         add("--max-memory", type=int, default=0, metavar="MB", help="then drain and start afresh")
         alive.add_argument(parser)
         add("--known-types", action="store_true", help="leave types without a handler to others")
+        add("--reaper", action="store_true", help="run the reaper's sweeps in this process too")
+        add("--reload", action="store_true", help="start afresh when code changes; for development")
         add("--worker-id", help="only with one process (default: a new one each time)")
         add("--url", default=os.environ.get("OJS_URL", ""), help="an OJS server [OJS_URL]")
         add(
@@ -100,9 +112,34 @@ class Command(BaseCommand):
         )
         add("--poll-interval", type=float, default=1.0, help="seconds, where --url does not wait")
 
+    def check(self, *args: Any, **kwargs: Any) -> None:
+        """Run the system checks, of which that of the Tasks framework may raise.
+
+        It does where any alias of `TASKS` names a backend that cannot be used. Jobs of ours can be
+        run all the same.
+        """
+        try:
+            super().check(*args, **kwargs)
+        except ImproperlyConfigured as problem:
+            if not is_of_a_task_backend(problem):
+                raise
+            self.stderr.write(f"TASKS: {problem}")
+            super().check(*args, **kwargs | {"tags": ["ojs"]})
+
     def handle(self, *args: Any, **given: Any) -> None:
         speak(given["verbosity"])
         options = self._options(given)
+        if given["reload"]:
+            reloading.run(lambda started: self._start(options, given, started))
+        else:
+            self._start(options, given)
+
+    def _start(
+        self,
+        options: Options,
+        given: dict[str, Any],
+        started: Callable[[WorkerProcess], object] = lambda process: None,
+    ) -> None:
         handlers.autodiscover()
         # Imported objects stay: the collector need not scan them again and again, and forked
         # children keep sharing them.
@@ -110,11 +147,13 @@ class Command(BaseCommand):
         gc.freeze()
         outside = alive.outside(given)
         keepalive.apply()
+        if not given["url"]:
+            schedules.register()
         if given["processes"] > 1:
             run = functools.partial(self._run, options, given)
             code = Supervisor(given["processes"], run, outside).run()
         else:
-            code = self._run(options, given, outside)
+            code = self._run(options, given, outside, started)
         if code:
             sys.exit(code)
 
@@ -138,22 +177,35 @@ class Command(BaseCommand):
             supervised=given["processes"] > 1,
         )
 
-    def _run(self, options: Options, given: dict[str, Any], health_signal: HealthSignal) -> int:
+    def _run(
+        self,
+        options: Options,
+        given: dict[str, Any],
+        health_signal: HealthSignal,
+        started: Callable[[WorkerProcess], object] = lambda process: None,
+    ) -> int:
         worker_id = given["worker_id"] or new_worker_id()
         client: Client = LocalClient(worker_id)
         if given["url"]:
             client = HttpClient(worker_id, given["url"], given["api_key"], options.poll_interval)
         process = WorkerProcess(client, options, health_signal)
-        with signals.handled(process.state):
+        started(process)
+        with signals.handled(process.state), self._sweeping(given):
             try:
                 code = process.run()
             except Refused as problem:
                 logging.getLogger("workers.runtime").error("The server refuses: %s", problem)
                 code = 1
-        if len(process.active):
+        if len(process.active) and not given["reload"]:
             # A handler ignored its shutdown, and would keep the interpreter waiting.
             logging.shutdown()
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
         return code
+
+    def _sweeping(self, given: dict[str, Any]) -> AbstractContextManager[object]:
+        """Run the reaper beside the worker, or see whether anything else does."""
+        if given["reaper"]:
+            return in_thread.sweeping()
+        return contextlib.nullcontext() if given["url"] else in_thread.missing_reaper_is_logged()

@@ -19,7 +19,8 @@ from jobs.conf import ojs_settings
 from jobs.store import keepalive
 from jobs.store.watchdog import bounded
 from workers.chores import reaper
-from workers.management import alive
+from workers.management import alive, schedules
+from workers.runtime import handlers
 
 SIGN_OF_LIFE = 5
 """Seconds between two signs of life, or a third of the silence that triggers a warning."""
@@ -54,6 +55,9 @@ class Command(BaseCommand):
             raise CommandError("--interval must not be negative.")
         self._pulse = alive.outside(options)
         keepalive.apply()
+        if not options["only"] or "schedules" in options["only"]:
+            handlers.autodiscover()
+            schedules.register()
         if options["once"]:
             self._once(options["only"])
             return

@@ -4,38 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..operation import NO_JOB, TOO_LARGE, Operation, Query, Reply
-from ..schema import COUNT, TIME, array, boolean, enum, free, integer, nullable, obj, ref, text
-from ..sent import PERIOD, STATE, WHEN
+from jobs.errors import Conflict
+from jobs.http.parameters import HistoryQuery, JobSearch
+from jobs.spec.operator_requests import DeadFilter, PurgeDead, Reason, SwitchMaintenance
+
+from ..operation import Operation, Reply
+from ..refusals import NO_JOB, refuses
+from ..schema import COUNT, TIME, array, boolean, free, integer, nullable, obj, ref, text
 from .jobs import DONE, JOB
 from .queues import NOT_DEAD
 
 BASE = "/ojs/v1/admin"
-REASON = {"reason": text("Why, for the audit.", maxLength=2000)}
 WHY: dict[str, Any] = {
-    "body": obj(**REASON),
+    "body": Reason,
     "example": {"reason": "customer asked"},
     "optional": True,
 }
-STATES = {
-    "description": "One state, or several.",
-    "oneOf": [enum(*STATE), array(enum(*STATE), minItems=1)],
-}
-FILTER = obj(
-    queue=text(minLength=1, maxLength=255),
-    type=text("`email.*` means all that begin so.", minLength=1, maxLength=255),
-    state=STATES,
-    since=WHEN,
-    until=WHEN,
-    error_type=text(minLength=1, maxLength=255),
-    worker_id=text(minLength=1, maxLength=255),
-) | {"additionalProperties": False, "minProperties": 1}
-PAGES = (
-    Query("page", integer(minimum=1, maximum=10_000, default=1)),
-    Query("per_page", integer(minimum=1, maximum=100, default=20)),
-    Query("limit", integer(minimum=1, maximum=100), "The same as `per_page`."),
-    Query("cursor", text(), "`pagination.next_cursor` of the page before."),
-)
 PAGINATION = obj(
     "total page per_page has_more",
     total=COUNT,
@@ -99,17 +83,6 @@ WHOLE = obj(
     job=free("The same once more."),
 )
 KNOWN = DONE | {"errors": [], "retry_policy": None, "metadata": {}, "worker_id": "worker-1"}
-FILTERS = (
-    Query("queue", text()),
-    Query("state", text(), "Several, separated by commas."),
-    Query("type", text(), "`email.*` means all that begin so."),
-    Query("since", text(), "Created then or later."),
-    Query("until", text(), "Created before."),
-    Query("worker_id", text()),
-    Query("error_type", text(), "Of the last error."),
-    Query("sort", enum("created_at", "scheduled_at", "priority", "discarded_at")),
-    Query("order", enum("asc", "desc")),
-)
 LINES = Reply(
     "A page.",
     obj("items pagination", items=array(LINE), pagination=PAGINATION),
@@ -145,7 +118,7 @@ POINT = {
 
 OPERATIONS = {
     ("GET", f"{BASE}/jobs"): Operation(
-        "Admin", "Search jobs", {200: LINES}, "OJS admin API §7.1.", query=(*FILTERS, *PAGES)
+        "Admin", "Search jobs", {200: LINES}, "OJS admin API §7.1.", query=JobSearch
     ),
     ("GET", f"{BASE}/jobs/{{job_id}}"): Operation(
         "Admin", "Everything about a job", {200: DETAIL}, refusals=NO_JOB
@@ -154,18 +127,18 @@ OPERATIONS = {
         "Admin",
         "Cancel a job",
         {200: DETAIL},
-        refusals=NO_JOB | {409: "It has finished already."} | TOO_LARGE,
+        refusals=NO_JOB + refuses(Conflict, "It has finished already."),
         **WHY,
     ),
     ("POST", f"{BASE}/jobs/{{job_id}}/retry"): Operation(
         "Admin",
         "Give a discarded or cancelled job fresh attempts",
         {200: DETAIL},
-        refusals=NO_JOB | {409: "It is neither."} | TOO_LARGE,
+        refusals=NO_JOB + refuses(Conflict, "It is neither."),
         **WHY,
     ),
     ("GET", f"{BASE}/dead-letter"): Operation(
-        "Admin", "Search the dead letter", {200: LINES}, query=(*FILTERS, *PAGES)
+        "Admin", "Search the dead letter", {200: LINES}, query=JobSearch
     ),
     ("DELETE", f"{BASE}/dead-letter"): Operation(
         "Admin",
@@ -177,28 +150,9 @@ OPERATIONS = {
                 {"purged_count": 17, "has_more": False},
             )
         },
-        body=obj(
-            "confirm",
-            confirm=boolean("Must be true.", enum=[True]),
-            queue=text(maxLength=255),
-            type=text(maxLength=255),
-            error_type=text(maxLength=255),
-            since=WHEN,
-            until=WHEN,
-            older_than=WHEN,
-            filter=FILTER,
-            **REASON,
-        ),
+        body=PurgeDead,
         example={"confirm": True, "queue": "email", "reason": "the address list was wrong"},
-        query=(
-            Query("queue", text()),
-            Query("type", text(), "`email.*` means all that begin so."),
-            Query("error_type", text(), "Of the last error."),
-            Query("since", text(), "Discarded then or later."),
-            Query("until", text(), "Discarded before."),
-            Query("older_than", text(), "The same as `until`."),
-        ),
-        refusals=TOO_LARGE,
+        query=DeadFilter,
     ),
     ("GET", f"{BASE}/dead-letter/stats"): Operation(
         "Admin",
@@ -239,7 +193,7 @@ OPERATIONS = {
         "Admin",
         "Enqueue it again with fresh attempts",
         {200: DETAIL},
-        refusals=NOT_DEAD | TOO_LARGE,
+        refusals=NOT_DEAD,
         **WHY,
     ),
     ("GET", f"{BASE}/stats/history"): Operation(
@@ -269,12 +223,7 @@ OPERATIONS = {
                 {"period": "5m", "queue": None, "data": [POINT]},
             )
         },
-        query=(
-            Query("period", enum("1m", "5m", "1h", "1d")),
-            Query("since", text(), "An hour before `until` where it is left out."),
-            Query("until", text()),
-            Query("queue", text()),
-        ),
+        query=HistoryQuery,
     ),
     ("GET", f"{BASE}/system/maintenance"): Operation(
         "Admin",
@@ -286,16 +235,8 @@ OPERATIONS = {
         "Begin maintenance, or end it",
         {200: Reply("How it is now.", MAINTENANCE, NONE | {"disabled_at": JOB["created_at"]})},
         "OJS admin API §12.1.",
-        body=obj(
-            "enabled",
-            enabled=boolean(),
-            until=WHEN,
-            estimated_duration=PERIOD,
-            refuse_jobs=boolean("Refuse new jobs as well."),
-            **REASON,
-        ),
+        body=SwitchMaintenance,
         example={"enabled": True, "reason": "migration", "estimated_duration": "PT30M"},
-        refusals=TOO_LARGE,
     ),
     ("GET", f"{BASE}/system/config"): Operation(
         "Admin",

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from ..operation import TOO_LARGE, Operation, Query, Reply
-from ..schema import COUNT, TIME, Schema, array, boolean, enum, free, nullable, obj, text
-from ..sent import RATE, RATE_LIMITS, STATE, WHEN
-from .admin import BASE, FILTER, FIRST, PAGES, PAGINATION, REASON
+from jobs.http.parameters import QueueSearch
+from jobs.spec.lifecycle import State
+from jobs.spec.members import Members
+from jobs.spec.operator_requests import AdminChange, Pause, Reason
+from jobs.spec.rate_policy import queue_schema
+
+from ..operation import Operation, Reply
+from ..schema import COUNT, TIME, array, boolean, free, nullable, obj, text
+from .admin import BASE, FIRST, PAGINATION
 from .jobs import JOB
 from .queue_operations import ABOUT, CONFIGURED, DOCUMENT, FULL, NO_QUEUE
 from .queue_operations import OPERATIONS as QUEUES
 
-COUNTS = dict.fromkeys(STATE, 0) | {"available": 42}
+COUNTS = dict.fromkeys(State.values, 0) | {"available": 42}
 FIGURES = FULL | {"counts": free(), "throughput": free(), "latency_ms": free()}
 FARES = {"counts": COUNTS, "throughput": {}, "latency_ms": {}}
 PAUSE = {
@@ -49,30 +54,24 @@ def by_filter(verb: str, summary: str) -> Operation:
             )
         },
         "A bounded number in one request, all of them or none (OJS admin API §8).",
-        body=obj(
-            "filter",
-            filter=FILTER,
-            confirm=boolean("Must be true, but for a dry run."),
-            dry_run=boolean("Count only."),
-            **REASON,
-        ),
+        body=AdminChange,
         example={"filter": {"queue": "email"}, "confirm": True, "reason": "mail server is back"},
-        refusals=TOO_LARGE,
     )
 
 
-def stopped(summary: str, like: str, **more: Schema) -> Operation:
-    pattern = QUEUES["POST", f"/ojs/v1/queues/{{name}}/{like}"].replies[200]
+def stopped(summary: str, like: str, body: type[Members]) -> Operation:
+    same = QUEUES["POST", f"/ojs/v1/queues/{{name}}/{like}"]
+    pattern = same.replies[200]
     schema = pattern.schema or {}
     properties = schema["properties"] | PAUSE
     return Operation(
         "Admin",
         summary,
         {200: Reply("The queue.", schema | {"properties": properties}, pattern.example)},
-        body=obj(**REASON, **more),
+        body=body,
         example={"reason": "the mail server is down"},
         optional=True,
-        refusals=NO_QUEUE | TOO_LARGE,
+        refusals=same.refusals,
     )
 
 
@@ -92,7 +91,7 @@ OPERATIONS = {
             )
         },
         "OJS admin API §6.1.",
-        query=(Query("state", enum("active", "paused", "draining")), *PAGES),
+        query=QueueSearch,
     ),
     ("GET", f"{BASE}/queues/{{name}}"): Operation(
         "Admin",
@@ -112,18 +111,15 @@ OPERATIONS = {
         },
         refusals=NO_QUEUE,
     ),
-    ("POST", f"{BASE}/queues/{{name}}/pause"): stopped(
-        "Hand out none of its jobs", "pause", until=WHEN
-    ),
-    ("POST", f"{BASE}/queues/{{name}}/resume"): stopped("Hand them out again", "resume"),
+    ("POST", f"{BASE}/queues/{{name}}/pause"): stopped("Hand out none of its jobs", "pause", Pause),
+    ("POST", f"{BASE}/queues/{{name}}/resume"): stopped("Hand them out again", "resume", Reason),
     ("PUT", f"{BASE}/queues/{{name}}/rate-limit"): Operation(
         "Admin",
         "Set the rate limit of a whole queue",
         {200: Reply("The queue as it is now.", obj("name status config", **FULL), CONFIGURED)},
         "OJS rate limiting §7.2.",
-        body={"anyOf": [RATE, RATE_LIMITS]},
+        body=queue_schema(),
         example={"limit": 100, "period": "PT1M"},
-        refusals=TOO_LARGE,
     ),
     ("POST", f"{BASE}/jobs/bulk/retry"): by_filter("retry", "Give many jobs fresh attempts"),
     ("POST", f"{BASE}/dead-letter/retry"): by_filter(

@@ -4,44 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..operation import MAINTAINED, NO_JOB, TOO_LARGE, Operation, Query, Reply
-from ..schema import COUNT, Schema, array, boolean, enum, free, integer, obj, ref, text
-from ..sent import STATE, TYPE, WHEN
+from jobs.errors import BatchTooLarge, Conflict
+from jobs.http.parameters import IDEMPOTENCY_KEY
+from jobs.spec.bulk_requests import BulkChange, BulkEnqueue, Priority
+
+from ..operation import Operation, Reply
+from ..refusals import MAINTAINED, NO_JOB, refuses
+from ..schema import COUNT, array, boolean, enum, free, integer, obj, ref, text
 from .jobs import JOB, NEW_JOB
 
 ID = JOB["id"]
-ATOMICITY = enum("atomic", "partial", description="All or none, or all that can be.")
-KEY = text("A repetition with the same key is answered what was answered before.", maxLength=256)
-KEY_HEADER = (Query("Idempotency-Key", KEY),)
-USED = {409: "The idempotency key was used for another request."}
-TOO_MANY = {413: 'More than `OJS["MAX_BULK"]` jobs, or too large a body.'}
+KEY_HEADER = (IDEMPOTENCY_KEY,)
+
+USED = refuses(Conflict, "The idempotency key was used for another request.")
+TOO_MANY = refuses(BatchTooLarge, 'More than `OJS["MAX_BULK"]` jobs.')
 NONE = "Nothing was done: none of the jobs could be, or not all of an atomic request."
 
-FILTER = obj(
-    type=TYPE,
-    queue=text(maxLength=255),
-    state={
-        "description": "One state, or several.",
-        "oneOf": [enum(*STATE), array(enum(*STATE), minItems=1)],
-    },
-    enqueued_before=WHEN,
-    enqueued_after=WHEN,
-    since=WHEN,
-    until=WHEN,
-    priority=integer(minimum=-100, maximum=100),
-    meta={
-        "type": "object",
-        "maxProperties": 10,
-        "additionalProperties": {"type": ["string", "number", "boolean"]},
-    },
-) | {"additionalProperties": False, "minProperties": 1}
-SELECTION: dict[str, Schema] = {
-    "job_ids": array(text(maxLength=64), minItems=1),
-    "filter": FILTER,
-    "atomicity": ATOMICITY,
-    "dry_run": boolean("Count only."),
-    "idempotency_key": KEY,
-}
 ITEM = obj("index job_id status", index=COUNT, job_id=text(), status=text(), reason=text())
 
 
@@ -70,10 +48,10 @@ def change(verb: str, did: str, states: str, description: str) -> Operation:
         },
         f"{description} Jobs that are {states} are taken, others are skipped. By ids or by a "
         "filter; one request changes a bounded number and says if there are more.",
-        body=obj(**SELECTION) | {"oneOf": [{"required": ["job_ids"]}, {"required": ["filter"]}]},
+        body=BulkChange,
         example={"filter": {"queue": "email", "type": "email.send"}, "dry_run": True},
         headers=KEY_HEADER,
-        refusals=USED | TOO_MANY | MAINTAINED,
+        refusals=USED + TOO_MANY,
     )
 
 
@@ -109,15 +87,10 @@ OPERATIONS = {
             422: Reply(NONE, {"anyOf": [ENQUEUED, ref("Error")]}),
         },
         "OJS bulk operations §5.",
-        body=obj(
-            "jobs",
-            jobs=array(ref("NewJob"), minItems=1),
-            atomicity=ATOMICITY,
-            idempotency_key=KEY,
-        ),
+        body=BulkEnqueue,
         example={"jobs": [NEW_JOB], "atomicity": "partial"},
         headers=KEY_HEADER,
-        refusals=USED | TOO_MANY | MAINTAINED,
+        refusals=USED + TOO_MANY + MAINTAINED,
     ),
     ("POST", "/ojs/v1/jobs/bulk/cancel"): change(
         "Cancel", "cancelled", "waiting", "OJS bulk operations §6."
@@ -150,9 +123,9 @@ OPERATIONS = {
             )
         },
         "OJS priority §8.1.",
-        body=obj("priority", priority=integer(minimum=-100, maximum=100)),
+        body=Priority,
         example={"priority": 10},
-        refusals=NO_JOB | {409: "It does not wait any more."} | TOO_LARGE,
+        refusals=NO_JOB + refuses(Conflict, "It does not wait any more."),
     ),
 }
 ALIASES: dict[tuple[str, str], tuple[str, str]] = {}

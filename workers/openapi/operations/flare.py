@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from jobs.errors import JobNotFound
 from workers.bindings.flare import views
+from workers.bindings.flare.requests import Ack, Heartbeat, JobRequest, Poll, Registration
 
-from ..operation import FULL, MAINTAINED, TOO_LARGE, Operation, Reply
+from ..operation import Operation, Reply
+from ..refusals import CLOSED, FULL, MAINTAINED, NOT_IN_THAT_STATE, refuses
 from ..schema import (
     TIME,
     Schema,
@@ -20,24 +23,13 @@ from ..schema import (
     ref,
     text,
 )
-from ..sent import BARRED, WHEN
 
 MEDIA_TYPE = "application/json"
 REFUSED = "FlareRefused"
 refusal = views.refusal
+ID = "job_01KGWTDD4D9ZQR00000G5HS4QY"
 TAGS = {"Flare": "The Zeridion Flare Workers API, where it is switched on."}
 LINKS = {("/flare/v1/jobs", "201"): ("job_id", "/id", ("/flare/v1/jobs/",))}
-CLASS = text(
-    "Dotted words, `email.send`, or a class within a class: `Billing.Invoices+Send`.",
-    pattern=r"^[a-zA-Z][a-zA-Z0-9_-]*([.+][a-zA-Z][a-zA-Z0-9_-]*)*$",
-    maxLength=255,
-)
-CENTURY = 36_500 * 86_400
-ID = "job_01KGWTDD4D9ZQR00000G5HS4QY"
-WORKER = text(minLength=1, **BARRED | {"maxLength": 100})
-QUEUE = text(pattern=r"^[a-z0-9][a-z0-9.-]*$", maxLength=128)
-NAME = text(minLength=1, maxLength=255)
-SECONDS = integer(minimum=1, maximum=CENTURY)
 JOB = {
     "id": ID,
     "job_type": "email.send",
@@ -61,17 +53,8 @@ POLLED = {
     name: JOB[name]
     for name in ("id", "job_type", "payload", "max_attempts", "timeout_seconds", "enqueued_at")
 } | {"attempt": 1}
-SCHEDULE = obj(
-    "job_type cron_expression",
-    job_type=CLASS | {"maxLength": 140},
-    cron_expression=text(maxLength=255),
-    timezone=text(maxLength=64),
-    queue=QUEUE,
-    max_attempts=integer(minimum=1, maximum=10_000),
-    timeout_seconds=SECONDS,
-)
-NO_JOB = {404: "There is no such job (`job_not_found`)."}
-STATE = {409: "The job is not in a state that allows it (`invalid_state`)."}
+NO_JOB = refuses(JobNotFound, "There is no such job.")
+STATE = NOT_IN_THAT_STATE
 
 COMPONENTS: dict[str, Schema] = {
     "FlareJob": obj(
@@ -119,17 +102,8 @@ OPERATIONS = {
     ("POST", "/flare/v1/workers/register"): flare(
         "Register a worker and its schedules",
         {200: Reply("It is known.", obj("status", status=text()), {"status": "registered"})},
-        body=obj(
-            "worker_id queues job_types",
-            worker_id=WORKER,
-            queues=array(NAME, minItems=1, maxItems=1000),
-            job_types=array(NAME, maxItems=1000),
-            hostname=text(maxLength=255),
-            sdk_version=text(maxLength=255),
-            recurring_schedules=array(SCHEDULE, maxItems=1000),
-        ),
+        body=Registration,
         example={"worker_id": "w-1", "queues": ["email"], "job_types": ["email.send"]},
-        refusals=TOO_LARGE,
     ),
     ("POST", "/flare/v1/workers/poll"): flare(
         "Fetch jobs",
@@ -154,15 +128,8 @@ OPERATIONS = {
                 {"jobs": [POLLED]},
             )
         },
-        body=obj(
-            "worker_id queues",
-            worker_id=WORKER,
-            queues=array(NAME, minItems=1, maxItems=1000),
-            capacity=integer(minimum=1, maximum=50),
-            job_types=array(NAME, maxItems=1000),
-        ),
+        body=Poll,
         example={"worker_id": "w-1", "queues": ["email"], "capacity": 10},
-        refusals=TOO_LARGE,
     ),
     ("POST", "/flare/v1/workers/ack"): flare(
         "Settle a job",
@@ -178,16 +145,9 @@ OPERATIONS = {
                 {"action": "succeeded", "retry_at": None, "children_activated": 0},
             )
         },
-        body=obj(
-            "worker_id job_id status",
-            worker_id=WORKER,
-            job_id=text(minLength=1, maxLength=255),
-            status=enum("succeeded", "failed"),
-            duration_ms=integer(minimum=0),
-            error=obj(type=text(), message=text(), stack_trace=text()),
-        ),
+        body=Ack,
         example={"worker_id": "w-1", "job_id": ID, "status": "succeeded", "duration_ms": 784},
-        refusals=NO_JOB | STATE | TOO_LARGE,
+        refusals=NO_JOB + STATE,
     ),
     ("POST", "/flare/v1/workers/heartbeat"): flare(
         "Say that a job goes on",
@@ -198,38 +158,19 @@ OPERATIONS = {
                 {"status": "ok"},
             )
         },
-        body=obj(
-            "worker_id job_id",
-            worker_id=WORKER,
-            job_id=text(minLength=1, maxLength=255),
-            progress=number("0 to 1; anything else is ignored."),
-        ),
+        body=Heartbeat,
         example={"worker_id": "w-1", "job_id": ID, "progress": 0.5},
-        refusals=NO_JOB | STATE | TOO_LARGE,
+        refusals=NO_JOB + STATE,
     ),
     ("POST", "/flare/v1/jobs"): flare(
         "Enqueue a job",
         {201: Reply("The job.", ref("FlareJob"), JOB, ("Location",))},
-        body=obj(
-            "job_type",
-            job_type=CLASS,
-            payload=free(),
-            queue=QUEUE,
-            priority=integer(minimum=-100, maximum=100),
-            max_attempts=integer(minimum=1, maximum=10_000),
-            timeout_seconds=SECONDS,
-            scheduled_at=WHEN,
-            parent_id=text("It waits until that job has succeeded.", maxLength=255),
-            tags=array(text(maxLength=255)),
-        ),
+        body=JobRequest,
         example={"job_type": "email.send", "payload": JOB["payload"], "queue": "email"},
-        refusals={404: "There is no such parent.", 422: "The queue takes no such jobs."}
-        | FULL
-        | TOO_LARGE
-        | MAINTAINED,
+        refusals=refuses(JobNotFound, "There is no such parent.") + CLOSED + FULL + MAINTAINED,
     ),
     ("GET", "/flare/v1/jobs/{job_id}"): flare("A job", WHOLE, refusals=NO_JOB),
     ("POST", "/flare/v1/jobs/{job_id}/cancel"): flare(
-        "Cancel a job", WHOLE, refusals=NO_JOB | STATE
+        "Cancel a job", WHOLE, refusals=NO_JOB + STATE
     ),
 }

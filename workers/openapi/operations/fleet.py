@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..operation import TOO_LARGE, Operation, Query, Reply
-from ..schema import COUNT, TIME, array, boolean, enum, free, integer, nullable, obj, text
-from .admin import BASE, FIRST, LINE, PAGES, PAGINATION, REASON, WHY
+from jobs.errors import Conflict, NotFound
+from workers.api.requests import Direct, OrderMany, WorkerSearch
 
-NO_WORKER = {404: "There is no such worker."}
-GONE = {409: "It is gone, or nothing leads back to running."}
+from ..operation import Operation, Reply
+from ..refusals import refuses
+from ..schema import COUNT, TIME, array, boolean, enum, free, integer, nullable, obj, text
+from .admin import BASE, FIRST, LINE, PAGINATION, WHY
+
+NO_WORKER = refuses(NotFound, "There is no such worker.")
+GONE = refuses(Conflict, "It is gone, or nothing leads back to running.")
 STATES = ("running", "quiet", "terminate", "stale")
 WORKER = {
     "id": text(
@@ -84,25 +88,9 @@ ORDERED = Reply(
 )
 NUMBERS = {"type": "object", "additionalProperties": COUNT}
 
-TEXTS = {"oneOf": [text(minLength=1, maxLength=255), array(text(minLength=1, maxLength=255))]}
 MANY: dict[str, Any] = {
-    "body": obj(
-        filter=obj(
-            label=TEXTS | {"description": "Several: all of them."},
-            queue=TEXTS,
-            hostname=TEXTS,
-            version=TEXTS,
-            protocol=TEXTS,
-            worker_id=TEXTS,
-            state={"oneOf": [enum(*STATES), array(enum(*STATES), minItems=1)]},
-        ),
-        all=boolean("Instead of a filter: every worker."),
-        dry_run=boolean("Only say whom it would be for."),
-        confirm=boolean("Must be true, unless it is a dry run."),
-        **REASON,
-    ),
+    "body": OrderMany,
     "example": {"filter": {"label": "blue"}, "confirm": True, "reason": "Release 42"},
-    "refusals": TOO_LARGE,
 }
 ORDERED_MANY = Reply(
     "Whom it was for; each hears it with its next heartbeat.",
@@ -157,15 +145,7 @@ OPERATIONS = {
             )
         },
         "OJS admin API §9.1.",
-        query=(
-            Query("state", enum(*STATES)),
-            Query("label", text()),
-            Query("queue", text()),
-            Query("hostname", text()),
-            Query("version", text()),
-            Query("protocol", text()),
-            *PAGES,
-        ),
+        query=WorkerSearch,
     ),
     ("GET", f"{BASE}/workers/{{worker_id}}"): Operation(
         "Admin",
@@ -183,26 +163,26 @@ OPERATIONS = {
         "Admin",
         "Ask it to take no more jobs",
         {200: ORDERED},
-        refusals=NO_WORKER | GONE | TOO_LARGE,
+        refusals=NO_WORKER + GONE,
         **WHY,
     ),
     ("POST", f"{BASE}/workers/{{worker_id}}/resume"): Operation(
-        "Admin", "Take that back", {200: ORDERED}, refusals=NO_WORKER | GONE | TOO_LARGE, **WHY
+        "Admin", "Take that back", {200: ORDERED}, refusals=NO_WORKER + GONE, **WHY
     ),
     ("POST", f"{BASE}/workers/{{worker_id}}/terminate"): Operation(
         "Admin",
         "Ask it to finish what it has, and to stop",
         {200: ORDERED},
-        refusals=NO_WORKER | GONE | TOO_LARGE,
+        refusals=NO_WORKER + GONE,
         **WHY,
     ),
     ("POST", f"{BASE}/workers/{{worker_id}}/directive"): Operation(
         "Admin",
         "Ask it for a state",
         {200: ORDERED},
-        body=obj("directive", directive=enum("quiet", "terminate", "running", "resume"), **REASON),
+        body=Direct,
         example={"directive": "terminate", "reason": "new version"},
-        refusals=NO_WORKER | GONE | TOO_LARGE,
+        refusals=NO_WORKER + GONE,
     ),
     ("DELETE", f"{BASE}/workers/{{worker_id}}"): Operation(
         "Admin",
@@ -225,7 +205,7 @@ OPERATIONS = {
                 },
             )
         },
-        refusals=NO_WORKER | {409: "It is not stale."} | TOO_LARGE,
+        refusals=NO_WORKER + refuses(Conflict, "It is not stale."),
         **WHY,
     ),
     ("GET", f"{BASE}/stats"): Operation(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from ..operation import (
-    FULL,
-    MAINTAINED,
-    NO_JOB,
-    NOT_IN_THAT_STATE,
-    TOO_LARGE,
-    Operation,
-    Query,
-    Reply,
+from jobs.errors import (
+    Conflict,
+    DuplicateJob,
+    InvalidRetryPolicyRequest,
+    ResultPruned,
+    Unsupported,
+    WaitTimeout,
 )
+from jobs.http.parameters import BLOCK_TIMEOUT, ResultQuery
+from jobs.spec.bulk_requests import Batch, ResultIds
+from jobs.spec.validation import Envelope
+from workers.bindings.ojs.requests import ReportOfJob, ReportProgress
+
+from ..operation import Operation, Reply
+from ..refusals import CLOSED, FULL, LARGE_META, MAINTAINED, NO_JOB, refuses
 from ..schema import (
     COUNT,
     TIME,
@@ -61,18 +66,15 @@ CANCELLED = JOB | {
     "cancelled_at": "2026-02-12T10:31:00.000Z",
     "previous_state": "available",
 }
-BLOCK = (
-    Query(
-        "OJS-Block-Timeout",
-        integer(minimum=0, maximum=86_400),
-        'Seconds to wait for room in a full queue that says `block`, `OJS["MAX_WAIT"]` at most.',
-    ),
+BREAKS_RETRY = refuses(InvalidRetryPolicyRequest, "The retry policy breaks a rule.")
+TAKEN = (
+    refuses(DuplicateJob, "A job with this id exists, or a unique policy refuses the job.")
+    + BREAKS_RETRY
+    + refuses(Unsupported, "The version of the envelope is not ours.")
+    + LARGE_META
+    + CLOSED
+    + FULL
 )
-TAKEN = {
-    409: "A job with this id exists, or a unique policy refuses the job.",
-    422: "The retry policy breaks a rule, the version of the envelope is not ours, or the queue "
-    "takes no such jobs.",
-} | FULL
 RESULT = obj(
     "job_id state result",
     job_id=UUID,
@@ -101,22 +103,13 @@ STANDING = {
     "message": "half way",
     "updated_at": "2026-02-12T10:30:01.500Z",
 }
-REPORT = obj(
-    progress=number("0 to 1."),
-    percentage=number("0 to 100, for older clients."),
-    checkpoint=free("What the next attempt needs to go on from here."),
-    message=text(maxLength=10_000),
-    data=free("64 KB of JSON at most."),
-    worker_id=text(maxLength=255),
-    attempt=integer(minimum=1, maximum=2**31 - 1),
-)
 REPORTED = Operation(
     "Progress",
     "Report how far a job is",
     {200: Reply("How far it is now: never less than it was.", PROGRESS, STANDING)},
-    body=REPORT,
+    body=ReportProgress,
     example={"progress": 0.5, "message": "half way", "worker_id": "worker-1"},
-    refusals=NO_JOB | NOT_IN_THAT_STATE | TOO_LARGE,
+    refusals=NO_JOB,
 )
 
 OPERATIONS = {
@@ -132,10 +125,10 @@ OPERATIONS = {
             ),
         },
         "PUSH (OJS HTTP §9.1).",
-        body=ref("NewJob"),
+        body=Envelope,
         example=NEW_JOB,
-        headers=BLOCK,
-        refusals=TAKEN | TOO_LARGE | MAINTAINED,
+        headers=(BLOCK_TIMEOUT,),
+        refusals=TAKEN + MAINTAINED,
     ),
     ("POST", "/ojs/v1/jobs/batch"): Operation(
         "Jobs",
@@ -149,10 +142,10 @@ OPERATIONS = {
             )
         },
         'At most `OJS["MAX_BATCH"]` (OJS HTTP §9.2).',
-        body=obj("jobs", jobs=array(ref("NewJob"), minItems=1)),
+        body=Batch,
         example={"jobs": [NEW_JOB]},
-        headers=BLOCK,
-        refusals=TAKEN | TOO_LARGE | MAINTAINED,
+        headers=(BLOCK_TIMEOUT,),
+        refusals=TAKEN + MAINTAINED,
     ),
     ("GET", "/ojs/v1/jobs/{job_id}"): Operation(
         "Jobs",
@@ -165,7 +158,7 @@ OPERATIONS = {
         "Cancel a job",
         {200: Reply("The cancelled job.", ref("ChangedJobReply"), {"job": CANCELLED})},
         "An active one too: its worker hears of it with the next heartbeat (OJS core §7.6).",
-        refusals=NO_JOB | {409: "It has finished already."},
+        refusals=NO_JOB + refuses(Conflict, "It has finished already."),
     ),
     ("POST", "/ojs/v1/jobs/{job_id}/activate"): Operation(
         "Jobs",
@@ -177,7 +170,7 @@ OPERATIONS = {
                 {"job": JOB | {"previous_state": "pending"}},
             )
         },
-        refusals=NO_JOB | {409: "It is not pending, or waits for other jobs."},
+        refusals=NO_JOB + refuses(Conflict, "It is not pending, or waits for other jobs."),
     ),
     ("GET", "/ojs/v1/jobs/{job_id}/result"): Operation(
         "Results",
@@ -195,16 +188,10 @@ OPERATIONS = {
                 ("Retry-After",),
             )
         },
-        query=(
-            Query("wait", enum("true", "false", "1", "0"), "Wait until the job has finished."),
-            Query(
-                "timeout",
-                integer(minimum=0, maximum=86_400, default=30),
-                'Seconds to wait, at most `OJS["MAX_WAIT"]`.',
-            ),
-        ),
+        query=ResultQuery,
         refusals=NO_JOB
-        | {408: "It has not finished in time.", 410: "Its result's retention has passed."},
+        + refuses(WaitTimeout, "It has not finished in time.")
+        + refuses(ResultPruned, "Its result's retention has passed."),
     ),
     ("POST", "/ojs/v1/jobs/results"): Operation(
         "Results",
@@ -227,9 +214,8 @@ OPERATIONS = {
                 {"results": {JOB["id"]: {"state": "completed", "result": {"message_id": "m-17"}}}},
             )
         },
-        body=obj("ids", ids=array(text(maxLength=64), minItems=1, maxItems=1000)),
+        body=ResultIds,
         example={"ids": [JOB["id"]]},
-        refusals=TOO_LARGE,
     ),
     ("GET", "/ojs/v1/jobs/{job_id}/progress"): Operation(
         "Progress",
@@ -261,9 +247,7 @@ OPERATIONS = {
         "Progress",
         REPORTED.summary,
         REPORTED.replies,
-        body=REPORT
-        | {"properties": REPORT["properties"] | {"job_id": UUID}}
-        | {"required": ["job_id"]},
+        body=ReportOfJob,
         example=REPORTED.example | {"job_id": JOB["id"]},
         refusals=REPORTED.refusals,
     ),

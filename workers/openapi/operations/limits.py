@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from ..operation import PAGE, TOO_LARGE, Operation, Reply
+from jobs.errors import NotFound
+from jobs.http.parameters import Page
+from jobs.spec.operator_requests import LimitsOverride, RateOverride, RegisterSpecs
+
+from ..operation import Operation, Reply
+from ..refusals import refuses
 from ..schema import COUNT, TIME, array, boolean, enum, free, obj, ref, text
-from ..sent import RATE, RATE_LIMITS, WHEN
 
 SPEC = {
     "type": "email.send",
@@ -44,27 +48,22 @@ OPERATIONS = {
             )
         },
         "OJS rate limiting §10.1.",
-        query=PAGE,
+        query=Page,
     ),
     ("GET", "/ojs/v1/rate-limits/{key}"): Operation(
         "Rate limits",
         "Where a rate limit stands",
         {200: Reply("It.", LIMIT, LIMITED)},
-        refusals={404: "No job has used this key."},
+        refusals=refuses(NotFound, "No job has used this key."),
     ),
     ("PUT", "/ojs/v1/rate-limits/{key}"): Operation(
         "Rate limits",
         "Put other limits over a key's own",
         {200: Reply("It, as it is now.", LIMIT, LIMITED)},
         "Until `expires_at`, or for good (OJS rate limiting §10.2).",
-        body={
-            "anyOf": [
-                obj("limit period", **RATE["properties"], expires_at=WHEN),
-                obj(**RATE_LIMITS["properties"], expires_at=WHEN),
-            ]
-        },
+        body={"anyOf": [RateOverride.json_schema(), LimitsOverride.json_schema()]},
         example={"rate": {"limit": 10, "period": "PT1M"}, "expires_at": "+PT1H"},
-        refusals={404: "No job has used this key."} | TOO_LARGE,
+        refusals=refuses(NotFound, "No job has used this key."),
     ),
     ("GET", "/ojs/v1/job-specs"): Operation(
         "Job specs",
@@ -90,7 +89,7 @@ OPERATIONS = {
                 },
             )
         },
-        query=PAGE,
+        query=Page,
     ),
     ("POST", "/ojs/v1/job-specs"): Operation(
         "Job specs",
@@ -103,18 +102,8 @@ OPERATIONS = {
             )
         },
         "Only workers whose checksum of a type matches are given its jobs.",
-        body=obj(
-            "specs",
-            specs={
-                "type": "object",
-                "minProperties": 1,
-                "propertyNames": {"pattern": r"^[a-zA-Z][a-zA-Z0-9_-]*$", "maxLength": 255},
-                "additionalProperties": text(minLength=1, maxLength=255),
-                "description": "Type → checksum.",
-            },
-        ),
+        body=RegisterSpecs,
         example={"specs": {"email": "sha256:9f86d081"}},
-        refusals=TOO_LARGE,
     ),
     ("DELETE", "/ojs/v1/job-specs/{name}"): Operation(
         "Job specs",
@@ -126,7 +115,7 @@ OPERATIONS = {
                 {"type": "email.send", "deleted": True},
             )
         },
-        refusals={404: "There is no spec of this type."},
+        refusals=refuses(NotFound, "There is no spec of this type."),
     ),
 }
 ALIASES: dict[tuple[str, str], tuple[str, str]] = {}

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from ..operation import TOO_LARGE, Operation, Reply
+from jobs.errors import Conflict, NotFound, Unsupported
+from jobs.spec.lifecycle import State
+from jobs.spec.members import Members
+from jobs.spec.operator_requests import DeleteQueue, NewQueue, Purge, ShortReason
+from jobs.spec.queue_config import QueueConfig
+
+from ..operation import Operation, Reply
+from ..refusals import Refusals, refuses
 from ..schema import (
     COUNT,
     TIME,
@@ -11,47 +18,13 @@ from ..schema import (
     boolean,
     enum,
     free,
-    integer,
     number,
     obj,
-    ref,
     text,
 )
-from ..sent import PERIOD, QUEUE, RATE, RATE_LIMITS, RETRY, STATE, WHEN
 
-CENTURY = 100 * 365 * 86_400
-MOST = 2**31 - 1
-NO_QUEUE = {404: "There is no such queue."}
-NOT_OURS = {422: "A member of the documents that this server does not have."}
-PATTERNS = array(text(pattern=r"^[a-zA-Z*][a-zA-Z0-9_.*-]*$", maxLength=255), maxItems=1000)
-DEPTH = integer("0: unbounded.", minimum=0, maximum=MOST)
-STRATEGY = enum("reject", "block", "drop_oldest")
-CONFIG = obj(
-    max_size=DEPTH,
-    max_depth=DEPTH,
-    overflow_policy=STRATEGY,
-    strategy=STRATEGY,
-    warning_threshold=number(minimum=0, maximum=1),
-    backpressure=obj(
-        max_depth=DEPTH,
-        max_size=DEPTH,
-        strategy=STRATEGY,
-        warning_threshold=number(minimum=0, maximum=1),
-    )
-    | {"additionalProperties": False},
-    concurrency=integer("Jobs that may be active at once.", minimum=0, maximum=MOST),
-    rate_limit={"oneOf": [RATE, RATE_LIMITS]},
-    retention=obj(
-        completed=PERIOD,
-        discarded=PERIOD,
-        cancelled=PERIOD,
-    )
-    | {"additionalProperties": False},
-    visibility_timeout=integer("Seconds.", minimum=1, maximum=CENTURY),
-    default_timeout=integer("Seconds.", minimum=1, maximum=CENTURY),
-    default_retry=RETRY,
-    allowed_job_types=PATTERNS,
-) | {"additionalProperties": False, "description": "What is `null` is taken away."}
+NO_QUEUE = refuses(NotFound, "There is no such queue.")
+NOT_OURS = refuses(Unsupported, "A member of the documents that this server does not have.")
 ABOUT = {
     "name": "email",
     "status": "active",
@@ -63,7 +36,7 @@ CONFIGURED = ABOUT | {
     "config": {"concurrency": 10},
     "configuration": {"concurrency": 10},
 }
-STATS = dict.fromkeys(STATE, 0) | {"available": 42, "active": 8, "depth": 42}
+STATS = dict.fromkeys(State.values, 0) | {"available": 42, "active": 8, "depth": 42}
 DOCUMENT: dict[str, Schema] = {
     "name": text(),
     "status": text(),
@@ -85,14 +58,20 @@ RECENTLY = {
     "throughput_per_second": 2.48,
 }
 STATISTICS = obj(
-    **dict.fromkeys((*STATE, "total", "depth", "max_depth"), COUNT),
+    **dict.fromkeys((*State.values, "total", "depth", "max_depth"), COUNT),
     **{name: number() for name in RECENTLY},
-    queue=QUEUE,
+    queue=text(),
 )
-COUNTS = obj(**dict.fromkeys(STATE, COUNT), depth=COUNT, max_depth=COUNT)
+COUNTS = obj(**dict.fromkeys(State.values, COUNT), depth=COUNT, max_depth=COUNT)
 
 
-def stopped(summary: str, word: str, *, body: Schema | None = None) -> Operation:
+def stopped(
+    summary: str,
+    word: str,
+    *,
+    body: type[Members] | None = None,
+    refusals: Refusals = (),
+) -> Operation:
     return Operation(
         "Queues",
         summary,
@@ -119,7 +98,7 @@ def stopped(summary: str, word: str, *, body: Schema | None = None) -> Operation
         body=body,
         example={"reason": "the mail server is down"} if body else None,
         optional=True,
-        refusals=NO_QUEUE | TOO_LARGE,
+        refusals=refusals,
     )
 
 
@@ -129,9 +108,9 @@ OPERATIONS = {
         "Make a queue before its first job",
         {201: Reply("The queue.", obj("name status config", **FULL), CONFIGURED)},
         "Queue configuration §9.2.",
-        body=obj("name", name=QUEUE, config=ref("QueueConfig")),
+        body=NewQueue,
         example={"name": "email", "config": {"concurrency": 10}},
-        refusals={409: "It is there already."} | NOT_OURS | TOO_LARGE,
+        refusals=refuses(Conflict, "It is there already.") + NOT_OURS,
     ),
     ("GET", "/ojs/v1/queues/{name}"): Operation(
         "Queues",
@@ -168,10 +147,10 @@ OPERATIONS = {
             )
         },
         "Queue configuration §5.3.",
-        body=obj(strategy=enum("reject", "discard", "move"), target_queue=QUEUE),
+        body=DeleteQueue,
         example={"strategy": "move", "target_queue": "default"},
         optional=True,
-        refusals=NO_QUEUE | {409: "It has jobs, and the strategy is to refuse then."} | TOO_LARGE,
+        refusals=NO_QUEUE + refuses(Conflict, "It has jobs, and the strategy is to refuse then."),
     ),
     ("GET", "/ojs/v1/queues/{name}/stats"): Operation(
         "Queues",
@@ -214,9 +193,11 @@ OPERATIONS = {
         refusals=NO_QUEUE,
     ),
     ("POST", "/ojs/v1/queues/{name}/pause"): stopped(
-        "Hand out none of its jobs", "paused_at", body=obj(reason=text(maxLength=1000))
+        "Hand out none of its jobs", "paused_at", body=ShortReason
     ),
-    ("POST", "/ojs/v1/queues/{name}/resume"): stopped("Hand them out again", "resumed_at"),
+    ("POST", "/ojs/v1/queues/{name}/resume"): stopped(
+        "Hand them out again", "resumed_at", refusals=NO_QUEUE
+    ),
     ("GET", "/ojs/v1/queues/{name}/config"): Operation(
         "Queues",
         "What a queue was told",
@@ -240,9 +221,9 @@ OPERATIONS = {
             )
         },
         "What is not named stays as it is (queue configuration §9.1, backpressure §6.2).",
-        body=ref("QueueConfig"),
+        body=QueueConfig,
         example={"backpressure": {"max_depth": 1000, "strategy": "reject"}},
-        refusals=NOT_OURS | TOO_LARGE,
+        refusals=NOT_OURS,
     ),
     ("DELETE", "/ojs/v1/queues/{name}/jobs"): Operation(
         "Queues",
@@ -259,15 +240,9 @@ OPERATIONS = {
                 {"purged_count": 17, "states": ["completed"], "has_more": False},
             )
         },
-        body=obj(
-            "states confirm",
-            states=array(enum(*(state for state in STATE if state != "active")), minItems=1),
-            confirm=boolean("Must be true.", enum=[True]),
-            older_than=WHEN,
-        ),
+        body=Purge,
         example={"states": ["completed"], "confirm": True},
-        refusals=NO_QUEUE | TOO_LARGE,
+        refusals=NO_QUEUE,
     ),
 }
-COMPONENTS = {"QueueConfig": CONFIG}
 ALIASES: dict[tuple[str, str], tuple[str, str]] = {}

@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
-from ..operation import CURSOR, OFFSET, PAGE, TOO_LARGE, Operation, Query, Reply
+from jobs.errors import (
+    NeedsEventLoop,
+    NotFound,
+    NotInstalled,
+    TooManyConnections,
+    Unsupported,
+    UpgradeRequired,
+)
+from jobs.http.parameters import (
+    LAST_EVENT_ID,
+    ChannelQuery,
+    DeadLetterQuery,
+    EventQuery,
+    FollowQuery,
+    Page,
+)
+from workers.bindings.ojs.requests import AutoscalingQuery
+
+from ..operation import Operation, Reply
+from ..refusals import NO_JOB, refuses
 from ..schema import (
     COUNT,
     TIME,
@@ -21,7 +40,7 @@ from .jobs import JOB
 
 PAGE_OF_ONE = {"total": 1, "limit": 50, "offset": 0, "has_more": False}
 DEAD = JOB | {"state": "discarded", "attempt": 3, "discarded_at": "2026-02-12T11:00:00.000Z"}
-NOT_DEAD = {404: "There is no such job in the dead letter."}
+NOT_DEAD = refuses(NotFound, "There is no such job in the dead letter.")
 EVENT = {
     "specversion": "1.0",
     "id": "evt_00000000002a-00000000012c",
@@ -36,15 +55,6 @@ EVENT = {
     "state": "completed",
     "data": {"job_id": JOB["id"], "job_type": "email.send", "queue": "email", "duration_ms": 784},
 }
-LISTED = text("Several, separated by commas; `job.*` matches what begins with `job.`")
-FOLLOWED = (
-    Query("event_types", LISTED),
-    Query("types", LISTED),
-    Query("last_event_id", text(), "The same as the header `Last-Event-ID`."),
-)
-LAST_EVENT_ID = Query(
-    "Last-Event-ID", text(), "The last event the client has: what came after it is sent first."
-)
 STREAMED = {
     200: Reply(
         "`id`, `event` and `data` of each event.",
@@ -63,10 +73,10 @@ STREAMED = {
         media_types=("text/event-stream",),
     )
 }
-UNSTREAMED = {
-    429: "The client keeps as many connections for events open as it may.",
-    501: "The server has no event loop.",
-}
+UNSTREAMED = (
+    *refuses(TooManyConnections, "The client keeps as many connections open as it may."),
+    *refuses(NeedsEventLoop, "The server has no event loop."),
+)
 HEALTH = obj(
     "status version uptime_seconds backend",
     status=enum("ok", "degraded"),
@@ -81,6 +91,16 @@ WELL = {
     "uptime_seconds": 86_400,
     "backend": {"type": "postgres", "status": "healthy", "latency_ms": 1},
     "reaper": {"status": "healthy", "last_seen_at": "2026-02-12T10:30:00.000Z"},
+}
+UNWELL = {
+    "status": "degraded",
+    "version": "1.0",
+    "uptime_seconds": 86_400,
+    "backend": {
+        "type": "postgres",
+        "status": "unhealthy",
+        "error": "The database did not answer in time.",
+    },
 }
 READINESS = obj(
     "status backend",
@@ -147,7 +167,7 @@ OPERATIONS = {
                 },
             )
         },
-        query=PAGE,
+        query=Page,
     ),
     ("GET", "/ojs/v1/dead-letter"): Operation(
         "Dead letter",
@@ -164,20 +184,7 @@ OPERATIONS = {
                 {"jobs": [DEAD], "pagination": PAGE_OF_ONE, "total": 1},
             )
         },
-        query=(
-            Query("queue", text()),
-            Query("type", text(), "`email.*` means all that begin so."),
-            Query("error_type", text(), "The type of the last error."),
-            Query("since", TIME, "Discarded then or later."),
-            Query("until", TIME, "Discarded before."),
-            Query(
-                "limit",
-                integer(minimum=1, maximum=200, default=50),
-                "A page has 100 at most.",
-            ),
-            OFFSET,
-            CURSOR,
-        ),
+        query=DeadLetterQuery,
     ),
     ("GET", "/ojs/v1/dead-letter/{job_id}"): Operation(
         "Dead letter",
@@ -201,7 +208,8 @@ OPERATIONS = {
         "Dead letter",
         "Enqueue it again with fresh attempts",
         {200: Reply("The job, available again.", ref("ChangedJobReply"), {"job": JOB})},
-        refusals=NOT_DEAD | {422: "It shall be changed: `override` is not supported."} | TOO_LARGE,
+        refusals=NOT_DEAD
+        + refuses(Unsupported, "It shall be changed: `override` is not supported."),
     ),
     ("GET", "/ojs/v1/events"): Operation(
         "Events",
@@ -219,19 +227,7 @@ OPERATIONS = {
             )
         },
         "OJS events §6.4.",
-        query=(
-            Query("after", text(), "The cursor of the last answer."),
-            CURSOR,
-            Query("limit", integer(minimum=1, maximum=1000, default=100)),
-            Query("types", LISTED),
-            Query("event_types", LISTED),
-            Query("queue", LISTED),
-            Query("queues", LISTED),
-            Query("job_types", LISTED),
-            Query("job_id", LISTED),
-            Query("subject", LISTED),
-            Query("worker_id", LISTED),
-        ),
+        query=EventQuery,
     ),
     ("GET", "/ojs/v1/events/stream"): Operation(
         "Events",
@@ -239,14 +235,9 @@ OPERATIONS = {
         STREAMED,
         "For the public SDKs and the command line: as the streams of jobs and of queues, but that "
         "the data of each event has its name as `event`, too.",
-        query=(
-            Query("channel", text(default="all"), "`job:ID`, `queue:NAME` or `all`."),
-            Query("queue", text(), "The same as `channel=queue:NAME`."),
-            Query("job_id", text(), "The same as `channel=job:ID`."),
-            *FOLLOWED,
-        ),
+        query=ChannelQuery,
         headers=(LAST_EVENT_ID,),
-        refusals=UNSTREAMED | {404: "There is no such job or queue."},
+        refusals=UNSTREAMED + refuses(NotFound, "There is no such job or queue."),
     ),
     ("GET", "/ojs/v1/jobs/{job_id}/events"): Operation(
         "Events",
@@ -254,18 +245,18 @@ OPERATIONS = {
         STREAMED,
         "Server-sent events (OJS realtime §2.1). The stream ends with the job; of one that has "
         "ended it has a single event. Silence is broken by a comment every 15 s.",
-        query=FOLLOWED,
+        query=FollowQuery,
         headers=(LAST_EVENT_ID,),
-        refusals=UNSTREAMED | {404: "There is no such job."},
+        refusals=UNSTREAMED + NO_JOB,
     ),
     ("GET", "/ojs/v1/queues/{name}/events"): Operation(
         "Events",
         "Follow the jobs of a queue",
         STREAMED,
         "Server-sent events (OJS realtime §2.2).",
-        query=FOLLOWED,
+        query=FollowQuery,
         headers=(LAST_EVENT_ID,),
-        refusals=UNSTREAMED | {404: "There is no such queue."},
+        refusals=UNSTREAMED + refuses(NotFound, "There is no such queue."),
     ),
     ("GET", "/ojs/v1/ws"): Operation(
         "Events",
@@ -273,13 +264,16 @@ OPERATIONS = {
         {101: Reply('Send `{"action":"subscribe","channel":"all"}`.')},
         "OJS realtime §3, with the subprotocol `ojs.v1`. A browser sends its key as another "
         "subprotocol, `bearer.KEY`.",
-        refusals={426: "The request opens no WebSocket."},
+        refusals=refuses(UpgradeRequired, "The request opens no WebSocket."),
     ),
     ("GET", "/ojs/v1/health"): Operation(
         "Server",
         "How the server is",
-        {200: Reply("`degraded`: no reaper runs.", HEALTH, WELL)},
-        refusals={},
+        {
+            200: Reply("`degraded`: no reaper runs.", HEALTH, WELL),
+            503: Reply("The database cannot be reached.", HEALTH, UNWELL),
+        },
+        asks_database=False,
     ),
     ("GET", "/ojs/v1/ready"): Operation(
         "Server",
@@ -290,7 +284,7 @@ OPERATIONS = {
                 "It cannot, within a second, or the process is about to end.", READINESS, NOT_READY
             ),
         },
-        refusals={},
+        asks_database=False,
     ),
     ("GET", "/ojs/manifest"): Operation(
         "Server",
@@ -314,6 +308,7 @@ OPERATIONS = {
                 ),
             )
         },
+        asks_database=False,
     ),
     ("GET", "/ojs/v1/metrics"): Operation(
         "Server",
@@ -330,7 +325,8 @@ OPERATIONS = {
                 ),
             )
         },
-        refusals={404: "Metrics are switched off.", 501: "The extra `metrics` is not installed."},
+        refusals=refuses(NotFound, "Metrics are switched off.")
+        + refuses(NotInstalled, "The extra `metrics` is not installed."),
     ),
     ("GET", "/ojs/v1/autoscaling"): Operation(
         "Server",
@@ -357,14 +353,14 @@ OPERATIONS = {
                 },
             )
         },
-        query=(Query("queues", text(), "Names, separated by commas; 100 at most.", required=True),),
+        query=AutoscalingQuery,
     ),
     ("POST", "/ojs/v1/admin/reset"): Operation(
         "Server",
         "Delete everything",
         {200: Reply("All is gone.", obj("reset", reset=boolean()), {"reset": True})},
         'For the conformance suite; there is nothing here outside `OJS["CONFORMANCE_MODE"]`.',
-        refusals={404: "The server is not in that mode."},
+        asks_database=False,
     ),
 }
 ALIASES: dict[tuple[str, str], tuple[str, str]] = {}

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from ..operation import TOO_LARGE, Operation, Reply
-from ..schema import TIME, array, boolean, free, integer, obj, text
-from ..sent import NUMBERS
+from jobs.errors import NotFound
+from jobs.spec.operator_requests import RegisterSchema
+from jobs.spec.versions import Version
+
+from ..operation import Operation, Reply
+from ..refusals import refuses
+from ..schema import TIME, array, boolean, free, obj, text
 
 BASE = "/ojs/v1/admin/schemas/{type}"
-NUMBER = {
-    "description": "As it was sent; a major version alone is a number.",
-    "oneOf": [text(pattern=rf"^{NUMBERS}$"), integer(minimum=0)],
-}
+NUMBER = Version("As it was sent; a major version alone is a number.").json_schema()
 LINE = {"type": text(), "version": NUMBER, "created_at": TIME, "updated_at": TIME}
 ABOUT = {
     "schema": free("JSON Schema of the arguments."),
@@ -47,9 +48,9 @@ ALL = Operation(
             GIVEN | {"versions": [SHORT]},
         )
     },
-    refusals={404: "No version of this type has a schema."},
+    refusals=refuses(NotFound, "No version of this type has a schema."),
 )
-NONE = {404: "This version has no schema."}
+NONE = refuses(NotFound, "This version has no schema.")
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", BASE): ALL,
@@ -64,14 +65,8 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
             201: Reply("It is new.", SCHEMA, GIVEN),
         },
         "OJS job versioning §6.1. Kept for producers and workers to read; jobs are not held to it.",
-        body=obj(
-            schema=free("JSON Schema of the arguments."),
-            args_schema=free("The same, by the document's name."),
-            compatible_with=array(text(pattern=rf"^{NUMBERS}$")),
-            reason=text("Why, for the audit.", maxLength=2000),
-        ),
+        body=RegisterSchema,
         example={"args_schema": SENT, "compatible_with": ["1.0"]},
-        refusals=TOO_LARGE,
     ),
     ("DELETE", f"{BASE}/{{version}}"): Operation(
         "Admin",

@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
-from ..operation import NO_JOB, TOO_LARGE, Operation, Reply
-from ..schema import COUNT, TIME, anything, array, boolean, enum, integer, number, obj, ref, text
-from ..sent import ACK, ATTEMPT, BARRED, MILLISECONDS, NACK, NUMBERS, SECONDS, WHEN, WORKER_ID
+from jobs.errors import CheckpointTooLarge, Conflict, NotFound, ResultTooLarge
+from workers.bindings.ojs.requests import (
+    Acks,
+    Checkpoint,
+    Fetch,
+    Heartbeat,
+    JobAck,
+    JobNack,
+    Nacks,
+    Named,
+    Registration,
+)
+
+from ..operation import Operation, Reply
+from ..refusals import NO_JOB, refuses
+from ..schema import TIME, array, boolean, enum, number, obj, ref, text
 from .jobs import DONE, JOB
 
 ID = JOB["id"]
-ABOUT = {
-    "hostname": text(maxLength=255),
-    "pid": integer(minimum=0, maximum=2**32),
-    "queues": array(text(maxLength=255)),
-    "concurrency": integer("Jobs it runs at once.", minimum=1, maximum=1_000_000),
-    "labels": array(text(maxLength=255)),
-    "started_at": WHEN,
-    "handlers": array(
-        obj(
-            "type",
-            type=text(minLength=1, maxLength=255),
-            versions=text(
-                "`*` (any), `2.0`, or bounds: `>=1.0 <3.0`.",
-                default="*",
-                maxLength=255,
-                pattern=rf"^(\*|{NUMBERS}|>={NUMBERS}|>={NUMBERS} <{NUMBERS})$",
-            ),
-        ),
-        description="Which versions of a job type it takes (OJS job versioning §8.1); of types "
-        "that are not named, any.",
-    ),
-}
-NAME = text(minLength=1, maxLength=255)
-WEIGHTED = obj("name", name=NAME, weight=integer(minimum=1, maximum=1_000_000, default=1))
-NAMED = text("Ids are the worker's own choice.", minLength=1, **BARRED)
-LOST = {
-    404: "There is no such job.",
-    409: "The job is not active, or another worker or attempt holds it: drop the outcome.",
-}
+LOST = NO_JOB + refuses(
+    Conflict, "The job is not active, or another worker or attempt holds it: drop the outcome."
+)
+NOT_HELD = refuses(Conflict, "The job is not held by a worker that the key speaks for.")
 SETTLED = (
     "A list in `acks` or `nacks` is answered with a list: each outcome by itself, with the status "
     "that it would have had alone."
@@ -60,10 +48,6 @@ NACKED = {
     "next_retry_at": "2026-02-12T10:30:03.000Z",
     "retry_delay_ms": 1096,
 }
-MANY = {
-    "acks": array(obj("job_id", **ACK)),
-    "nacks": array(obj("job_id", **NACK)),
-}
 OUTCOMES = {"acks": array(ref("Outcome")), "nacks": array(ref("Outcome"))}
 BEAT = obj(
     "state directive acknowledged jobs_extended jobs_lost server_time visibility_timeout",
@@ -86,9 +70,9 @@ SAVED = Operation(
     "Keep a state for the job's next attempt",
     {200: Reply("It is kept.", ref("Checkpoint"), CHECKPOINT | {"checkpoint": CHECKPOINT})},
     "OJS durable execution §4.1.",
-    body=obj("state", state=anything("At most 1 MB."), worker_id=WORKER_ID, attempt=ATTEMPT),
+    body=Checkpoint,
     example={"state": {"row": 4200}, "worker_id": "worker-1"},
-    refusals=LOST | TOO_LARGE,
+    refusals=LOST + refuses(CheckpointTooLarge, "The state has more than 1 MB of JSON."),
 )
 LEFT = {
     200: Reply(
@@ -127,14 +111,7 @@ OPERATIONS = {
         },
         "Worker protocol §3. Registering again is a restart. It may be left out: a worker is known "
         "by its heartbeats and fetches as well.",
-        body=obj("worker_id hostname pid queues concurrency", worker_id=NAMED, **ABOUT)
-        | {
-            "properties": {
-                "worker_id": NAMED,
-                **ABOUT,
-                "queues": array(text(maxLength=255), minItems=1),
-            }
-        },
+        body=Registration,
         example={
             "worker_id": "worker-1",
             "hostname": "host-1",
@@ -143,14 +120,13 @@ OPERATIONS = {
             "concurrency": 10,
             "labels": ["eu"],
         },
-        refusals=TOO_LARGE,
     ),
     ("POST", "/ojs/v1/workers/deregister"): Operation(
         "Workers",
         "Leave",
         LEFT,
         "Worker protocol §3.4.",
-        body=obj("worker_id", worker_id=NAMED),
+        body=Named,
         example={"worker_id": "worker-1"},
     ),
     ("DELETE", "/ojs/v1/workers/{worker_id}"): Operation("Workers", "Leave", LEFT),
@@ -174,23 +150,8 @@ OPERATIONS = {
         },
         "BEAT (worker protocol §4): extends the reservations of the jobs it names, and hears what "
         "operators ask for.",
-        body=obj(
-            "worker_id",
-            worker_id=NAMED,
-            state=enum("running", "quiet", "terminate", "drain"),
-            active_job_ids=array(text(maxLength=255)),
-            active_jobs={
-                "description": "Their number, or the list itself.",
-                "oneOf": [COUNT | {"maximum": 2**31}, array(text(maxLength=255))],
-            },
-            job_id=text(maxLength=255),
-            visibility_timeout=SECONDS,
-            visibility_timeout_ms=MILLISECONDS | {"minimum": 1},
-            sequence=integer(minimum=0, maximum=2**53 - 1),
-            **ABOUT,
-        ),
+        body=Heartbeat,
         example={"worker_id": "worker-1", "state": "running", "active_job_ids": [ID]},
-        refusals=TOO_LARGE,
     ),
     ("POST", "/ojs/v1/workers/fetch"): Operation(
         "Workers",
@@ -206,20 +167,8 @@ OPERATIONS = {
         "FETCH (worker protocol §6). Outcomes in `acks` and `nacks` are settled first: a busy "
         "worker needs one round trip. Queues are looked into in their order; with the strategy "
         "`weighted` in one drawn by their weights.",
-        body=obj(
-            "queues",
-            queues=array({"oneOf": [NAME, WEIGHTED]}, minItems=1),
-            strategy=enum("strict", "weighted"),
-            worker_id=WORKER_ID,
-            count=integer(minimum=1, maximum=2**31, default=1),
-            types=array(text(maxLength=255)) | {"description": "Only jobs of these types."},
-            wait_ms=integer("Wait so long for a job.", minimum=0, maximum=2**53 - 1),
-            visibility_timeout=SECONDS,
-            visibility_timeout_ms=MILLISECONDS | {"minimum": 1},
-            **MANY,
-        ),
+        body=Fetch,
         example={"queues": ["email", "default"], "worker_id": "worker-1", "count": 10},
-        refusals=TOO_LARGE,
     ),
     ("POST", "/ojs/v1/workers/ack"): Operation(
         "Workers",
@@ -232,10 +181,9 @@ OPERATIONS = {
             )
         },
         f"ACK (worker protocol §5.6). {SETTLED}",
-        body=obj(**ACK, acks=MANY["acks"])
-        | {"anyOf": [{"required": ["job_id"]}, {"required": ["acks"]}]},
+        body=Acks,
         example={"job_id": ID, "worker_id": "worker-1", "result": DONE["result"]},
-        refusals=LOST | {413: "The result, or the body, is too large."},
+        refusals=LOST + refuses(ResultTooLarge, "The result is too large."),
     ),
     ("POST", "/ojs/v1/workers/nack"): Operation(
         "Workers",
@@ -248,34 +196,33 @@ OPERATIONS = {
             )
         },
         f"FAIL (worker protocol §5.6, OJS retry). {SETTLED}",
-        body=obj(**NACK, nacks=MANY["nacks"])
-        | {"anyOf": [{"required": ["job_id"]}, {"required": ["nacks"]}]},
+        body=Nacks,
         example={
             "job_id": ID,
             "worker_id": "worker-1",
             "error": {"type": "SMTPError", "message": "451 try later", "retryable": True},
         },
-        refusals=LOST | TOO_LARGE,
+        refusals=LOST,
     ),
     ("POST", "/ojs/v1/jobs/{job_id}/ack"): Operation(
         "Workers",
         "This job is done",
         {200: Reply("It is completed.", ref("Acknowledged"), ACKED)},
-        body=obj(worker_id=WORKER_ID, attempt=ATTEMPT, result=anything()),
+        body=JobAck,
         example={"worker_id": "worker-1", "result": DONE["result"]},
         optional=True,
-        refusals=LOST | {413: "The result, or the body, is too large."},
+        refusals=LOST + refuses(ResultTooLarge, "The result is too large."),
     ),
     ("POST", "/ojs/v1/jobs/{job_id}/nack"): Operation(
         "Workers",
         "This job has failed",
         {200: Reply("Its retry policy decided what follows.", ref("Failed"), NACKED)},
-        body=obj(**{name: schema for name, schema in NACK.items() if name != "job_id"}),
+        body=JobNack,
         example={
             "worker_id": "worker-1",
             "error": {"code": "handler_error", "message": "451 try later"},
         },
-        refusals=LOST | TOO_LARGE,
+        refusals=LOST,
     ),
     ("POST", "/ojs/v1/jobs/{job_id}/checkpoint"): SAVED,
     ("GET", "/ojs/v1/jobs/{job_id}/checkpoint"): Operation(
@@ -289,7 +236,7 @@ OPERATIONS = {
                 | {"state": {"row": 4200}, "checkpoint": CHECKPOINT | {"state": {"row": 4200}}},
             )
         },
-        refusals={404: "There is no such job, or it has no checkpoint."},
+        refusals=refuses(NotFound, "There is no such job, or it has no checkpoint.") + NOT_HELD,
     ),
     ("DELETE", "/ojs/v1/jobs/{job_id}/checkpoint"): Operation(
         "Checkpoints",
@@ -301,7 +248,7 @@ OPERATIONS = {
                 {"deleted": True, "job_id": ID},
             )
         },
-        refusals=NO_JOB,
+        refusals=NO_JOB + NOT_HELD,
     ),
 }
 _FETCH, _NACK = ("POST", "/ojs/v1/workers/fetch"), ("POST", "/ojs/v1/workers/nack")

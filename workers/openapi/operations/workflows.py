@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from ..operation import FULL, MAINTAINED, PAGE, TOO_LARGE, Operation, Query, Reply
-from ..schema import COUNT, UUID, array, boolean, enum, integer, number, obj, ref, text
+from jobs.errors import (
+    Conflict,
+    DuplicateJob,
+    InvalidRetryPolicyRequest,
+    InvalidWorkflow,
+    NotFound,
+    WorkflowNotFound,
+)
+from jobs.http.parameters import CronHistoryQuery, CronQuery, WorkflowQuery
+from jobs.spec.cron_requests import CronRequest
+from jobs.spec.operator_requests import SwitchCron
+from jobs.spec.workflow_plans import WorkflowRequest
+
+from ..operation import Operation, Reply
+from ..refusals import CLOSED, FULL, LARGE_META, MAINTAINED, refuses
+from ..schema import COUNT, UUID, array, boolean, number, obj, ref, text
 
 WORKFLOW = {
     "id": "019539a4-c000-7def-8000-1a2b3c4d5e6f",
@@ -32,7 +46,7 @@ NEW_WORKFLOW = {
     "options": {"queue": "reports"},
     "steps": [{"type": "report.extract", "args": []}, {"type": "report.send", "args": ["ops"]}],
 }
-NO_WORKFLOW = {404: "There is no such workflow."}
+NO_WORKFLOW = refuses(WorkflowNotFound, "There is no such workflow.")
 CRON = {
     "id": "weekday-report",
     "name": "weekday-report",
@@ -84,7 +98,7 @@ RUN = {
     "scheduled_at": "2026-02-12T08:00:00.000Z",
     "decided_at": "2026-02-12T08:00:00.310Z",
 }
-NO_CRON = {404: "There is no cron job of this name."}
+NO_CRON = refuses(NotFound, "There is no cron job of this name.")
 REPLIED = CRON | {"cron_job": CRON}
 
 
@@ -111,15 +125,15 @@ OPERATIONS = {
         },
         "Chain, group, batch, or a graph of `depends_on`, nested up to ten levels "
         "(OJS workflows §11.1).",
-        body=ref("NewWorkflow"),
+        body=WorkflowRequest,
         example=NEW_WORKFLOW,
-        refusals={
-            409: "A unique policy refuses a step.",
-            422: "A retry policy breaks a rule, or a queue takes no such jobs.",
-        }
-        | FULL
-        | TOO_LARGE
-        | MAINTAINED,
+        refusals=refuses(InvalidWorkflow, "It breaks a rule of workflows.")
+        + refuses(DuplicateJob, "Its id is taken, or a unique policy refuses a step.")
+        + refuses(InvalidRetryPolicyRequest, "A retry policy breaks a rule.")
+        + LARGE_META
+        + CLOSED
+        + FULL
+        + MAINTAINED,
     ),
     ("GET", "/ojs/v1/workflows"): Operation(
         "Workflows",
@@ -136,12 +150,7 @@ OPERATIONS = {
                 ),
             )
         },
-        query=(
-            Query("state", enum("pending", "running", "completed", "failed", "cancelled")),
-            Query("type", enum("chain", "group", "batch", "dag")),
-            Query("name", text()),
-            *PAGE,
-        ),
+        query=WorkflowQuery,
     ),
     ("GET", "/ojs/v1/workflows/{workflow_id}"): Operation(
         "Workflows",
@@ -153,7 +162,7 @@ OPERATIONS = {
         "Workflows",
         "Cancel a workflow",
         {200: Reply("It; active jobs may finish.", ref("WorkflowReply"))},
-        refusals=NO_WORKFLOW | {409: "It has ended already."},
+        refusals=NO_WORKFLOW + refuses(Conflict, "It has ended already."),
     ),
     ("GET", "/ojs/v1/workflows/{workflow_id}/progress"): Operation(
         "Workflows",
@@ -192,7 +201,7 @@ OPERATIONS = {
                 },
             )
         },
-        query=(Query("enabled", enum("true", "false")), *PAGE),
+        query=CronQuery,
     ),
     ("POST", "/ojs/v1/cron"): Operation(
         "Cron",
@@ -202,9 +211,10 @@ OPERATIONS = {
             200: Reply("It was there, and is as you say now.", CRON_REPLY, REPLIED),
         },
         "OJS cron §8.1.",
-        body=ref("NewCronJob"),
+        body=CronRequest,
         example=NEW_CRON,
-        refusals={422: "The template's retry policy breaks a rule."} | TOO_LARGE,
+        refusals=refuses(InvalidRetryPolicyRequest, "The template's retry policy breaks a rule.")
+        + LARGE_META,
     ),
     ("GET", "/ojs/v1/cron/{name}"): cron("A cron job"),
     ("DELETE", "/ojs/v1/cron/{name}"): cron("Remove a cron job"),
@@ -212,7 +222,7 @@ OPERATIONS = {
         "Cron",
         "Enable or disable a cron job",
         {200: Reply("The cron job.", CRON_REPLY, REPLIED)},
-        body=obj("enabled", enabled=boolean()),
+        body=SwitchCron,
         example={"enabled": False},
         refusals=NO_CRON,
     ),
@@ -224,15 +234,12 @@ OPERATIONS = {
         {
             201: Reply("A job was enqueued.", ref("CronRun"), RUN),
             200: Reply(
-                "The overlap policy left it out.",
+                "None was: `outcome` and `reason` say why.",
                 ref("CronRun"),
                 RUN | {"job_id": None, "outcome": "skipped", "reason": "overlap"},
             ),
         },
-        refusals=NO_CRON
-        | {409: "What it enqueues is refused by a unique policy."}
-        | FULL
-        | MAINTAINED,
+        refusals=NO_CRON,
     ),
     ("GET", "/ojs/v1/cron/{name}/history"): Operation(
         "Cron",
@@ -244,7 +251,7 @@ OPERATIONS = {
                 {"name": "weekday-report", "runs": [RUN]},
             )
         },
-        query=(Query("limit", integer(minimum=1, maximum=200, default=50)),),
+        query=CronHistoryQuery,
         refusals=NO_CRON,
     ),
 }

@@ -1,0 +1,245 @@
+"""Chains, groups, batches and graphs of jobs, composed in Python (OJS workflows).
+
+    jobs.chain(
+        jobs.job("extract", [year]),
+        jobs.group(jobs.job("clean"), jobs.job("enrich")),
+        load.job(year),
+        name="etl",
+    ).enqueue()
+
+What is composed is a plan, which may be nested in another; `enqueue()` stores it and starts it, in
+the caller's transaction. Everything is checked before anything is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias, Unpack
+
+from asgiref.sync import sync_to_async
+
+from . import engine
+from .errors import InvalidWorkflow
+from .handles import WorkflowHandle
+from .middleware import enqueue_chain
+from .options import StepOptions
+from .place import current
+from .producer import envelope_of, step_document
+from .spec.identifiers import uuid7
+from .spec.workflow_plans import plan_of
+
+
+class Enqueueable(Protocol):
+    """What `@handler` returns: it knows its type and its options."""
+
+    def job_document(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Mapping[str, object]: ...
+
+
+class TaskLike(Protocol):
+    """A Django task of ours."""
+
+    @property
+    def module_path(self) -> str: ...
+    @property
+    def func(self) -> Callable[..., Any]: ...
+
+
+Target: TypeAlias = str | Enqueueable | TaskLike
+"""What a job runs: a type, a handler or a Django task."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """A job that a workflow or a schedule will make; see `job()`."""
+
+    item: Mapping[str, object]
+    """What `jobs.enqueue()` takes."""
+    step: str = ""
+    depends_on: tuple[Step | str, ...] = ()
+
+    def after(self, *others: Step | str) -> Step:
+        """Return the same step of a graph, which also waits for these."""
+        return replace(self, depends_on=(*self.depends_on, *others))
+
+
+class Composition:
+    """A workflow that does not exist yet; `enqueue()` makes it."""
+
+    def __init__(
+        self,
+        kind: str,
+        members: Sequence[Node],
+        *,
+        name: str = "",
+        callbacks: Mapping[str, Step | None] | None = None,
+    ) -> None:
+        for member in members:
+            if not isinstance(member, Step | Composition):
+                raise TypeError(
+                    f"{kind}() takes jobs.job(…), handler.job(…) and other workflows, "
+                    f"not {member!r}."
+                )
+        self.kind = kind
+        self.members = tuple(members)
+        self.name = name
+        self.callbacks = {n: step for n, step in (callbacks or {}).items() if step is not None}
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.name!r} of {len(self.members)}>"
+
+    def enqueue(self) -> WorkflowHandle:
+        """Store and start the workflow in the caller's transaction; return a handle on it.
+
+        Enqueue middleware sees each of its jobs.
+
+        Raises:
+            InvalidWorkflow: something breaks a rule; `details["validation_errors"]` says where.
+            QueueFull, DuplicateJob: as for `jobs.enqueue()`.
+        """
+        place = current()
+        with place.inside():
+            workflow = engine.create_workflow(plan_of(self._document(), place.now()))
+        place.began(workflow)
+        handle = WorkflowHandle(workflow, place)
+        return handle.refresh() if place.is_memory else handle
+
+    async def aenqueue(self) -> WorkflowHandle:
+        """`enqueue()` for async code."""
+        return await sync_to_async(self.enqueue)()
+
+    def _document(self) -> dict[str, Any]:
+        names = self._names()
+        document: dict[str, Any] = {"type": self.kind, "name": self.name}
+        document["steps" if self.kind in ("chain", "dag") else "jobs"] = [
+            member._document() if isinstance(member, Composition) else _document(member, names)
+            for member in self.members
+        ]
+        if self.callbacks or self.kind == "batch":
+            document["callbacks"] = {
+                name: _document(step, names) for name, step in self.callbacks.items()
+            }
+        return document
+
+    def _names(self) -> dict[Step, str]:
+        """Return the names of a graph's steps; those without one are numbered."""
+        if self.kind != "dag":
+            return {}
+        steps = [member for member in self.members if isinstance(member, Step)]
+        return {step: step.step or f"step-{place}" for place, step in enumerate(steps, 1)}
+
+
+Node: TypeAlias = Step | Composition
+"""A member of a workflow: a job, or a workflow in its place."""
+
+
+def job(
+    type: Target,
+    args: Sequence[object] = (),
+    kwargs: Mapping[str, object] | None = None,
+    *,
+    step: str = "",
+    depends_on: Sequence[Step | str] = (),
+    **options: Unpack[StepOptions],
+) -> Step:
+    """Describe a job for a workflow: `jobs.job("report.build", [2026], queue="slow")`.
+
+    Args:
+        type: a job type, a handler or a Django task; the options of the latter two apply.
+        kwargs: keyword arguments, of a handler or a task.
+        step: its name in a graph.
+        depends_on: in a graph, the steps it waits for, or their names.
+        options: as for `jobs.enqueue()`. Times from now count from when the step's turn comes.
+    """
+    return Step({**item_of(type, args, kwargs or {}), **_set(options)}, step, tuple(depends_on))
+
+
+def chain(*steps: Node, name: str = "") -> Composition:
+    """Run one after another; each is given the results of those before it (OJS workflows §3).
+
+    The first failure ends the chain.
+    """
+    return Composition("chain", steps, name=name)
+
+
+def group(*members: Node, name: str = "") -> Composition:
+    """Run all at once; it ends when all have ended, and has failed if one did (§4)."""
+    return Composition("group", members, name=name)
+
+
+def batch(
+    *members: Node,
+    on_complete: Step | None = None,
+    on_success: Step | None = None,
+    on_failure: Step | None = None,
+    name: str = "",
+) -> Composition:
+    """Run all at once, then the callbacks, which are given the results (§5).
+
+    Args:
+        on_complete: runs in any case; `on_success` if all completed, else `on_failure`.
+    """
+    callbacks = {"on_complete": on_complete, "on_success": on_success, "on_failure": on_failure}
+    return Composition("batch", members, name=name, callbacks=callbacks)
+
+
+def graph(*steps: Step, name: str = "") -> Composition:
+    """Run each step when all in its `depends_on` have completed, with their results (HTTP §14).
+
+    Raises:
+        InvalidWorkflow: when it is enqueued, if a step depends on one that is not in the graph, or
+            steps depend on each other in a circle.
+    """
+    return Composition("dag", steps, name=name)
+
+
+def item_of(target: Target, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, object]:
+    """Return what `jobs.enqueue()` takes for a call of the target.
+
+    Raises:
+        TypeError: it cannot be called with these arguments.
+    """
+    if isinstance(target, str):
+        if kwargs:
+            raise TypeError(f"A job has no keyword arguments ({target}): pass a list.")
+        return {"type": target, "args": args}
+    document = getattr(target, "job_document", None)
+    if document is not None:
+        return dict(document(args, kwargs))
+    if hasattr(target, "module_path"):
+        from .backends import item_of_task
+
+        return item_of_task(target, list(args), dict(kwargs))
+    raise TypeError(f"A job runs a type, a handler or a task of OJSBackend, not {target!r}.")
+
+
+def _set(options: Mapping[str, Any]) -> dict[str, object]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _document(step: Step, names: Mapping[Step, str]) -> dict[str, Any]:
+    document = step_document(_passed_on(step.item) if enqueue_chain else step.item)
+    if step in names:
+        document["id"] = names[step]
+    waits_for = [
+        names.get(other, "") if isinstance(other, Step) else other for other in step.depends_on
+    ]
+    if "" in waits_for:
+        raise InvalidWorkflow("A step depends on one that is not in the same graph.")
+    if waits_for:
+        document["depends_on"] = waits_for
+    return document
+
+
+def _passed_on(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Pass a job of a workflow through the enqueue middleware."""
+    # Middleware sees an id; that of the job is chosen when it is made.
+    passed = enqueue_chain.run(envelope_of(item) | {"id": str(uuid7())})
+    if passed is None:
+        raise InvalidWorkflow(
+            f"An enqueue middleware dropped a job of type {item.get('type')!r}, which its workflow "
+            "would wait for."
+        )
+    return {name: value for name, value in passed.items() if name != "id"}

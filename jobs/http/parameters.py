@@ -1,0 +1,210 @@
+"""What the query of a request may say, declared as its body is: read here, described by OpenAPI."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import copy
+from typing import Any
+
+from ..errors import InvalidRequest
+from ..models import WorkflowState, WorkflowType
+from ..spec.bulk_requests import Bulk
+from ..spec.fields import Document
+from ..spec.members import Member, Members, Schema
+
+MOST = 200
+"""Entries of a page."""
+SEVERAL = "Several, separated by commas; `job.*` matches what begins with `job.`"
+
+
+class Word(Member[str | None]):
+    """Any text; an empty one says nothing."""
+
+    def check(self, value: Any, place: str) -> str:
+        found: str = value
+        return found
+
+    def rules(self) -> Schema:
+        return {"type": "string"}
+
+
+class WholeNumber(Member[int | None]):
+    """A whole number, both ends included."""
+
+    def __init__(self, about: str = "", *, least: int, most: int, **words: Any) -> None:
+        super().__init__(about, **words)
+        self.least, self.most = least, most
+
+    def check(self, value: Any, place: str) -> int:
+        if not (value.isascii() and value.isdecimal() and len(value) < 16):
+            raise InvalidRequest(
+                f"The '{place}' parameter must be a whole number, not {value!r}.", field=place
+            )
+        found = int(value)
+        if not self.least <= found <= self.most:
+            raise InvalidRequest(
+                f"The '{place}' parameter must be between {self.least} and {self.most}, "
+                f"not {found}.",
+                field=place,
+            )
+        return found
+
+    def rules(self) -> Schema:
+        return {"type": "integer", "minimum": self.least, "maximum": self.most}
+
+
+class OneOf(Member[str | None]):
+    """One of some words.
+
+    Args:
+        sentence: the refusal, of `{name}`, `{choices}` and `{value}`.
+        strict: refuse an empty one, which else says nothing.
+    """
+
+    def __init__(
+        self,
+        choices: Iterable[str],
+        about: str = "",
+        *,
+        sentence: str = "The '{name}' parameter must be one of {choices}, not {value!r}.",
+        strict: bool = False,
+        **words: Any,
+    ) -> None:
+        super().__init__(about, **words)
+        self.choices = [str(choice) for choice in choices]
+        self.sentence = sentence
+        self.is_strict = strict
+
+    def read(self, document: Document) -> str | None:
+        if not self.is_strict and document.get(self.name) == "":
+            return self.absent
+        return super().read(document)
+
+    def check(self, value: Any, place: str) -> str:
+        if value not in self.choices:
+            message = self.sentence.format(name=place, choices=", ".join(self.choices), value=value)
+            raise InvalidRequest(message, field=place)
+        found: str = value
+        return found
+
+    def rules(self) -> Schema:
+        return {"type": "string", "enum": self.choices}
+
+
+TRUTH: dict[str, Any] = {
+    "sentence": "The '{name}' parameter must be true or false.",
+    "strict": True,
+}
+KNOWN: dict[str, Any] = {"sentence": "The '{name}' parameter must be one of {choices}."}
+
+
+class Cursor(Members):
+    cursor = Word("`pagination.next_cursor` of the page before.")
+
+
+class Page(Cursor):
+    limit = WholeNumber("Most entries of a page.", least=1, most=MOST).default(50)
+    offset = WholeNumber("For older clients.", least=0, most=1_000_000).default(0)
+
+
+class DeadLetterQuery(Page):
+    """A page has 100 at most."""
+
+    queue = Word()
+    type = Word("`email.*` means all that begin so.")
+    error_type = Word("The type of the last error.")
+    since = Word("Discarded then or later.", schema={"format": "date-time"})
+    until = Word("Discarded before.", schema={"format": "date-time"})
+    limit = WholeNumber("A page has 100 at most.", least=1, most=MOST).default(50)
+
+
+class EventQuery(Cursor):
+    after = Word("The cursor of the last answer.")
+    limit = WholeNumber(least=1, most=1000).default(100)
+    types = Word(SEVERAL)
+    event_types = Word(SEVERAL)
+    queue = Word(SEVERAL)
+    queues = Word(SEVERAL)
+    job_types = Word(SEVERAL)
+    job_id = Word(SEVERAL)
+    subject = Word(SEVERAL)
+    worker_id = Word(SEVERAL)
+
+
+class FollowQuery(Members):
+    event_types = Word(SEVERAL)
+    types = Word(SEVERAL)
+    last_event_id = Word("The same as the header `Last-Event-ID`.")
+
+
+class ChannelQuery(FollowQuery):
+    channel = Word("`job:ID`, `queue:NAME` or `all`.").default("all")
+    queue = Word("The same as `channel=queue:NAME`.")
+    job_id = Word("The same as `channel=job:ID`.")
+
+
+class ResultQuery(Members):
+    wait = OneOf(("true", "false", "1", "0"), "Wait until the job has finished.", **TRUTH).default(
+        "false"
+    )
+    timeout = WholeNumber(
+        'Seconds to wait, at most `OJS["MAX_WAIT"]`.', least=0, most=86_400
+    ).default(30)
+
+
+BLOCK_TIMEOUT = WholeNumber(
+    'Seconds to wait for room in a full queue that says `block`, `OJS["MAX_WAIT"]` at most.',
+    least=0,
+    most=86_400,
+)
+BLOCK_TIMEOUT.name = "OJS-Block-Timeout"
+LAST_EVENT_ID = Word("The last event the client has: what came after it is sent first.")
+LAST_EVENT_ID.name = "Last-Event-ID"
+IDEMPOTENCY_KEY = copy(Bulk.idempotency_key)
+IDEMPOTENCY_KEY.name = "Idempotency-Key"
+
+
+class WorkflowQuery(Page):
+    state = OneOf(WorkflowState.values, **KNOWN)
+    type = OneOf(WorkflowType.values, **KNOWN)
+    name = Word()
+
+
+class CronQuery(Page):
+    enabled = OneOf(("true", "false"), **TRUTH)
+
+
+class CronHistoryQuery(Members):
+    limit = WholeNumber(least=1, most=200).default(50)
+
+
+# The Admin API
+
+
+class AdminPage(Cursor):
+    page = WholeNumber(least=1, most=10_000).default(1)
+    per_page = WholeNumber(least=1, most=100).default(20)
+    limit = WholeNumber("The same as `per_page`.", least=1, most=100)
+
+
+class JobSearch(AdminPage):
+    queue = Word()
+    state = Word("Several, separated by commas.")
+    type = Word("`email.*` means all that begin so.")
+    since = Word("Created then or later.")
+    until = Word("Created before.")
+    worker_id = Word()
+    error_type = Word("Of the last error.")
+    sort = OneOf(("created_at", "scheduled_at", "priority", "discarded_at")).default("created_at")
+    order = OneOf(("asc", "desc")).default("desc")
+
+
+class HistoryQuery(Members):
+    period = OneOf(("1m", "5m", "1h", "1d")).default("5m")
+    since = Word("An hour before `until` where it is left out.")
+    until = Word()
+    queue = Word()
+
+
+class QueueSearch(AdminPage):
+    state = OneOf(("active", "paused", "draining"))

@@ -1,0 +1,318 @@
+"""Look at jobs and act on them from a shell.
+
+    manage.py jobs list --state discarded --queue mail
+    manage.py jobs show 019539a4-0000-7000-8000-000000000001
+    manage.py jobs enqueue email.send '["ann@example.com"]' --queue mail
+    manage.py jobs retry --state discarded --type email.send
+    manage.py jobs tail --type email.send
+
+`--json` prints JSON: an array or an object; of `tail`, an object on each line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+import orjson
+from django.core.management.base import (
+    BaseCommand,
+    CommandError,
+    CommandParser,
+    DjangoHelpFormatter,
+)
+
+from jobs import engine, handles, producer
+from jobs.access.audit import of_shell, record_action
+from jobs.errors import OJSError
+from jobs.handles import JobHandle
+from jobs.models import Event, Job
+from jobs.record import events
+from jobs.spec.lifecycle import State
+from jobs.spec.timestamps import format_timestamp
+from jobs.store.database import atomic
+
+HELP = {
+    "list": "list jobs, newest first",
+    "show": "show one job, with its errors",
+    "enqueue": "enqueue a job",
+    "retry": "give discarded jobs, or cancelled ones named by id, fresh attempts",
+    "cancel": "cancel unfinished jobs",
+    "tail": "show what happens to jobs, as it happens, until Ctrl-C",
+}
+BATCH = 500
+LOOK_EVERY = 0.5
+"""Seconds between two looks of `tail`."""
+WIDTH = 80
+"""Columns where the output is no terminal."""
+UNFINISHED = sorted(
+    state for state in State if state not in ("completed", "cancelled", "discarded")
+)
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter, DjangoHelpFormatter):
+    """Keeps the examples on their own lines."""
+
+
+class Command(BaseCommand):
+    help = __doc__ or ""
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        kwargs.setdefault("formatter_class", Formatter)
+        return super().create_parser(prog_name, subcommand, **kwargs)
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        verbs = parser.add_subparsers(dest="verb", required=True)
+        for verb, text in HELP.items():
+            sub = verbs.add_parser(verb, help=text, description=text)
+            sub.add_argument("--json", action="store_true", help="print JSON")
+            if verb == "show":
+                sub.add_argument("id")
+            if verb in ("retry", "cancel"):
+                sub.add_argument("id", nargs="*")
+                sub.add_argument("--reason", default="", help="for the record")
+            if verb == "enqueue":
+                sub.add_argument("type")
+                sub.add_argument("arguments", nargs="?", default="[]", help="a JSON array")
+                sub.add_argument("--queue")
+                sub.add_argument("--options", default="{}", help="more options, a JSON object")
+            if verb in ("list", "retry", "cancel", "tail"):
+                sub.add_argument("--type")
+                sub.add_argument("--queue")
+            if verb in ("list", "retry", "cancel"):
+                sub.add_argument("--tag")
+                sub.add_argument("--state", choices=[str(state) for state in State])
+            if verb == "list":
+                sub.add_argument("--limit", type=int, default=25)
+            if verb == "tail":
+                sub.add_argument("--once", action="store_true", help="show the last ones and end")
+                sub.add_argument("--last", type=int, default=10, help="of the past (default: 10)")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        self.options = options
+        try:
+            getattr(self, f"_{options['verb']}")()
+        except OJSError as problem:
+            raise CommandError(problem.message) from None
+
+    # Read
+
+    def _list(self) -> None:
+        found = handles.find(**self._wanted(), limit=self.options["limit"])
+        if self.options["json"]:
+            self._print([_document(job) for job in found])
+            return
+        head = ("ID", "TYPE", "QUEUE", "STATE", "ATTEMPT", "CREATED", "ARGS")
+        rows = [
+            (
+                str(job.id),
+                job.type,
+                job.queue,
+                str(job.state),
+                f"{job.attempt}/{job.max_attempts}",
+                f"{job.created_at:%Y-%m-%d %H:%M}",
+                orjson.dumps(job.args).decode(),
+            )
+            for job in found
+        ]
+        for line in table([head, *rows], self._width()):
+            self.stdout.write(line)
+
+    def _show(self) -> None:
+        job = handles.get(self.options["id"])
+        document = _document(job, whole=True)
+        if self.options["json"]:
+            self._print(document)
+            return
+        widest = max(map(len, document))
+        for name, value in document.items():
+            if name != "errors" and value not in (None, [], {}):
+                text = value if isinstance(value, str) else orjson.dumps(value).decode()
+                self.stdout.write(f"{name:<{widest}}  {text}")
+        for error in job.errors:
+            self.stdout.write(f"\nAttempt {error.attempt}: {error.type}: {error.message}")
+            self.stdout.write("".join(error.backtrace or ()).rstrip())
+
+    def _tail(self) -> None:
+        rows = self._events()
+        newest = list(rows.order_by("-id")[: max(0, self.options["last"])])
+        seen = (
+            newest[0].pk if newest else (events.settled().order_by("-id").first() or Event(pk=0)).pk
+        )
+        for event in reversed(newest):
+            self._tell(event)
+        pause = threading.Event()
+        try:
+            while not self.options["once"]:
+                pause.wait(LOOK_EVERY)
+                for event in self._events().filter(pk__gt=seen).order_by("id")[:BATCH]:
+                    self._tell(event)
+                    seen = event.pk
+        except KeyboardInterrupt:
+            pass
+
+    def _events(self) -> Any:
+        rows = events.settled().filter(type__startswith="job.")
+        if self.options["type"] is not None:
+            rows = rows.filter(job_type=self.options["type"])
+        if self.options["queue"] is not None:
+            rows = rows.filter(queue=self.options["queue"])
+        return rows
+
+    def _tell(self, event: Event) -> None:
+        if self.options["json"]:
+            self.stdout.write(orjson.dumps(events.event_document(event)).decode())
+        else:
+            what = event.type.removeprefix("job.")
+            line = f"{event.time:%H:%M:%S} {what:<10} {event.subject} {event.job_type}"
+            line += f" [{event.queue}]" if event.queue else ""
+            line += f" attempt {event.attempt}" if event.attempt else ""
+            self.stdout.write(line[: self._width()])
+        self.stdout.flush()
+
+    # Act
+
+    def _enqueue(self) -> None:
+        options = self._json("options", dict)
+        item = options | {"type": self.options["type"], "args": self._json("arguments", list)}
+        if self.options["queue"] is not None:
+            item["queue"] = self.options["queue"]
+        with atomic():
+            (job,) = producer.enqueue_many([item])
+            if job is None:
+                raise CommandError("An enqueue middleware dropped the job.")
+            row = Job.objects.get(pk=job.id)
+            record_action(of_shell(), "enqueue_job", [row], selection={"type": job.type})
+        if self.options["json"]:
+            self._print(_document(job))
+        else:
+            self.stdout.write(str(job.id))
+
+    def _retry(self) -> None:
+        self._act("retry_job", "retried", State.DISCARDED)
+
+    def _cancel(self) -> None:
+        self._act("cancel_job", "cancelled", None)
+
+    def _act(self, verb: str, word: str, state: str | None) -> None:
+        """Act on the jobs named, or on all that fit, in batches."""
+        named = [handles.identified(text) for text in self.options["id"]]
+        wanted = self._wanted()
+        if not named and not wanted:
+            raise CommandError("Say which jobs: ids, or --type, --queue, --tag, --state.")
+        if named and wanted:
+            raise CommandError("Give ids or conditions, not both.")
+        done = 0
+        for ids in [named] if named else self._batches(wanted, state):
+            with atomic():
+                if verb == "retry_job":
+                    moved = engine.retry(ids, cancelled=bool(named))
+                else:
+                    reason = self.options["reason"]
+                    moved = len(engine.cancel_jobs(ids, reason=reason))
+                rows = list(Job.objects.filter(pk__in=ids).order_by("pk"))
+                if moved:
+                    record_action(
+                        of_shell(), verb, rows, count=moved, reason=self.options["reason"]
+                    )
+            done += moved
+            if not named and self.stderr.isatty():
+                self.stderr.write(f"\r{done} {word}", style_func=str, ending="")
+        if self.options["json"]:
+            self._print({word: done})
+        else:
+            self.stdout.write(f"{done} {word}.")
+        if named and done < len(set(named)):
+            raise CommandError(f"{len(set(named)) - done} of the jobs could not be {word}.")
+
+    def _batches(self, wanted: dict[str, Any], state: str | None) -> Iterator[list[Any]]:
+        """Yield the ids of the jobs that fit, as they are now, a batch at a time."""
+        rows = handles.matching(**wanted)
+        rows = rows.filter(state=state) if state else rows.filter(state__in=UNFINISHED)
+        last = None
+        while True:
+            batch = rows if last is None else rows.filter(pk__gt=last)
+            ids = list(batch.order_by("pk").values_list("pk", flat=True)[:BATCH])
+            if not ids:
+                return
+            yield ids
+            last = ids[-1]
+
+    # Arguments and output
+
+    def _wanted(self) -> dict[str, Any]:
+        names = ("type", "queue", "tag", "state")
+        return {name: self.options[name] for name in names if self.options[name] is not None}
+
+    def _json(self, name: str, kind: type) -> Any:
+        try:
+            found = orjson.loads(self.options[name])
+        except orjson.JSONDecodeError as problem:
+            raise CommandError(f"{name}: {self.options[name]!r} is not JSON: {problem}") from None
+        if not isinstance(found, kind):
+            word = "array" if kind is list else "object"
+            raise CommandError(f"{name}: {self.options[name]!r} is no JSON {word}.")
+        return found
+
+    def _print(self, document: Any) -> None:
+        self.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
+
+    def _width(self) -> int:
+        if not self.stdout.isatty():
+            return 10_000
+        return shutil.get_terminal_size((WIDTH, 24)).columns
+
+
+def table(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    """Yield the rows as lines of at most `width`; the last column gives way, then the widest."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    room = width - 2 * (len(widths) - 1)
+    while sum(widths) > room and max(widths[1:]) > 8:
+        place = len(widths) - 1 if widths[-1] > 8 else widths.index(max(widths[1:]), 1)
+        widths[place] = max(8, widths[place] - (sum(widths) - room))
+    for row in rows:
+        cells = (_cut(text, size).ljust(size) for text, size in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()
+
+
+def _cut(text: str, size: int) -> str:
+    return text if len(text) <= size else f"{text[: size - 1]}…"
+
+
+def _document(job: JobHandle, *, whole: bool = False) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "id": str(job.id),
+        "type": job.type,
+        "queue": job.queue,
+        "state": str(job.state),
+        "attempt": job.attempt,
+        "max_attempts": job.max_attempts,
+        "priority": job.priority,
+        "args": job.args,
+        "meta": job.meta,
+        "tags": job.tags,
+    }
+    for name in ("created_at", "scheduled_at", "expires_at", "started_at", "finished_at"):
+        moment: datetime | None = getattr(job, name)
+        document[name] = None if moment is None else format_timestamp(moment)
+    if whole:
+        document["result"] = job.result
+        document["progress"] = job.progress
+        document["progress_data"] = job.progress_data
+        document["errors"] = [
+            {
+                "attempt": error.attempt,
+                "type": error.type,
+                "code": error.code,
+                "message": error.message,
+                "backtrace": error.backtrace,
+                "occurred_at": format_timestamp(error.occurred_at),
+                "worker_id": error.worker_id,
+            }
+            for error in job.errors
+        ]
+    return document

@@ -1,0 +1,133 @@
+"""What a request about many jobs may say (OJS HTTP §9.2; bulk operations; results §9.3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..conf import ojs_settings
+from .fields import missing, refuse, wrong_type
+from .lifecycle import State
+from .members import (
+    Array,
+    Boolean,
+    Choice,
+    Integer,
+    Member,
+    Members,
+    Moment,
+    Object,
+    Schema,
+    Text,
+    Texts,
+    words,
+)
+from .validation import PRIORITIES, Envelope
+
+SIZE = {"validation": "size"}
+LONGEST_KEY = 256
+MOST_RESULTS = 1000
+MOST_META = 10
+SMALLINT = 2**15
+
+
+class Batch(Members):
+    jobs = Array(
+        of=Envelope,
+        least=1,
+        most=lambda: ojs_settings.MAX_BATCH,
+        sentence="A batch must hold {least} to {most} jobs, not {size}.",
+        details=SIZE,
+    ).required()
+
+
+class Priority(Members):
+    priority = Integer(least=PRIORITIES[0], most=PRIORITIES[1]).required()
+
+
+class ResultIds(Members):
+    ids = Texts(
+        longest=64,
+        least=1,
+        most=MOST_RESULTS,
+        sentence="Give {least} to {most} ids, not {size}.",
+        details=SIZE,
+    ).required()
+
+
+class Bulk(Members):
+    atomicity = Choice(
+        words("atomic", "partial"),
+        "All or none, or all that can be.",
+        sentence="'{name}' must be 'atomic' or 'partial', not {value!r}.",
+    ).default("partial")
+    idempotency_key = Text(
+        "A repetition with the same key is answered what was answered before.",
+        longest=LONGEST_KEY,
+    )
+
+
+class BulkEnqueue(Bulk):
+    # How many there may be at most is refused with a status of its own.
+    jobs = Array(
+        of=Envelope,
+        least=1,
+        sentence="A bulk request must hold at least one job.",
+        details=SIZE,
+    ).required()
+
+
+class States(Member[frozenset[State] | None]):
+    """One state, or several."""
+
+    one = Choice({str(state): state for state in State})
+    several = Texts()
+
+    def check(self, value: Any, place: str) -> frozenset[State]:
+        names = [value] if type(value) is str else self.several.check(value, place)
+        if not names:
+            raise missing(f"filter.{place}")
+        for name in names:
+            if name not in State.values:
+                raise refuse(f"filter.{place}", f"There is no state {name!r}.")
+        return frozenset(State(name) for name in names)
+
+    def rules(self) -> Schema:
+        one = self.one.rules()
+        return {"oneOf": [one, {"type": "array", "items": one, "minItems": 1}]}
+
+
+class MetaFilter(Member[dict[str, Any] | None]):
+    """Members that `meta` must have."""
+
+    whole = Object()
+
+    def check(self, value: Any, place: str) -> dict[str, Any]:
+        found = self.whole.check(value, place)
+        if len(found) > MOST_META:
+            raise refuse(f"filter.{place}", f"At most {MOST_META} members.")
+        for name, wanted in found.items():
+            if type(wanted) not in (str, int, float, bool):
+                raise wrong_type(f"filter.{place}.{name}", "string", wanted)
+        return found
+
+    def rules(self) -> Schema:
+        scalar = {"type": ["string", "number", "boolean"]}
+        return {"type": "object", "maxProperties": MOST_META, "additionalProperties": scalar}
+
+
+class BulkFilter(Members, closed=True, rules={"minProperties": 1}):
+    type = Text()
+    queue = Text()
+    state = States("One state, or several.")
+    enqueued_before = Moment()
+    enqueued_after = Moment()
+    since = Moment()
+    until = Moment()
+    priority = Integer(least=-SMALLINT, most=SMALLINT - 1)
+    meta = MetaFilter()
+
+
+class BulkChange(Bulk, rules={"oneOf": [{"required": ["job_ids"]}, {"required": ["filter"]}]}):
+    job_ids = Texts(longest=64, least=1, sentence="Name at least one job.", details=SIZE)
+    filter = Object(of=BulkFilter)
+    dry_run = Boolean("Count only.").default(False)

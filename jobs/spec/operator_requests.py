@@ -1,0 +1,203 @@
+"""What operators may say about queues, the dead letter, schemas and the server itself."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from ..conf import ojs_settings
+from .bulk_requests import States
+from .fields import missing, refuse
+from .lifecycle import State
+from .members import (
+    MOMENT,
+    Boolean,
+    Choice,
+    Member,
+    Members,
+    Moment,
+    Object,
+    Period,
+    Schema,
+    Text,
+    Texts,
+    words,
+)
+from .queue_config import QueueConfig
+from .rate_policy import Limits, Rate
+from .validation import QUEUE_LENGTH, QUEUE_PATTERN, TYPE_PATTERN
+from .versions import VERSION_PATTERN
+
+MOST_VERSIONS = 1_000
+"""Of one job type, and of those that one version says it is compatible with."""
+
+
+class Reason(Members):
+    reason = Text("Why, for the audit.", longest=2000).default("")
+
+
+class ShortReason(Members):
+    reason = Text("Why, for the audit.", longest=1000).default("")
+
+
+class Confirmed(Members, needs=("confirm",)):
+    confirm = Boolean("Must be true.", schema={"enum": [True]}).default(False)
+
+
+# Queues
+
+
+class NewQueue(Members):
+    name = Text(pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH).required()
+    config = Object(of=QueueConfig)
+
+
+class Pause(Reason):
+    until = Moment()
+
+
+class DeleteQueue(Members):
+    strategy = Choice(
+        words("reject", "discard", "move"), sentence="'{name}' must be one of {choices}."
+    ).default("reject")
+    target_queue = Text(longest=QUEUE_LENGTH, filled=True)
+
+
+class Purge(ShortReason, Confirmed, needs=("states", "confirm")):
+    states = Texts(
+        schema={
+            "items": {"type": "string", "enum": [s for s in State.values if s != State.ACTIVE]},
+            "minItems": 1,
+        }
+    )
+    older_than = Moment()
+
+
+class Expiring(Members):
+    expires_at = Moment()
+
+
+class RateOverride(Expiring, Rate):
+    pass
+
+
+class LimitsOverride(Expiring, Limits):
+    pass
+
+
+# The Admin API
+
+
+class MomentText(Text):
+    """A moment that is read later, as that of a query is."""
+
+    def rules(self) -> Schema:
+        return dict(MOMENT)
+
+
+class StateWords(Text):
+    """One state, or several: as a query has them, separated by commas."""
+
+    several = Texts()
+
+    def check(self, value: Any, place: str) -> str:
+        if type(value) is list:
+            value = ",".join(self.several.check(value, place))
+        return super().check(value, place)
+
+    def rules(self) -> Schema:
+        return States().rules()
+
+
+class AdminFilter(Members, closed=True, rules={"minProperties": 1}):
+    queue = Text(filled=True)
+    type = Text("`email.*` means all that begin so.", filled=True)
+    state = StateWords("One state, or several.", filled=True)
+    since = MomentText(filled=True)
+    until = MomentText(filled=True)
+    error_type = Text(filled=True)
+    worker_id = Text(filled=True)
+
+
+class AdminChange(Reason):
+    filter = Object(of=AdminFilter).required()
+    dry_run = Boolean("Count only.").default(False)
+    confirm = Boolean("Must be true, but for a dry run.").default(False)
+
+
+class DeadFilter(Members):
+    """What may narrow a purge of the dead letter, in the body or in the query."""
+
+    queue = Text()
+    type = Text("`email.*` means all that begin so.")
+    error_type = Text("Of the last error.")
+    since = MomentText("Discarded then or later.")
+    until = MomentText("Discarded before.")
+    older_than = MomentText("The same as `until`.")
+
+
+class PurgeDead(Reason, DeadFilter, Confirmed, needs=("confirm",)):
+    filter = Object(of=AdminFilter)
+
+
+class RetryDead(Members):
+    override = Object(hidden=True)
+
+
+class SwitchMaintenance(Reason):
+    enabled = Boolean().required()
+    until = Moment()
+    estimated_duration = Period(least=timedelta(seconds=1))
+    refuse_jobs = Boolean("Refuse new jobs as well.").default(False)
+
+
+class RegisterSchema(Reason):
+    schema = Object("JSON Schema of the arguments.")
+    args_schema = Object("The same, by the document's name.")
+    compatible_with = Texts(
+        most=MOST_VERSIONS,
+        sentence="At most {most} versions may be named.",
+        schema={"items": {"type": "string", "pattern": f"^{VERSION_PATTERN}$"}},
+    )
+
+
+class SwitchCron(Members):
+    enabled = Boolean().required()
+
+
+# Job specs
+
+
+class Checksums(Member[dict[str, Any] | None]):
+    """Type → checksum."""
+
+    whole = Object()
+    type = Text(pattern=TYPE_PATTERN, filled=True)
+    checksum = Text(filled=True)
+
+    def check(self, value: Any, place: str) -> dict[str, Any]:
+        found = self.whole.check(value, place)
+        if not found:
+            raise missing(place)
+        limit = ojs_settings.MAX_BATCH
+        if len(found) > limit:
+            raise refuse(place, f"At most {limit} {place} in one request.", limit=limit)
+        for name, checksum in found.items():
+            self.type.check(name, place)
+            if checksum is None:
+                raise missing(f"{place}.{name}")
+            self.checksum.check(checksum, f"{place}.{name}")
+        return found
+
+    def rules(self) -> Schema:
+        names = self.type.rules()
+        return {
+            "type": "object",
+            "minProperties": 1,
+            "propertyNames": {"pattern": names["pattern"], "maxLength": names["maxLength"]},
+            "additionalProperties": self.checksum.rules(),
+        }
+
+
+class RegisterSpecs(Members):
+    specs = Checksums("Type → checksum.").required()

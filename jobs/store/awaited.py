@@ -1,0 +1,141 @@
+"""Wakes those that wait for a job or a workflow to end: LISTEN/NOTIFY on PostgreSQL, else polls.
+
+Who waits for a job says so in two rows: the job is `followed`, so that the statement that ends it
+leaves the rest to `engine.flow`, and a listener bears its name, so that nothing is notified for
+jobs that nobody waits for. A job that is not awaited pays for none of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from uuid import UUID
+
+from ..conf import ojs_settings
+from . import wakeup
+from .database import connection, is_postgresql, run
+
+REFRESH = 20
+"""Seconds between two signs of life of one who waits; the reaper forgets silent ones."""
+IN_A_TRANSACTION = 0.25
+"""Seconds between two looks where nobody can be told who waits, because nothing is committed."""
+
+FOLLOW = """
+    UPDATE ojs_jobs_job
+       SET followed = true
+     WHERE id = %s AND finished_at IS NULL AND NOT followed
+ RETURNING id
+"""
+SIGN = """
+    INSERT INTO ojs_jobs_listener (name, seen_at) VALUES (%s, statement_timestamp())
+    ON CONFLICT (name) DO UPDATE SET seen_at = statement_timestamp()
+ RETURNING name
+"""
+TELL = f"""
+    DELETE FROM ojs_jobs_listener
+     WHERE name = ANY(%s)
+ RETURNING pg_notify('{wakeup.CHANNEL}', name)
+"""
+# A row that we see although its transaction is in progress was written by that transaction: ours.
+# xmin has 32 bits, and the transaction's whole number is near that of the present snapshot.
+CANNOT_SEE = """
+    WITH present AS (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS xid)
+    SELECT current_setting('transaction_isolation') <> 'read committed'
+           OR coalesce(pg_xact_status(greatest(3, present.xid
+                  + (job.xmin::text::bigint - present.xid + 2147483648 + 4294967296 * 1073741824)
+                  % 4294967296 - 2147483648)::text::xid8) = 'in progress', false)
+      FROM present, ojs_jobs_job AS job
+     WHERE job.id = %s
+"""
+
+
+def job_name(job_id: UUID) -> str:
+    return f"job:{job_id}"
+
+
+def workflow_name(workflow_id: UUID) -> str:
+    return f"workflow:{workflow_id}"
+
+
+class Bell:
+    """Rings when one of the names has ended."""
+
+    def __init__(self, name: str, ring: Callable[[], object]) -> None:
+        self.names = frozenset({name})
+        self._ring = ring
+
+    def wants(self, names: Collection[str]) -> bool:
+        return not self.names.isdisjoint(names)
+
+    def ring(self, names: Collection[str] = ()) -> None:
+        self._ring()
+
+
+class Wait:
+    """One who waits: `sign()` before each look, then sleep until rung or for `pause()` seconds."""
+
+    def __init__(self, name: str, job_id: UUID | None, ring: Callable[[], object]) -> None:
+        self._name = name
+        self._job_id = job_id
+        self._ring = ring
+        self._signed_at = -float(REFRESH)
+        self._stack = contextlib.ExitStack()
+
+    def sign(self) -> None:
+        """Ask to be rung for; changes made from now on are not missed."""
+        if not is_postgresql() or connection().in_atomic_block:
+            return
+        if time.monotonic() - self._signed_at < REFRESH:
+            return
+        if self._signed_at < 0:
+            self._stack.enter_context(wakeup._subscribed(Bell(self._name, self._ring)))
+        self._signed_at = time.monotonic()
+        run(SIGN, [self._name])
+        if self._job_id is not None:
+            run(FOLLOW, [self._job_id])
+
+    def pause(self) -> float:
+        """Return after how many seconds to look without being rung for."""
+        if not is_postgresql():
+            return wakeup.SHORT_POLL
+        if connection().in_atomic_block:
+            return IN_A_TRANSACTION
+        return ojs_settings.WAIT_POLL_INTERVAL.total_seconds()
+
+    def rest(self) -> None:
+        """Return a pooled connection, so that a sleeper does not keep it from others."""
+        wakeup._give_back_connection()
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@contextlib.contextmanager
+def waiting(name: str, job_id: UUID | None) -> Iterator[tuple[Wait, threading.Event]]:
+    """Wait in this thread."""
+    bell = threading.Event()
+    wait = Wait(name, job_id, bell.set)
+    try:
+        yield wait, bell
+    finally:
+        wait.close()
+
+
+def tell(names: Iterable[str]) -> None:
+    """Wake those that wait for what ends in this transaction, once it commits."""
+    ended = sorted(names)
+    if ended and is_postgresql():
+        run(TELL, [ended])
+
+
+def cannot_see_the_end(job_id: UUID) -> bool:
+    """Whether the present transaction would never see the job end.
+
+    It enqueued or changed the job itself, so that no worker gets it before the commit; or it keeps
+    one snapshot: on SQLite, and on PostgreSQL where the isolation level is stricter than usual.
+    """
+    if not connection().in_atomic_block:
+        return False
+    return not is_postgresql() or any(hidden for (hidden,) in run(CANNOT_SEE, [job_id]))

@@ -1,0 +1,128 @@
+"""`manage.py jobs`: jobs from a shell."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+import jobs
+from jobs import engine
+from jobs.engine import Failure
+from jobs.management.commands.jobs import table
+from jobs.models import Job, OperatorAction
+from tests.factories import JobFactory
+
+pytestmark = pytest.mark.django_db
+
+
+def run(*words: str) -> str:
+    out = io.StringIO()
+    call_command("jobs", *words, stdout=out)
+    return out.getvalue()
+
+
+def as_json(*words: str) -> Any:
+    return json.loads(run(*words, "--json"))
+
+
+def test_a_job_is_enqueued_with_its_options():
+    job_id = run(
+        "enqueue", "email.send", '["ann", 1]', "--queue", "mail", "--options", '{"priority": 7}'
+    )
+
+    job = Job.objects.get(pk=job_id.strip())
+    assert (job.type, job.args, job.queue, job.priority) == ("email.send", ["ann", 1], "mail", 7)
+    assert OperatorAction.objects.get().verb == "enqueue_job"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("enqueue", "email.send", "ann"), "not JSON"),
+        (("enqueue", "email.send", "{}"), "array"),
+        (("enqueue", "email.send", "[]", "--options", '{"quue": 1}'), "quue"),
+        (
+            (
+                "enqueue",
+                "no type!",
+            ),
+            "type",
+        ),
+        (("show", "nothing"), "not found"),
+        (("cancel",), "Say which"),
+        (("retry", "nothing"), "not found"),
+    ],
+)
+def test_what_cannot_be_done_is_said(words, said):
+    with pytest.raises(CommandError, match=said):
+        run(*words)
+
+
+def test_jobs_are_listed_newest_first():
+    for name in ("a", "b"):
+        jobs.enqueue("email.send", [name], queue=f"q-{name}", tags=[name])
+
+    lines = run("list").splitlines()
+    assert [line.split()[0] for line in lines[:1]] == ["ID"]
+    assert "q-b" in lines[1] and "q-a" in lines[2]
+    assert [job["args"] for job in as_json("list", "--tag", "a")] == [["a"]]
+    assert [job["queue"] for job in as_json("list", "--limit", "1")] == ["q-b"]
+    assert as_json("list", "--state", "active") == []
+
+
+def test_a_job_is_shown_with_its_errors():
+    jobs.enqueue("email.send", ["ann"])
+    (job,) = engine.claim(["default"], worker_id="w")
+    engine.fail([Failure(job.id, "w", type="ValueError", message="no", backtrace=["a line\n"])])
+
+    text = run("show", str(job.id))
+    assert "Attempt 1: ValueError: no" in text and "a line" in text
+    shown = as_json("show", str(job.id))
+    assert shown["state"] == "retryable" and shown["errors"][0]["message"] == "no"
+
+
+def test_jobs_are_cancelled_by_id_and_by_condition():
+    one, two, three = (jobs.enqueue("email.send", queue=name) for name in ("a", "b", "b"))
+
+    assert run("cancel", str(one.id), "--reason", "wrong").strip() == "1 cancelled."
+    assert as_json("cancel", "--queue", "b") == {"cancelled": 2}
+
+    assert {handle.refresh().state for handle in (one, two, three)} == {"cancelled"}
+    assert {action.verb for action in OperatorAction.objects.all()} == {"cancel_job"}
+
+
+def test_discarded_jobs_are_retried_and_no_others():
+    dead = JobFactory(state="discarded", finished_at=jobs.enqueue("a").created_at, dead_letter=True)
+
+    assert as_json("retry", "--type", dead.type) == {"retried": 1}
+    dead.refresh_from_db()
+    assert dead.state == "available"
+    with pytest.raises(CommandError, match="1 of the jobs"):
+        run("retry", str(dead.pk))
+
+
+def test_the_tail_shows_what_happened():
+    jobs.enqueue("email.send", queue="mail")
+    jobs.enqueue("report.build")
+
+    lines = run("tail", "--once").splitlines()
+    assert len(lines) == 2 and "enqueued" in lines[0] and "[mail]" in lines[0]
+    (event,) = [
+        json.loads(line)
+        for line in run("tail", "--once", "--type", "email.send", "--json").splitlines()
+    ]
+    assert event["type"] == "job.enqueued"
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_table_fits_its_width(width):
+    rows = [("ID", "TYPE", "ARGS"), ("x" * 36, "type." * 10, "a" * 500), ("y", "t", "[]")]
+
+    lines = list(table(rows, width))
+
+    assert max(map(len, lines)) <= width
+    assert lines[1].startswith("x" * 36) and "…" in lines[1]

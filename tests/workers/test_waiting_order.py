@@ -1,0 +1,175 @@
+"""Who of those that wait looks when there is work, and in which order they are served."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from workers.fetching.waiting import SWEPT, Hub, Look, Waiter
+
+LONG = 3600.0
+
+
+class Work:
+    """Jobs, and those who look for them; the name of a waiter says what it can run."""
+
+    def __init__(self) -> None:
+        self.hub = Hub()
+        self.jobs: list[str] = []
+        self.looked: list[str] = []
+        self.given_back: list[str] = []
+        self.served: list[str] = []
+
+    def wait(self, name: str, takes: Callable[[str], bool] = lambda job: True) -> asyncio.Task:
+        async def look() -> Look:
+            self.looked.append(name)
+            await asyncio.sleep(0)
+            for job in self.jobs:
+                if takes(job):
+                    self.jobs.remove(job)
+                    return Look([job])
+            return Look([], may_fetch=not name.startswith("quiet"))
+
+        async def release(found: Look) -> None:
+            self.given_back += found.jobs
+
+        async def wait() -> None:
+            found = await self.hub.wait(waiter, ["q"], "alike", None, LONG)
+            if found is not None:
+                self.served.append(name)
+
+        waiter = Waiter(name, look, release)
+        return asyncio.create_task(wait())
+
+    async def add(self, *jobs: str) -> None:
+        self.jobs += jobs
+        self.hub.ring(frozenset({"q"}))
+        await settle()
+
+
+async def settle() -> None:
+    for _ in range(500):
+        await asyncio.sleep(0)
+
+
+def run(story) -> None:
+    async def tell() -> None:
+        work = Work()
+        await story(work)
+        work.hub.end()
+        await settle()
+
+    asyncio.run(tell())
+
+
+def test_they_are_served_in_the_order_they_came():
+    async def story(work):
+        for number in range(20):
+            work.wait(f"w-{number}")
+        await settle()
+        for number in range(20):
+            await work.add("job")
+            assert work.served[-1] == f"w-{number}"
+
+    run(story)
+
+
+def test_a_ring_in_vain_costs_nobody_its_place():
+    async def story(work):
+        for number in range(10):
+            work.wait(f"w-{number}")
+        for _ in range(5):
+            await work.add()
+        await work.add("job")
+        assert work.served == ["w-0"]
+
+    run(story)
+
+
+@pytest.mark.parametrize("jobs", [1, 7, 100])
+def test_no_more_of_them_look_than_there_are_jobs_for_but_a_few(jobs):
+    async def story(work):
+        for number in range(1000):
+            work.wait(f"w-{number}")
+        await settle()
+        work.looked.clear()
+
+        await work.add(*(["job"] * jobs))
+
+        assert len(work.served) == jobs
+        # Those who find that there is no more: as many as look at the same time, and some.
+        assert len(work.looked) <= jobs + 8
+
+    run(story)
+
+
+def test_those_who_cannot_run_what_there_is_keep_nobody_from_it():
+    async def story(work):
+        for number in range(5):
+            work.wait(f"other-{number}", takes=lambda job: job == "special")
+        work.wait("able")
+        await settle()
+        await work.add("job")
+        for group in work.hub._groups.values():
+            group.sweep()
+        await settle()
+        assert work.served == ["able"]
+
+    run(story)
+
+
+def test_quieted_workers_at_the_front_keep_nobody_from_work():
+    async def story(work):
+        for number in range(20):
+            work.wait(f"quiet-{number}", takes=lambda job: False)
+        work.wait("able")
+        await settle()
+        await work.add("job")
+        assert work.served == ["able"]
+
+    run(story)
+
+
+def test_a_sweep_reaches_everyone_in_turn():
+    async def story(work):
+        for number in range(3 * SWEPT):
+            work.wait(f"w-{number}", takes=lambda job, number=number: job == str(number))
+        await settle()
+        work.jobs.append(str(3 * SWEPT - 1))
+        for _ in range(4):
+            for group in work.hub._groups.values():
+                group.sweep()
+            await settle()
+        assert work.served == [f"w-{3 * SWEPT - 1}"]
+
+    run(story)
+
+
+def test_what_is_found_for_one_that_has_left_is_given_back():
+    async def story(work):
+        task = work.wait("gone")
+        await settle()
+        work.jobs.append("job")
+        work.hub.ring(frozenset({"q"}))
+        await asyncio.sleep(0)
+        task.cancel()
+        await settle()
+        assert work.jobs or work.given_back == ["job"]
+        assert work.served == []
+
+    run(story)
+
+
+def test_at_the_end_all_are_sent_away_also_those_who_look():
+    async def story(work):
+        tasks = [work.wait(f"w-{number}") for number in range(10)]
+        await asyncio.sleep(0)
+        work.hub.ring(frozenset({"q"}))
+        work.hub.end()
+        await settle()
+        assert all(task.done() for task in tasks)
+        assert work.served == []
+
+    run(story)

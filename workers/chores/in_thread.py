@@ -1,0 +1,78 @@
+"""The reaper's sweeps in a thread of another process, for small sites: `runjobworker --reaper`."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+
+from django.db import DatabaseError, InterfaceError, close_old_connections, connections
+
+from jobs.conf import ojs_settings
+from jobs.store.watchdog import bounded
+
+from . import reaper
+
+logger = logging.getLogger("workers.reaper")
+PATIENCE = 5.0
+"""Seconds between two tries while the database is unavailable."""
+
+
+@contextlib.contextmanager
+def sweeping() -> Iterator[None]:
+    """Run the sweeps as long as the context lasts. Any number of reapers may run at once."""
+    over = threading.Event()
+    thread = threading.Thread(target=_sweep, args=(over,), name="ojs-reaper", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(reaper.STUCK)
+
+
+def _sweep(over: threading.Event) -> None:
+    name = f"{reaper.own_name()}:worker"
+    try:
+        while not over.is_set():
+            pause = ojs_settings.REAPER_INTERVAL.total_seconds()
+            try:
+                with bounded("The reaper's sign of life", reaper.STUCK):
+                    reaper.sign_of_life(name)
+                for line in reaper.report(reaper.sweep(stop=over.is_set)):
+                    logger.info("%s", line)
+            except (DatabaseError, InterfaceError) as problem:
+                logger.warning("Database trouble, trying again: %s", str(problem).strip())
+                close_old_connections()
+                pause = PATIENCE
+            over.wait(pause)
+    finally:
+        connections.close_all()
+
+
+@contextlib.contextmanager
+def missing_reaper_is_logged() -> Iterator[None]:
+    """Log a warning, once, if no reaper is seen although there was time to start one."""
+    over = threading.Event()
+    thread = threading.Thread(target=_look, args=(over,), name="ojs-reaper-seen", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _look(over: threading.Event) -> None:
+    if over.wait(ojs_settings.REAPER_SILENT.total_seconds()):
+        return
+    try:
+        if reaper.is_silent(reaper.last_seen()):
+            logger.warning(
+                "No reaper runs: jobs of workers that die are not recovered, and schedules do not "
+                "run. Start manage.py runreaper, or this command with --reaper."
+            )
+    except (DatabaseError, InterfaceError):
+        pass  # the worker itself reports it
+    finally:
+        connections.close_all()

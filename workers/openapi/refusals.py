@@ -1,0 +1,135 @@
+"""What an endpoint may refuse: the errors that the code raises, with what each means there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jobs.errors import (
+    BatchTooLarge,
+    BodyTooLarge,
+    CheckpointTooLarge,
+    Conflict,
+    DatabaseUnavailable,
+    DuplicateJob,
+    InMaintenance,
+    InvalidPayload,
+    InvalidRequest,
+    InvalidRetryPolicyRequest,
+    InvalidWorkflow,
+    JobNotFound,
+    JobTypeNotAllowed,
+    KeyExpired,
+    MetadataTooLarge,
+    NeedsEventLoop,
+    NotAuthenticated,
+    NotFound,
+    NotInstalled,
+    OJSError,
+    PermissionDenied,
+    QueueClosed,
+    QueueFull,
+    ResultPruned,
+    ResultTooLarge,
+    TooManyConnections,
+    UnfinishedBody,
+    Unsupported,
+    UnsupportedCompression,
+    UpgradeRequired,
+    WaitTimeout,
+    WorkflowNotFound,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An error that an endpoint may raise, and what it means there."""
+
+    kind: type[OJSError]
+    description: str
+
+
+Refusals = tuple[Refusal, ...]
+
+
+def refuses(kind: type[OJSError], description: str) -> Refusals:
+    return (Refusal(kind, description),)
+
+
+ALWAYS = refuses(InvalidRequest, "The request breaks a rule; `details.field` says where.")
+OF_ITS_VERSION = refuses(
+    Unsupported, "The spec version of `OJS-Version` is not one this server speaks."
+)
+OF_ITS_KEY = (
+    *refuses(NotAuthenticated, "No API key, or one that is unknown or revoked."),
+    *refuses(KeyExpired, "The API key has expired."),
+    *refuses(PermissionDenied, "The API key may not do that."),
+)
+OF_ITS_BODY = (
+    *refuses(InvalidPayload, "The body is not a JSON object."),
+    *refuses(UnfinishedBody, "The body did not arrive."),
+    *refuses(BodyTooLarge, 'The body exceeds `OJS["MAX_BODY_SIZE"]`.'),
+    *refuses(
+        UnsupportedCompression, "The body's `Content-Encoding` is neither `identity` nor `gzip`."
+    ),
+)
+OF_THE_DATABASE = refuses(DatabaseUnavailable, "The database is away: try again.")
+
+NO_JOB = refuses(JobNotFound, "There is no such job.")
+NOT_IN_THAT_STATE = refuses(Conflict, "The job is not in a state that allows it.")
+MAINTAINED = refuses(InMaintenance, "The server is in maintenance: try again.")
+FULL = refuses(QueueFull, "The queue is full; `Retry-After` says when to try again.")
+LARGE_META = refuses(MetadataTooLarge, "`meta` has more than 64 KB of JSON.")
+CLOSED = (
+    *refuses(QueueClosed, "The queue is about to be deleted."),
+    *refuses(JobTypeNotAllowed, "The queue takes jobs of other types."),
+)
+
+JOB_ID = "019539a4-b68c-7def-8000-1a2b3c4d5e6f"
+EXAMPLES: dict[type[OJSError], OJSError] = {
+    BatchTooLarge: BatchTooLarge(20_000, 10_000),
+    BodyTooLarge: BodyTooLarge(
+        "The request body may have at most 16777216 bytes.", max_size=16_777_216
+    ),
+    CheckpointTooLarge: CheckpointTooLarge("A checkpoint may have at most 1048576 bytes."),
+    Conflict: Conflict("Cannot cancel job in terminal state 'completed'.", job_id=JOB_ID),
+    DatabaseUnavailable: DatabaseUnavailable("The database is unreachable."),
+    DuplicateJob: DuplicateJob(f"Job '{JOB_ID}' exists already.", job_id=JOB_ID),
+    InMaintenance: InMaintenance("The server is in maintenance and takes no jobs."),
+    InvalidPayload: InvalidPayload("The request body must be a JSON object."),
+    InvalidRequest: InvalidRequest("The 'type' field is required.", field="type"),
+    InvalidRetryPolicyRequest: InvalidRetryPolicyRequest(
+        "max_attempts must not be negative", field="retry.max_attempts"
+    ),
+    InvalidWorkflow: InvalidWorkflow(
+        "Workflow validation failed: $.steps: The steps must be an array.", field="steps"
+    ),
+    JobNotFound: JobNotFound(JOB_ID),
+    JobTypeNotAllowed: JobTypeNotAllowed(
+        "Queue 'email' does not take jobs of type 'video.cut'.", queue="email"
+    ),
+    KeyExpired: KeyExpired("The API key has expired."),
+    MetadataTooLarge: MetadataTooLarge(
+        "Meta field size 70000 bytes exceeds maximum of 65536 bytes.", field="meta"
+    ),
+    NeedsEventLoop: NeedsEventLoop(),
+    NotAuthenticated: NotAuthenticated("An API key is required."),
+    NotFound: NotFound("Queue 'email' not found.", resource_type="queue", resource_id="email"),
+    NotInstalled: NotInstalled("prometheus-client is not installed.", extra="metrics"),
+    PermissionDenied: PermissionDenied("This API key lacks the scope 'produce'.", scope="produce"),
+    QueueClosed: QueueClosed("Queue 'email' is draining.", queue="email"),
+    QueueFull: QueueFull("email", 1000, 1000, "reject", "email.send"),
+    ResultPruned: ResultPruned("Result expired at 2026-02-19T10:30:00.000Z", job_id=JOB_ID),
+    ResultTooLarge: ResultTooLarge("The result has 2000000 bytes; 1048576 are allowed."),
+    TooManyConnections: TooManyConnections(
+        "This client keeps 100 connections for events open, which is all it may.", limit=100
+    ),
+    UnfinishedBody: UnfinishedBody("The request body did not arrive."),
+    Unsupported: Unsupported("OJS version '2.0' is not supported.", supported=["1.0"]),
+    UnsupportedCompression: UnsupportedCompression(
+        "The Content-Encoding 'br' is not supported.", supported=["gzip"]
+    ),
+    UpgradeRequired: UpgradeRequired("This address takes WebSocket connections."),
+    WaitTimeout: WaitTimeout(f"Job '{JOB_ID}' has not finished yet.", job_id=JOB_ID),
+    WorkflowNotFound: WorkflowNotFound(JOB_ID),
+}
+"""Raised as the code raises them, so that no example has a code that is never sent."""
