@@ -95,6 +95,24 @@ class Settings:
         1, "How often a waiting fetch looks by itself, in case a notification was missed."
     )
 
+    # Live events (OJS realtime)
+    REALTIME_BUFFER_SIZE: int = option(
+        1_000,
+        "Events kept for a client that reads slowly; beyond that the oldest are dropped, and the "
+        "client is told (`realtime.buffer_size`).",
+    )
+    REALTIME_RATE_LIMIT_PER_SECOND: int = option(
+        100,
+        "Events sent to one connection in a second; others wait in its buffer. 0: as many as "
+        "there are (`realtime.rate_limit_per_second`).",
+    )
+    REALTIME_CONNECTIONS: int = option(
+        100,
+        "Event streams and WebSockets that one API key, or one address without a key, may "
+        "keep open in a server process.",
+    )
+    REALTIME_SUBSCRIPTIONS: int = option(100, "Channels that one WebSocket may subscribe to.")
+
     # How requests are answered
     SERVER_THREADS: int = option(
         8,

@@ -29,6 +29,10 @@ class InvalidRequest(OJSError):
     code = "invalid_request"
 
 
+class UpgradeRequired(InvalidRequest):
+    """The address takes WebSocket connections only."""
+
+
 class InvalidPayload(OJSError):
     """The body is not a JSON object we can read."""
 
@@ -174,6 +178,19 @@ class QueueFull(OJSError):
             strategy=strategy,
         )
         self.job_type = job_type
+
+
+class TooManyConnections(OJSError):
+    """The client keeps as many connections for events open as it may (OJS realtime §5.2)."""
+
+    code = "rate_limited"
+    retryable = True
+
+
+class TooManySubscriptions(TooManyConnections):
+    """The WebSocket is subscribed to as many channels as it may."""
+
+    retryable = False
 
 
 class QueueClosed(OJSError):

@@ -35,6 +35,7 @@ OF_THE_SITE = {"admin_client", "admin_user", "database_url", "django_user_model"
 OF_BOTH = {
     "test_backend",
     "test_every_binding",
+    "test_fifth_protocol",
     "test_fleet",
     "test_housekeeping",
     "test_maintenance",

@@ -294,7 +294,14 @@ THERE |= {
     ("workers.terminate", (409, "conflict")): left_worker,
     ("workers.direct", (409, "conflict")): terminating_worker,
     ("workers.destroy", (409, "conflict")): lambda stage: stage.send(),
+    ("live.of_channel", (404, "not_found")): lambda stage: stage.send(query="channel=queue:none"),
+    ("live.socket", (426, "invalid_request")): lambda stage: stage.send(),
 }
+for name in ("of_job", "of_queue", "of_channel"):
+    THERE[f"live.{name}", (429, "rate_limited")] = lambda stage: stage.send(
+        options={"REALTIME_CONNECTIONS": 0}
+    )
+    THERE[f"live.{name}", (501, "unsupported")] = lambda stage: stage.send()
 for name in ("enqueue", "cancel", "retry", "delete_finished"):
     THERE[f"bulk.{name}", (409, "conflict")] = again_with_the_same_key
     THERE[f"bulk.{name}", (413, "BATCH_SIZE_EXCEEDED")] = too_many

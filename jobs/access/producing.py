@@ -14,6 +14,7 @@ OWN, SHARED, NOTHING = OfProject.OWN, OfProject.SHARED, OfProject.NOTHING
 ojs = partial(Command, Binding.OJS)
 admin = partial(Command, Binding.ADMIN)
 
+EVENTS = "Those of the project's own jobs."
 FIGURES = "Its figures are those of the project's own jobs."
 
 declare(
@@ -45,7 +46,11 @@ declare(
     ojs("cron.pause", PRODUCE, OWN),
     ojs("cron.resume", PRODUCE, OWN),
     ojs("cron.trigger", PRODUCE, OWN),
-    ojs("events.list", PRODUCE, OWN, reads=True, note="Those of the project's own jobs."),
+    ojs("events.list", PRODUCE, OWN, reads=True, note=EVENTS),
+    ojs("live.of_job", PRODUCE, OWN, reads=True),
+    ojs("live.of_queue", PRODUCE, OWN, reads=True, note=EVENTS),
+    ojs("live.of_channel", PRODUCE, OWN, reads=True, note=EVENTS),
+    ojs("live.socket", PRODUCE, OWN, reads=True, note=EVENTS),
     # Shared by all projects
     ojs("queues.list", PRODUCE, SHARED, reads=True),
     ojs("queues.retrieve", PRODUCE, SHARED, reads=True, note=FIGURES),

@@ -14,6 +14,7 @@ from ..conf import is_served, ojs_settings, protocols
 from ..http.base import OJSViewSet
 from ..http.body import COMPRESSIONS
 from ..http.endpoints import announced, at_this_port
+from ..http.loop import LOOP
 from ..http.request import Request
 from ..http.versioning import SPEC_VERSION
 from ..spec.validation import META_SIZE, QUEUE_LENGTH, TYPE_LENGTH
@@ -55,6 +56,10 @@ EXTENSIONS = [
 `wait_ms`, `jobs_lost` in BEAT, and what an autoscaler reads."""
 
 
+REALTIME = "urn:ojs:ext:experimental:realtime"
+"""Named by servers that have an event loop."""
+
+
 def backend() -> str:
     vendor = connection().vendor
     return BACKENDS.get(vendor, vendor)
@@ -73,6 +78,7 @@ class ManifestViewSet(OJSViewSet):
             if protocol.http and protocol.http.in_manifest and is_served(protocol):
                 beside = f"{base.removesuffix('/ojs')}/{protocol.http.path}"
                 elsewhere[protocol.name] = request.build_absolute_uri(beside)
+        is_live = LOOP in request.META and ojs_settings.RECORD_EVENTS
         return Response(
             {
                 "ojs_version": SPEC_VERSION,
@@ -85,9 +91,9 @@ class ManifestViewSet(OJSViewSet):
                 "conformance_level": 4,
                 "protocols": ["http", *sorted(elsewhere)],
                 "backend": backend(),
-                "capabilities": CAPABILITIES,
+                "capabilities": CAPABILITIES | {"realtime": is_live},
                 "unique_job_strength": "strong",
-                "extensions": EXTENSIONS,
+                "extensions": [*EXTENSIONS, *([REALTIME] if is_live else [])],
                 "payload_limits": {
                     "max_envelope_bytes": ojs_settings.MAX_BODY_SIZE,
                     "max_meta_bytes": META_SIZE,
@@ -103,6 +109,7 @@ class ManifestViewSet(OJSViewSet):
                     "manifest": f"{base}/manifest",
                     "health": f"{base}/v1/health",
                     "metrics": f"{base}/v1/metrics",
+                    **({"events": f"{base}/v1/events/stream"} if is_live else {}),
                     **elsewhere,
                 },
             }

@@ -6,7 +6,7 @@ from django.urls import path
 
 from ..http.fast_path import fast
 from ..http.verbs import Together, Verb
-from . import results, verbs
+from . import live, results, verbs
 from .admin import urls as admin
 from .admin.bulk import AdminBulkViewSet
 from .admin.dead_letter import AdminDeadLetterViewSet, WholeDeadLetterViewSet
@@ -14,6 +14,7 @@ from .admin.urls import Endpoint
 from .bulk import BulkViewSet
 from .cron import CronViewSet
 from .jobs import JobViewSet
+from .live import LiveViewSet
 from .queue_ops import QueueOperationsViewSet as Queues
 from .queues import DeadLetterViewSet, EventViewSet, QueueViewSet
 from .rate_limits import RateLimitViewSet
@@ -77,6 +78,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ("v1/job-specs", "job-specs", SpecViewSet, {"get": "list", "post": "create"}),
     ("v1/job-specs/<str:name>", "job-spec", SpecViewSet, {"delete": "destroy"}),
     ("v1/events", "events", EventViewSet, {"get": "list"}),
+    ("v1/ws", "socket", LiveViewSet, {"get": "socket"}),
 )
 
 # The hot verbs, and those that wait, have addresses of their own. The busiest come first.
@@ -84,6 +86,13 @@ FAST: tuple[tuple[str, str, Any, str, str, Verb, Together | None], ...] = (
     ("v1/jobs", "jobs", JobViewSet, "POST", "create", verbs.create, verbs.creates),
     ("v1/jobs/batch", "jobs-batch", JobViewSet, "POST", "batch", verbs.batch, None),
     (f"{JOB}/result", "job-result", ResultViewSet, "GET", "retrieve", results.retrieve, None),
+)
+
+# An event loop writes them.
+STREAMS: tuple[tuple[str, str, str, Verb], ...] = (
+    ("v1/events/stream", "event-stream", "of_channel", live.of_channel),
+    (f"{JOB}/events", "job-events", "of_job", live.of_job),
+    (f"{QUEUE}/events", "queue-events", "of_queue", live.of_queue),
 )
 
 urlpatterns = [
@@ -98,6 +107,14 @@ urlpatterns = [
     *(
         path(f"ojs/{route}", viewset.as_view(actions), name=name)
         for route, name, viewset, actions in ENDPOINTS
+    ),
+    *(
+        path(
+            f"ojs/{route}",
+            fast(LiveViewSet.as_view({"get": action}), verb, "GET", streams=True),
+            name=name,
+        )
+        for route, name, action, verb in STREAMS
     ),
     *admin.urlpatterns,
 ]

@@ -190,7 +190,7 @@ def _drop(queue: str, count: int, *, patient: bool) -> list[Job]:
         Job.objects.filter(queue=queue, state=State.AVAILABLE)
         .order_by("enqueued_at", "pk")
         .select_for_update(skip_locked=skip)
-        .only("type", "queue", "attempt", "followed")[:count]
+        .only("type", "queue", "state", "attempt", "followed")[:count]
     )
     message = "Discarded to make room in a full queue."
     discarded = discard_waiting(oldest, code="overflow", message=message, now=now)

@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 
 from ..models import Job
 from ..models.querysets import JobQuerySet
-from ..record.events import job_event, record
+from ..record.events import PREVIOUS, job_event, record
 from ..spec.lifecycle import TERMINAL, WAITING, Event, State
 from ..store import clock, wakeup
 from ..store.database import atomic
@@ -65,9 +65,8 @@ def retry(jobs: JobQuerySet, *, cancelled: bool = False, most: int = MOST) -> li
         backing_off = [job for job in batch if job.state == State.RETRYABLE]
         _these(backing_off).transition(Event.TIMER, State.AVAILABLE, enqueued_at=Now())
         now = clock.now()
-        record(
-            job_event("job.enqueued", job, time=now, data={"retried": True}) for job in backing_off
-        )
+        data = {"retried": True, PREVIOUS: "retryable"}
+        record(job_event("job.enqueued", job, time=now, data=data) for job in backing_off)
         wakeup.notify({job.queue for job in backing_off})
 
     return _in_batches(jobs, states, move, most)

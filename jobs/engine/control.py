@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 
 from ..errors import InvalidTransition, JobNotFound, NotFound
 from ..models import Checkpoint, Job, Queue
-from ..record.events import first_enqueued, job_event, queue_event, record
+from ..record.events import PREVIOUS, first_enqueued, job_event, queue_event, record
 from ..signals import jobs_cancelled, send_on_commit
 from ..spec.lifecycle import Event, State, sources
 from ..store import clock, wakeup
@@ -60,6 +60,7 @@ def cancel(job_id: UUID, *, cancelled_by: str = "", reason: str = "") -> Change:
         job.refresh_from_db()
         who = {"cancelled_by": cancelled_by, "reason": reason}
         data: dict[str, Any] = {name: value for name, value in who.items() if value}
+        data[PREVIOUS] = str(previous)
         record([job_event("job.cancelled", job, time=clock.now(), worker_id=holder, data=data)])
         if job.followed:
             ended.append(job_id)
@@ -140,7 +141,7 @@ def retry(job_ids: Collection[UUID], *, cancelled: bool = False) -> int:
             Job.objects.filter(wanted, pk__in=job_ids)
             .select_for_update()
             .order_by("pk")
-            .only("type", "queue", "attempt")
+            .only("type", "queue", "state", "attempt")
         )
         moved = Job.objects.filter(pk__in=[job.pk for job in jobs]).transition(
             Event.RETRY,
@@ -160,7 +161,12 @@ def retry(job_ids: Collection[UUID], *, cancelled: bool = False) -> int:
         )
         # Attempts are counted afresh; the first one still finds the last checkpoint.
         Checkpoint.objects.filter(pk__in=[job.pk for job in jobs]).update(attempt=0)
-        record(job_event("job.enqueued", job, time=now, data={"retried": True}) for job in jobs)
+        record(
+            job_event(
+                "job.enqueued", job, time=now, data={"retried": True, PREVIOUS: str(job.state)}
+            )
+            for job in jobs
+        )
         wakeup.notify({job.queue for job in jobs})
     return moved
 
@@ -277,6 +283,9 @@ def run_now(job_ids: Collection[UUID]) -> list[UUID]:
             chosen = [job.pk for job in jobs if job.state in states]
             Job.objects.filter(pk__in=chosen).transition(event, State.AVAILABLE, enqueued_at=Now())
         now = clock.now()
-        record(job_event("job.enqueued", job, time=now) for job in jobs)
+        record(
+            job_event("job.enqueued", job, time=now, data={PREVIOUS: str(job.state)})
+            for job in jobs
+        )
         wakeup.notify({job.queue for job in jobs})
     return [job.pk for job in jobs]

@@ -15,7 +15,7 @@ from django.db.models.functions import Now
 
 from ..errors import InvalidRequest
 from ..models import Dependency, Job
-from ..record.events import first_enqueued, job_event, record
+from ..record.events import PREVIOUS, first_enqueued, job_event, record
 from ..signals import jobs_cancelled, jobs_promoted, send_on_commit
 from ..spec.lifecycle import WAITING, Event, State
 from ..spec.validation import NewJob
@@ -175,11 +175,14 @@ def cancel_waiting(ids: Iterable[UUID], reason: str) -> list[UUID]:
         Job.objects.filter(pk__in=wanted, state__in=sorted(WAITING))
         .order_by("pk")
         .select_for_update(skip_locked=skip)
-        .only("type", "queue", "attempt", "followed")
+        .only("type", "queue", "state", "attempt", "followed")
     )
     Job.objects.filter(pk__in=[job.pk for job in jobs]).transition(Event.CANCEL, State.CANCELLED)
     now = clock.now()
-    record(job_event("job.cancelled", job, time=now, data={"reason": reason}) for job in jobs)
+    record(
+        job_event("job.cancelled", job, time=now, data={"reason": reason, PREVIOUS: str(job.state)})
+        for job in jobs
+    )
     if jobs:
         send_on_commit(jobs_cancelled, Job, job_ids=[job.pk for job in jobs])
     return [job.pk for job in jobs if job.followed]

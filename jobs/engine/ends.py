@@ -12,7 +12,7 @@ from uuid import UUID
 
 from ..models import Event as EventRow
 from ..models import Job, JobError
-from ..record.events import job_event, record
+from ..record.events import PREVIOUS, job_event, record
 from ..signals import jobs_cancelled, send_on_commit
 from ..spec.lifecycle import Event, State, sources
 from ..store import clock
@@ -38,7 +38,11 @@ def discard_waiting(
             "job.discarded",
             job,
             time=now,
-            data={"last_error": error, "total_attempts": job.attempt},
+            data={
+                "last_error": error,
+                "total_attempts": job.attempt,
+                PREVIOUS: str(job.state),
+            },
         )
         for job in jobs
     ]
@@ -62,7 +66,13 @@ def cancel_unfinished(
         ids = [job.pk for job in jobs]
         Job.objects.filter(pk__in=ids).transition(Event.CANCEL, State.CANCELLED)
         record(
-            job_event("job.cancelled", job, time=now, worker_id=job.reserved_by, data=data)
+            job_event(
+                "job.cancelled",
+                job,
+                time=now,
+                worker_id=job.reserved_by,
+                data=data | {PREVIOUS: str(job.state)},
+            )
             for job in jobs
         )
     if ids:

@@ -15,7 +15,7 @@ from django.db.models.functions import Now
 
 from ..models import Event as EventRow
 from ..models import Job, JobError, RateLimit
-from ..record.events import job_event, record
+from ..record.events import PREVIOUS, job_event, record
 from ..signals import jobs_failed, send_on_commit
 from ..spec.lifecycle import Event, State
 from ..spec.reports import Failure
@@ -133,9 +133,13 @@ def _release(job: Job, failure: Failure, outcome: Outcome, now: datetime) -> Non
     if failure.retry_in:
         outcome.state, outcome.retry_delay = State.RETRYABLE, failure.retry_in
         outcome.retry_at = now + failure.retry_in
+        data = {"released": True, "next_retry_at": outcome.retry_at.isoformat()}
+        outcome.events = [
+            job_event("job.retrying", job, time=now, worker_id=job.reserved_by, data=data)
+        ]
     else:
         outcome.state, outcome.at = State.AVAILABLE, now
-        outcome.events = [job_event("job.enqueued", job, time=now)]
+        outcome.events = [job_event("job.enqueued", job, time=now, data={PREVIOUS: "active"})]
 
 
 def _decide(job: Job, failure: Failure, outcome: Outcome, now: datetime) -> bool:

@@ -22,7 +22,7 @@ from ..errors import InvalidRequest
 from ..models import Event as EventRow
 from ..models import Job, Queue, RateLimit
 from ..models.querysets import JobQuerySet
-from ..record.events import job_event, partition_event, record
+from ..record.events import PREVIOUS, job_event, partition_event, record
 from ..spec import rate_policy
 from ..spec.lifecycle import Event, State
 from ..spec.rate_policy import Memory, Room
@@ -193,7 +193,7 @@ def _oldest(queue: str, key: str) -> list[Job]:
         Job.objects.filter(queue=queue, rate_key=key, state=State.AVAILABLE)
         .order_by("-priority", "enqueued_at", "id")
         .select_for_update(skip_locked=skips_locked())
-        .only("type", "queue", "attempt", "followed")[:BATCH]
+        .only("type", "queue", "state", "attempt", "followed")[:BATCH]
     )
 
 
@@ -214,7 +214,7 @@ def _reschedule(queue: str, key: str, until: datetime) -> None:
     """Postpone a batch of jobs until the limit may allow them (§6.2 `reschedule`)."""
     jobs = _oldest(queue, key)
     _batch(jobs).transition(Event.DEFER, State.SCHEDULED, scheduled_at=until)
-    data = {"scheduled_at": until.isoformat()}
+    data = {"scheduled_at": until.isoformat(), PREVIOUS: "available"}
     now = clock.now()
     record(job_event("job.scheduled", job, time=now, data=data) for job in jobs)
 

@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 from ..models import Event as EventRow
 from ..models import Job, JobError
 from ..models.querysets import JobQuerySet
-from ..record.events import job_event, record
+from ..record.events import PREVIOUS, job_event, record
 from ..signals import jobs_discarded, jobs_failed, jobs_promoted, send_on_commit
 from ..spec.envelope import milliseconds, timeout_details
 from ..spec.lifecycle import WAITING, Event, State
@@ -95,6 +95,7 @@ def discard_expired() -> int:
             ),
             "type",
             "queue",
+            "state",
             "attempt",
             "attributes",
             "created_at",
@@ -125,6 +126,7 @@ def _expiry(job: Job, now: datetime) -> dict[str, Any]:
         "created_at": job.created_at.isoformat(),
         "expired_at": now.isoformat(),
         "ttl_ms": milliseconds(job.expires_at - job.created_at),
+        PREVIOUS: str(job.state),
     }
 
 
@@ -202,5 +204,5 @@ def _overdraft_events(job: Job, error: JobError) -> Iterable[EventRow]:
     if job.state == State.ACTIVE:
         failed = {"error": what | {"retryable": False}, "state": "discarded"}
         yield job_event("job.failed", job, data=failed, **recorded)
-    last = {"total_attempts": job.attempt, "last_error": what}
+    last = {"total_attempts": job.attempt, "last_error": what, PREVIOUS: str(job.state)}
     yield job_event("job.discarded", job, data=last, **recorded)

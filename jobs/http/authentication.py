@@ -129,6 +129,12 @@ def digest(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
+def key_of(meta: Meta) -> str:
+    """Return the digest of the key that a request carries; empty without one."""
+    key = meta.get("HTTP_AUTHORIZATION", "").partition(" ")[2].strip()
+    return digest(key) if key else ""
+
+
 _cache: dict[str, tuple[float, Caller]] = {}
 CACHE_SIZE = 10_000
 

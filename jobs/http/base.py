@@ -19,7 +19,7 @@ from rest_framework.viewsets import ViewSet
 
 from .. import access
 from ..access import Binding, Command, projects
-from ..errors import OJSError
+from ..errors import NeedsEventLoop, OJSError
 from ..spec.identifiers import parse_uuid
 from ..store.database import connection, drop_if_dead
 from ..store.watchdog import bounded
@@ -205,7 +205,11 @@ class OJSViewSet(ViewSet):
             self.caller, document, self.request.META, self.request.path, self.request_id
         )
         response = verb(request, **named)
-        return sent(response.in_thread() if isinstance(response, Waiting) else response)
+        if isinstance(response, Waiting):
+            response = response.in_thread()
+        if response.stream is not None:
+            raise NeedsEventLoop()
+        return sent(response)
 
 
 def _keep_type(response: Response) -> None:

@@ -31,9 +31,11 @@ from ..errors import (
     QueueFull,
     ResultPruned,
     ResultTooLarge,
+    TooManyConnections,
     UnfinishedBody,
     Unsupported,
     UnsupportedCompression,
+    UpgradeRequired,
     WaitTimeout,
 )
 from ..store.trouble import explain
@@ -48,11 +50,13 @@ DOCUMENTATION = "https://openjobspec.org/errors/"
 STATUS: dict[type[OJSError], int] = {
     InvalidPayload: 400,
     InvalidRetryPolicyRequest: 422,
+    UpgradeRequired: 426,
     InvalidRequest: 400,
     BodyTooLarge: 413,
     BatchTooLarge: 413,
     UnsupportedCompression: 415,
     QueueFull: 429,
+    TooManyConnections: 429,
     QueueClosed: 422,
     JobTypeNotAllowed: 422,
     NotInstalled: 501,
@@ -122,6 +126,8 @@ def refusal(
         response["Retry-After"] = str(problem.RETRY_AFTER)
     elif isinstance(problem, BatchTooLarge):
         response["X-OJS-Max-Batch-Size"] = str(problem.details["max_batch_size"])
+    elif isinstance(problem, UpgradeRequired):
+        response["Upgrade"] = "websocket"
     if response.status == 401:
         response["WWW-Authenticate"] = CHALLENGE
     return response

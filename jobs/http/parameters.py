@@ -131,6 +131,18 @@ class EventQuery(Cursor):
     worker_id = Word(SEVERAL)
 
 
+class FollowQuery(Members):
+    event_types = Word(SEVERAL)
+    types = Word(SEVERAL)
+    last_event_id = Word("The same as the header `Last-Event-ID`.")
+
+
+class ChannelQuery(FollowQuery):
+    channel = Word("`job:ID`, `queue:NAME` or `all`.").default("all")
+    queue = Word("The same as `channel=queue:NAME`.")
+    job_id = Word("The same as `channel=job:ID`.")
+
+
 class ResultQuery(Members):
     wait = OneOf(("true", "false", "1", "0"), "Wait until the job has finished.", **TRUTH).default(
         "false"
@@ -146,6 +158,8 @@ BLOCK_TIMEOUT = WholeNumber(
     most=86_400,
 )
 BLOCK_TIMEOUT.name = "OJS-Block-Timeout"
+LAST_EVENT_ID = Word("The last event the client has: what came after it is sent first.")
+LAST_EVENT_ID.name = "Last-Event-ID"
 IDEMPOTENCY_KEY = copy(Bulk.idempotency_key)
 IDEMPOTENCY_KEY.name = "Idempotency-Key"
 

@@ -96,8 +96,9 @@ def add(events: Sequence[Any]) -> None:
     for event, since in _with_beginnings(events):
         counts = series[event.queue, event.job_type]
         flow = flows[event.queue][int(event.time.timestamp() // 60)]
-        for column in COUNTED.get(event.type, ()):
-            counts.numbers[column] += 1
+        if not _is_released(event):
+            for column in COUNTED.get(event.type, ()):
+                counts.numbers[column] += 1
         if event.type == "job.enqueued":
             flow[0] += 1
             counts.numbers["enqueued"] += _is_first(event)
@@ -116,6 +117,11 @@ def add(events: Sequence[Any]) -> None:
 
 def _is_first(event: Any) -> bool:
     return "priority" in (event.data or {})
+
+
+def _is_released(event: Any) -> bool:
+    """Whether its worker gave the job back for a while, which is no retry."""
+    return event.type == "job.retrying" and "released" in (event.data or {})
 
 
 def _seconds(event: Any, since: datetime | None) -> float | None:

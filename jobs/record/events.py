@@ -21,6 +21,8 @@ from ..store import clock, event_order
 from ..store.database import alias
 
 BATCH = 1000
+PREVIOUS = "previous_state"
+"""The member of an event's data with the state before, where the event's type does not imply it."""
 MOMENTS = frozenset({"until", "visible_until"})
 """Members of an event's data that are moments, besides those that end in `_at`."""
 STATE_OF = {
@@ -80,7 +82,8 @@ def first_enqueued(job: Any, *, time: datetime) -> Event:
     The priority marks a job's first time, as in the statement of PUSH. When a schedule or a backoff
     is over, or an operator retries the job, the event has no priority.
     """
-    return job_event("job.enqueued", job, time=time, data={"priority": job.priority})
+    data = {"priority": job.priority, PREVIOUS: "pending"}
+    return job_event("job.enqueued", job, time=time, data=data)
 
 
 def worker_event(kind: str, worker_id: str, **data: Any) -> Event:

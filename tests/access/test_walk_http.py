@@ -26,8 +26,16 @@ OPTIONS = {"FLARE": {"ENABLED": True}, "API_KEY_CACHE": 0}
 FUNCTIONS = {"openapi_json": "documentation.openapi_json", "docs": "documentation.docs"}
 
 
-REFUSED_ANYWAY = {"reset.reset": 404, "workers.destroy": 409}
-"""What is refused to everyone: outside `CONFORMANCE_MODE`, and of a worker that is alive."""
+REFUSED_ANYWAY = {
+    "reset.reset": 404,
+    "workers.destroy": 409,
+    "live.of_job": 501,
+    "live.of_queue": 501,
+    "live.of_channel": 501,
+    "live.socket": 426,
+}
+"""What is refused to everyone: outside `CONFORMANCE_MODE`, of a worker that is alive, without an
+event loop, and to what is no WebSocket (`tests/realtime` has these)."""
 
 
 class Said(NamedTuple):

@@ -29,7 +29,11 @@ def test_a_job_that_has_not_finished_can_be_cancelled(db, state):
     assert change.job.reserved_until is None
     event = Event.objects.get()
     assert (event.type, event.subject) == ("job.cancelled", str(job.pk))
-    assert event.data == {"cancelled_by": "billing", "reason": "Superseded"}
+    assert event.data == {
+        "cancelled_by": "billing",
+        "reason": "Superseded",
+        "previous_state": state,
+    }
 
 
 @pytest.mark.parametrize("state", ["completed", "cancelled", "discarded"])
@@ -173,7 +177,8 @@ def test_many_are_retried_at_once_and_the_others_left_alone(db):
 
     assert Job.objects.filter(state=State.AVAILABLE).count() == 3
     events = Event.objects.filter(type="job.enqueued")
-    assert [event.data for event in events] == [{"retried": True}] * 3
+    retried = {"retried": True, "previous_state": "discarded"}
+    assert [event.data for event in events] == [retried] * 3
 
 
 @pytest.mark.parametrize("state", ["available", "active", "completed", "cancelled"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from tests.factories import JobFactory, WorkerFactory
@@ -18,7 +19,8 @@ class Fleet:
         self.names = [f"w{number:03}" for number in range(count)]
         self.states = dict.fromkeys(self.names, "running")
         for name in self.names:
-            WorkerFactory(worker_id=name, **fields)
+            # None is silent because the others take long to be heard.
+            WorkerFactory(worker_id=name, **{"heartbeat_timeout": timedelta(hours=1)} | fields)
         self.capacities: list[dict[str, int]] = []
 
     def give(self, name: str) -> Any:

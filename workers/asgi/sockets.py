@@ -18,7 +18,7 @@ Serve = Callable[[Loop, Socket], Awaitable[None]]
 """Serves one WebSocket to its end."""
 
 NOT_FOUND = "Nothing is served here.\n"
-OWN: dict[str, str] = {}
+OWN = {"/ojs/v1/ws": "jobs.realtime.socket.serve"}
 """Those that belong to no worker protocol: path → the dotted path of what serves them."""
 
 

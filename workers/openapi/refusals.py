@@ -20,6 +20,7 @@ from jobs.errors import (
     JobTypeNotAllowed,
     KeyExpired,
     MetadataTooLarge,
+    NeedsEventLoop,
     NotAuthenticated,
     NotFound,
     NotInstalled,
@@ -29,9 +30,11 @@ from jobs.errors import (
     QueueFull,
     ResultPruned,
     ResultTooLarge,
+    TooManyConnections,
     UnfinishedBody,
     Unsupported,
     UnsupportedCompression,
+    UpgradeRequired,
     WaitTimeout,
     WorkflowNotFound,
 )
@@ -108,6 +111,7 @@ EXAMPLES: dict[type[OJSError], OJSError] = {
     MetadataTooLarge: MetadataTooLarge(
         "Meta field size 70000 bytes exceeds maximum of 65536 bytes.", field="meta"
     ),
+    NeedsEventLoop: NeedsEventLoop(),
     NotAuthenticated: NotAuthenticated("An API key is required."),
     NotFound: NotFound("Queue 'email' not found.", resource_type="queue", resource_id="email"),
     NotInstalled: NotInstalled("prometheus-client is not installed.", extra="metrics"),
@@ -116,11 +120,15 @@ EXAMPLES: dict[type[OJSError], OJSError] = {
     QueueFull: QueueFull("email", 1000, 1000, "reject", "email.send"),
     ResultPruned: ResultPruned("Result expired at 2026-02-19T10:30:00.000Z", job_id=JOB_ID),
     ResultTooLarge: ResultTooLarge("The result has 2000000 bytes; 1048576 are allowed."),
+    TooManyConnections: TooManyConnections(
+        "This client keeps 100 connections for events open, which is all it may.", limit=100
+    ),
     UnfinishedBody: UnfinishedBody("The request body did not arrive."),
     Unsupported: Unsupported("OJS version '2.0' is not supported.", supported=["1.0"]),
     UnsupportedCompression: UnsupportedCompression(
         "The Content-Encoding 'br' is not supported.", supported=["gzip"]
     ),
+    UpgradeRequired: UpgradeRequired("This address takes WebSocket connections."),
     WaitTimeout: WaitTimeout(f"Job '{JOB_ID}' has not finished yet.", job_id=JOB_ID),
     WorkflowNotFound: WorkflowNotFound(JOB_ID),
 }

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from jobs.http import open_keys
 from jobs.http.endpoints import url_of
 from jobs.http.once import Once
 from jobs.store import wakeup
 from jobs.store.database import borrowed
 from jobs.store.watchdog import bounded
-from workers.bindings.shared import keys as keyed
 from workers.bindings.shared import tls
 from workers.fetching.waiting import Hub
 from workers.liveness.presence import announced
@@ -99,7 +99,7 @@ class Server:
         )
         pause = await self.in_thread(wakeup.look_again_after)
         self._ticking = self.loop.create_task(self.hub.look_now_and_then(pause))
-        self._watching = self.loop.create_task(keyed.watch(self.connections, self.in_thread))
+        self._watching = self.loop.create_task(open_keys.watch(self.connections, self.in_thread))
         address = self._listening.sockets[0].getsockname()
         scheme = SERVER.schemes[self._certificate is not None]
         url = url_of(scheme, host, address[1], public=options().URL)

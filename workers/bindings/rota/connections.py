@@ -7,10 +7,10 @@ import logging
 from http import HTTPStatus
 
 from jobs.errors import DatabaseUnavailable, OJSError
+from jobs.http import open_keys
 from jobs.http.errors import status_of
 from jobs.http.loop import Loop, Socket
 from jobs.store.trouble import explain
-from workers.bindings.shared import keys as keyed
 from workers.bindings.shared.long_poll import hub_of
 
 from . import actions, options
@@ -101,7 +101,7 @@ class Connections:
 
     async def _attend(self) -> None:
         """Look at the keys of open connections until the server ends; then end them."""
-        watching = asyncio.ensure_future(keyed.watch(self._open, self.loop.in_thread))
+        watching = asyncio.ensure_future(open_keys.watch(self._open, self.loop.in_thread))
         await self.loop.ending.wait()
         watching.cancel()
         while self._open:

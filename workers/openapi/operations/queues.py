@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from jobs.errors import NotFound, NotInstalled, Unsupported
-from jobs.http.parameters import DeadLetterQuery, EventQuery, Page
+from jobs.errors import (
+    NeedsEventLoop,
+    NotFound,
+    NotInstalled,
+    TooManyConnections,
+    Unsupported,
+    UpgradeRequired,
+)
+from jobs.http.parameters import (
+    LAST_EVENT_ID,
+    ChannelQuery,
+    DeadLetterQuery,
+    EventQuery,
+    FollowQuery,
+    Page,
+)
 from workers.bindings.ojs.requests import AutoscalingQuery
 
 from ..operation import Operation, Reply
-from ..refusals import refuses
+from ..refusals import NO_JOB, refuses
 from ..schema import (
     COUNT,
     TIME,
@@ -41,6 +55,28 @@ EVENT = {
     "state": "completed",
     "data": {"job_id": JOB["id"], "job_type": "email.send", "queue": "email", "duration_ms": 784},
 }
+STREAMED = {
+    200: Reply(
+        "`id`, `event` and `data` of each event.",
+        obj(
+            "id event data",
+            id=text("A cursor; also for `GET /ojs/v1/events?after=`."),
+            event=text(examples=["job.state_changed"]),
+            data=text("A JSON object."),
+        ),
+        {
+            "id": EVENT["id"],
+            "event": "job.state_changed",
+            "data": f'{{"job_id":"{JOB["id"]}","queue":"email","type":"email.send",'
+            '"from":"active","to":"completed","timestamp":"2026-02-12T10:30:01.904Z"}',
+        },
+        media_types=("text/event-stream",),
+    )
+}
+UNSTREAMED = (
+    *refuses(TooManyConnections, "The client keeps as many connections open as it may."),
+    *refuses(NeedsEventLoop, "The server has no event loop."),
+)
 HEALTH = obj(
     "status version uptime_seconds backend",
     status=enum("ok", "degraded"),
@@ -192,6 +228,43 @@ OPERATIONS = {
         },
         "OJS events §6.4.",
         query=EventQuery,
+    ),
+    ("GET", "/ojs/v1/events/stream"): Operation(
+        "Events",
+        "Follow a channel",
+        STREAMED,
+        "For the public SDKs and the command line: as the streams of jobs and of queues, but that "
+        "the data of each event has its name as `event`, too.",
+        query=ChannelQuery,
+        headers=(LAST_EVENT_ID,),
+        refusals=UNSTREAMED + refuses(NotFound, "There is no such job or queue."),
+    ),
+    ("GET", "/ojs/v1/jobs/{job_id}/events"): Operation(
+        "Events",
+        "Follow a job",
+        STREAMED,
+        "Server-sent events (OJS realtime §2.1). The stream ends with the job; of one that has "
+        "ended it has a single event. Silence is broken by a comment every 15 s.",
+        query=FollowQuery,
+        headers=(LAST_EVENT_ID,),
+        refusals=UNSTREAMED + NO_JOB,
+    ),
+    ("GET", "/ojs/v1/queues/{name}/events"): Operation(
+        "Events",
+        "Follow the jobs of a queue",
+        STREAMED,
+        "Server-sent events (OJS realtime §2.2).",
+        query=FollowQuery,
+        headers=(LAST_EVENT_ID,),
+        refusals=UNSTREAMED + refuses(NotFound, "There is no such queue."),
+    ),
+    ("GET", "/ojs/v1/ws"): Operation(
+        "Events",
+        "Open a WebSocket for events",
+        {101: Reply('Send `{"action":"subscribe","channel":"all"}`.')},
+        "OJS realtime §3, with the subprotocol `ojs.v1`. A browser sends its key as another "
+        "subprotocol, `bearer.KEY`.",
+        refusals=refuses(UpgradeRequired, "The request opens no WebSocket."),
     ),
     ("GET", "/ojs/v1/health"): Operation(
         "Server",

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Protocol
 
-from jobs.conf import ojs_settings
-from jobs.http.authentication import Caller, current_callers
+from ..conf import ojs_settings
+from .authentication import Caller, current_callers
 
 logger = logging.getLogger("workers.keys")
 

@@ -1,0 +1,199 @@
+"""Reads the record of events for those that follow it; synchronous, one page at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ..access.projects import find
+from ..models import Event, Job, Queue
+from ..record import events
+from ..record.events import PREVIOUS
+from ..spec.identifiers import parse_uuid
+from ..spec.lifecycle import TERMINAL
+from ..spec.timestamps import format_timestamp
+from ..store import clock
+from ..store.database import alias
+from .channels import Channel, require_queue
+from .messages import Message
+
+BATCH = 1000
+"""Events of one read."""
+RECENT = 20
+"""Events of a job among which that of its end is looked for."""
+WINDOW = 50_000
+"""Ids of the record that one read of a page looks through."""
+
+
+class Batch(NamedTuple):
+    """A piece of the record, in order."""
+
+    messages: list[Message]
+    position: int
+    """Everything up to this id has been read."""
+
+
+class Start(NamedTuple):
+    """Where a subscription begins."""
+
+    position: int
+    """It gets what comes after this id."""
+    gap: dict[str, Any] | None = None
+    """The data of the `system.gap` that tells of what is lost before it."""
+
+    @property
+    def id(self) -> str:
+        return id_of(self.position)
+
+
+def id_of(position: int) -> str:
+    return events.cursor_of(Event(pk=position))
+
+
+def newest() -> int:
+    """Return the id up to which the record is complete."""
+    return events.horizon()
+
+
+def read(after: int) -> Batch:
+    """Return what has been added to the record since `after`, or the first part of it."""
+    until = newest()
+    if until <= after:
+        return Batch([], after)
+    rows = _record().filter(id__gt=after, id__lte=until).order_by("id")[:BATCH]
+    found = messages_of(rows)
+    return Batch(found, found[-1].position if len(found) == BATCH else until)
+
+
+def page(channel: Channel, project: str, after: int, until: int, most: int) -> Batch:
+    """Return the events of a channel between two ids, at most `most` of them, for a project."""
+    rows = _record().filter(id__gt=after)
+    if channel.job_id:
+        rows = rows.filter(subject=channel.job_id, id__lte=until).exclude(job_type="")
+    else:
+        until = min(until, after + WINDOW)
+        rows = rows.filter(id__lte=until)
+        if channel.queue:
+            rows = rows.filter(queue=channel.queue)
+    found = messages_of(rows.order_by("id")[:most])
+    position = found[-1].position if len(found) == most else until
+    if project:
+        found = [message for message in found if message.project == project]
+    return Batch(found, position)
+
+
+def messages_of(rows: Sequence[Event]) -> list[Message]:
+    """Find out to which projects the jobs belong that the events are about."""
+    found = list(rows)
+    subjects = {event.subject for event in found if event.job_type}
+    ids = [job_id for job_id in map(parse_uuid, subjects) if job_id is not None]
+    if not ids:
+        return [Message(event) for event in found]
+    jobs = Job.objects.using(alias()).filter(pk__in=ids).exclude(project="")
+    projects = {str(pk): project for pk, project in jobs.values_list("pk", "project")}
+    # A job's events name it as its id is written here.
+    return [Message(event, projects.get(event.subject, "")) for event in found]
+
+
+def _record() -> Any:
+    # Where it was written: a replica may lag behind.
+    return Event.objects.using(alias())
+
+
+def start(channel: Channel, last_event_id: str = "") -> Start:
+    """Return where a subscription begins: now, or after the last event that the client has.
+
+    Call it before looking at the state of what it is about: then nothing falls between the two.
+    """
+    now = newest()
+    if not last_event_id:
+        return Start(now)
+    after = _kept(last_event_id, now)
+    if after is None:
+        return Start(now, _gap(channel, last_event_id))
+    return Start(after)
+
+
+def position_of(identifier: str) -> int | None:
+    """Return the position of an event's id; None if the record does not have all that follows."""
+    return _kept(identifier, newest())
+
+
+def _kept(identifier: str, until: int) -> int | None:
+    cursor = events.parse_cursor(identifier)
+    if cursor is None or cursor.txid or cursor.id > until:
+        return None
+    # 0: the record was empty when the client began.
+    if not cursor.id or _record().filter(pk=cursor.id).exists():
+        return cursor.id
+    oldest = _record().order_by("id").values_list("pk", flat=True).first()
+    return cursor.id if oldest is not None and oldest <= cursor.id + 1 else None
+
+
+def _gap(channel: Channel, last_event_id: str) -> dict[str, Any]:
+    """
+    The time of an event that is gone is unknown: the gap begins no earlier than what the channel
+    is about.
+    """
+    now = clock.now()
+    if channel.job_id:
+        began = Job.objects.filter(pk=channel.job_id).values_list("created_at", flat=True).first()
+    else:
+        queues = Queue.objects.filter(pk=channel.queue) if channel.queue else Queue.objects.all()
+        began = queues.order_by("created_at").values_list("created_at", flat=True).first()
+    gap = {
+        "channel": channel.name,
+        "gap_start": format_timestamp(min(began or now, now)),
+        "gap_end": format_timestamp(now),
+    }
+    cursor = events.parse_cursor(last_event_id)
+    oldest = _record().order_by("id").values_list("pk", flat=True).first() if cursor else None
+    if channel.is_all and cursor and oldest and cursor.id < oldest:
+        gap["estimated_missed_count"] = oldest - cursor.id - 1
+    return gap
+
+
+def require(channel: Channel, project: str) -> Job | None:
+    """Return the job that a channel is about, if it is about one.
+
+    Raises:
+        NotFound: there is no such job or queue, or it is another project's job.
+    """
+    if channel.job_id:
+        parsed = parse_uuid(channel.job_id)
+        assert parsed is not None
+        return find(parsed, project)
+    if channel.queue:
+        require_queue(channel.queue)
+    return None
+
+
+def last_words(job: Job, channel: Channel, begun: Start) -> list[Message] | None:
+    """Return all there is to say about a job that has ended; None if it has not (§2.1).
+
+    To a client that comes back, that is what it missed; to others, the state of the job.
+    """
+    if job.state not in TERMINAL:
+        return None
+    missed = page(channel, job.project, begun.position, newest(), BATCH).messages
+    return missed or [_last_of(job, begun)]
+
+
+def _last_of(job: Job, begun: Start) -> Message:
+    """The event of the transition to the job's state; one like it if the record has none."""
+    rows = _record().filter(subject=str(job.pk)).exclude(job_type="").order_by("-id")
+    for event in rows[:RECENT]:
+        message = Message(event, job.project)
+        if message.transition is not None and message.transition.after == job.state:
+            return message
+    event = Event(
+        pk=begun.position,
+        type=f"job.{job.state}",
+        subject=str(job.pk),
+        queue=job.queue,
+        job_type=job.type,
+        attempt=job.attempt,
+        time=job.finished_at or job.created_at,
+        data={PREVIOUS: job.state},
+    )
+    return Message(event, job.project)
