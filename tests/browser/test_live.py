@@ -27,7 +27,6 @@ def follow(log_in, database_url, tmp_path):
         "DJANGO_SECRET_KEY": settings.SECRET_KEY
     }
     with processes.server(tmp_path, environment) as api:
-
         opened = []
 
         def open_page(path: str):

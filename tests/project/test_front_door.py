@@ -6,14 +6,18 @@ The servers have two threads for requests, so that a test fails if anything keep
 from __future__ import annotations
 
 import contextlib
+import http.client
+import itertools
 import json
 import re
 import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from jobs.models import Job
+from jobs.spec.identifiers import uuid7
 from jobs.spec.lifecycle import State
 from tests import processes
 from tests.factories import JobFactory, WorkerFactory
@@ -21,6 +25,7 @@ from tests.factories import JobFactory, WorkerFactory
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 HOUR = 3_600_000
+JSON = "application/json"
 
 
 class Line:
@@ -232,3 +237,66 @@ def test_requests_that_come_together_are_answered_each_for_itself(server, line):
     assert sorted(chosen) == [201, 409, 409, 409]
     assert [status for status in answered if status != 409][:4] == [201, 400, 201, 400]
     assert Job.objects.count() == 9
+
+
+def test_a_rolling_restart_loses_no_request_that_was_answered(database_url, tmp_path):
+    """Two servers, ended and started in turn under load, as a deployment does."""
+    environment = processes.environment(database_url, ALLOW_ANONYMOUS=1)
+    servers: dict[str, processes.Api] = {}
+    answered: list[str] = []
+    unexpected: list[object] = []
+    over = threading.Event()
+
+    def load(number: int) -> None:
+        connections: dict[str, http.client.HTTPConnection] = {}
+        while not over.is_set():
+            job_id = str(uuid7())
+            job = json.dumps({"id": job_id, "type": "email.send", "args": [number]})
+            for name in itertools.cycle(sorted(servers)):
+                url = servers[name].url
+                connection = connections.get(url)
+                if connection is None:
+                    address = url.removeprefix("http://")
+                    connection = connections[url] = http.client.HTTPConnection(
+                        address, timeout=processes.PATIENCE
+                    )
+                try:
+                    connection.request("POST", "/ojs/v1/jobs", job, {"Content-Type": JSON})
+                    status = connection.getresponse()
+                    status.read()
+                except (ConnectionError, http.client.HTTPException):
+                    connections.pop(url).close()
+                    continue
+                # 409: an earlier try was carried out, and its answer lost.
+                if status.status in (201, 409):
+                    answered.append(job_id)
+                elif status.status != 503:
+                    unexpected.append(status.status)
+                break
+
+    with contextlib.ExitStack() as stack:
+        running = {}
+        for name in ("one", "two"):
+            running[name] = stack.enter_context(contextlib.ExitStack())
+            (tmp_path / name).mkdir()
+            server = processes.server(tmp_path / name, environment)
+            servers[name] = running[name].enter_context(server)
+        with ThreadPoolExecutor(4) as pool:
+            under_way = [pool.submit(load, number) for number in range(4)]
+            try:
+                for name in ("one", "two"):
+                    before = len(answered)
+                    processes.eventually(lambda before=before: len(answered) > before + 20)
+                    running[name].close()
+                    before = len(answered)
+                    processes.eventually(lambda before=before: len(answered) > before + 20)
+                    server = processes.server(tmp_path / name, environment)
+                    servers[name] = running[name].enter_context(server)
+            finally:
+                over.set()
+            for one in under_way:
+                one.result(processes.PATIENCE)
+
+    assert unexpected == []
+    stored = {str(pk) for pk in Job.objects.values_list("pk", flat=True)}
+    assert set(answered) <= stored
