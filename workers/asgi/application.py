@@ -33,6 +33,7 @@ logger = logging.getLogger("workers.asgi")
 
 PAGES = 4
 """Threads for what is no worker protocol: a slow page must not keep workers waiting."""
+LENGTH = "content-length"
 BODILESS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 Scope = dict[str, Any]
@@ -216,7 +217,8 @@ def call(site: Any, environ: dict[str, Any]) -> Reply | Later:
         if isinstance(parts, ParkedResponse):
             return Later(parts.parked, partial(_with_headers, headers))
         if isinstance(parts, StreamedResponse):
-            return Reply(int(status[:3]), headers, b"", parts.stream)
+            kept = [(name, text) for name, text in headers if name.lower() != LENGTH]
+            return Reply(int(status[:3]), kept, b"", parts.stream)
         return Reply(int(status[:3]), headers, b"".join(parts))
     finally:
         close = getattr(parts, "close", None)
@@ -226,7 +228,8 @@ def call(site: Any, environ: dict[str, Any]) -> Reply | Later:
 
 def _with_headers(headers: Headers, answer: Answer) -> Reply:
     """Add what the site's middleware has put on the response that stood for this one."""
-    own = {name.lower() for name in answer.headers}
+    # The length is that of the response that stood for it, which was empty.
+    own = {LENGTH, *(name.lower() for name in answer.headers)}
     added = [(name, text) for name, text in headers if name.lower() not in own]
     return Reply(answer.status, [*answer.headers.items(), *added], answer.content, answer.stream)
 
