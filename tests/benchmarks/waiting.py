@@ -39,7 +39,6 @@ from .results import Results, percentile
 from .servers import PATIENCE, Server, environment, free_port, granian, serve
 
 HOST = "127.0.0.1"
-QUEUE = "waits"
 WAIT_MS = 30_000
 MB = 1_000_000
 AT_ONCE = 200
@@ -49,6 +48,8 @@ WAVE = 500
 WARM_UP = 5
 PAUSE = 0.02
 """Seconds between two requests of a kind, so that they do not wait for each other."""
+SETTLING = 4
+"""Waves after which a server that keeps nothing does not grow any more."""
 CALM = 0.2
 """Share of a processor below which a server is taken to have done what it was asked to do."""
 UNFINISHED = b'{"type":'
@@ -87,10 +88,11 @@ class Line:
     """One connection of a client, as slim as can be."""
 
     def __init__(
-        self, key: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, key: str, queue: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self.reader = reader
         self._key = key
+        self._queue = queue
         self._writer = writer
 
     def write(self, method: str, path: str, body: bytes = b"", *, missing: int = 0) -> None:
@@ -122,14 +124,19 @@ class Line:
         return await self.reply()
 
     async def enqueue(self, number: int) -> str:
-        job = {"type": "bench.noop", "queue": QUEUE, "args": [number]}
+        job = {"type": "bench.noop", "queue": self._queue, "args": [number]}
         return cast(str, (await self.post("jobs", job))["job"]["id"])
+
+    def ask(self, worker_id: str, acks: list[str] | None = None, wait_ms: int = WAIT_MS) -> None:
+        """Acknowledge jobs and wait for others, without reading which these are."""
+        body: dict[str, Any] = {"worker_id": worker_id, "queues": [self._queue]}
+        body |= {"wait_ms": wait_ms, "acks": [{"job_id": job_id} for job_id in acks or ()]}
+        self.write("POST", "/ojs/v1/workers/fetch", json.dumps(body).encode())
 
     async def fetch(self, worker_id: str, acks: list[str], wait_ms: int = WAIT_MS) -> list[str]:
         """Acknowledge jobs, wait for others, and return their ids."""
-        body: dict[str, Any] = {"worker_id": worker_id, "queues": [QUEUE], "wait_ms": wait_ms}
-        body["acks"] = [{"job_id": job_id} for job_id in acks]
-        return [job["id"] for job in (await self.post("workers/fetch", body))["jobs"]]
+        self.ask(worker_id, acks, wait_ms)
+        return [job["id"] for job in (await self.reply())["jobs"]]
 
     def close(self) -> None:
         self._writer.close()
@@ -138,12 +145,14 @@ class Line:
 class Clients:
     """All connections to a server."""
 
-    def __init__(self, server: Server, key: str, group: asyncio.TaskGroup) -> None:
+    def __init__(self, server: Server, key: str, queue: str, group: asyncio.TaskGroup) -> None:
         """
         Args:
+            queue: where all their jobs are.
             group: what is done in the background; its failure ends the measurement.
         """
         self.server = server
+        self.queue = queue
         self._key = key
         self._group = group
         self._tasks: list[asyncio.Task[Any]] = []
@@ -153,7 +162,7 @@ class Clients:
     async def connect(self) -> Line:
         async with self._turns:
             streams = await asyncio.open_connection(HOST, self.server.port)
-        line = Line(self._key, *streams)
+        line = Line(self._key, self.queue, *streams)
         self._lines.append(line)
         return line
 
@@ -289,7 +298,7 @@ async def fetches(clients: Clients, sizes: Sizes, results: Results) -> None:
     note_times(results, named("heartbeat"), beats)
     note_times(results, named("enqueue to start"), delays)
 
-    job = {"type": "bench.noop", "queue": QUEUE, "args": []}
+    job = {"type": "bench.noop", "queue": clients.queue, "args": []}
     sent = time.perf_counter()
     reply = await producer.post("jobs/batch", {"jobs": [job] * sizes.burst})
     last = max([await waiters.started(job["id"]) for job in reply["jobs"]])
@@ -316,7 +325,7 @@ async def streams(clients: Clients, sizes: Sizes, results: Results) -> None:
 
     lines = await clients.connect_many(sizes.subscribers)
     for line in lines:
-        line.write("GET", f"/ojs/v1/queues/{QUEUE}/events")
+        line.write("GET", f"/ojs/v1/queues/{clients.queue}/events")
     for line in lines:
         await line.head()
         clients.background(follow(line))
@@ -380,19 +389,19 @@ async def gone(clients: Clients, sizes: Sizes, results: Results) -> None:
     async def wave(count: int) -> None:
         lines = await clients.connect_many(count)
         for number, line in enumerate(lines):
-            body = {"worker_id": f"leaves-{number}", "queues": [QUEUE], "wait_ms": WAIT_MS}
-            line.write("POST", "/ojs/v1/workers/fetch", json.dumps(body).encode())
+            line.ask(f"leaves-{number}")
         await clients.calm()
         clients.leave()
         await clients.calm()
 
     count = min(WAVE, sizes.gone)
-    await wave(count)
+    for _ in range(SETTLING):
+        await wave(count)
     before = clients.server.memory() / MB
     for _ in range(sizes.gone // count):
         await wave(count)
     after = clients.server.memory() / MB
-    remark = f"({after:.0f} MB; {before:.0f} after the first {count:,})"
+    remark = f"({after:.0f} MB; {before:.0f} after the first {SETTLING * count:,})"
     note(results, of_many(sizes.gone, GONE, "memory, of before"), after / before, "×", remark)
 
 
@@ -418,6 +427,16 @@ async def ending(clients: Clients, sizes: Sizes, results: Results) -> None:
     note(results, named("until the process has"), 1000 * (time.perf_counter() - began), "ms")
 
 
+MEASUREMENTS: tuple[tuple[Any, dict[str, str]], ...] = (
+    (fetches, {}),
+    (streams, {}),
+    (bodies, {"path": "/ojs/v1/jobs", "what": BODIES}),
+    (bodies, {"path": "/admin/login/", "what": LOGINS}),
+    (gone, {}),
+    (ending, {}),
+)
+
+
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
     """Without garbage collections of ours: with thousands of tasks they take long."""
@@ -433,26 +452,19 @@ def run(sizes: Sizes, results: Results, key: str, environ: dict[str, str]) -> No
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # for the servers, too
 
-    async def measure(work: Any, options: dict[str, str]) -> None:
+    async def measure(work: Any, queue: str, options: dict[str, str]) -> None:
         port = free_port()
         with serve(granian(port, 1), port, 1, environ) as server:
             async with asyncio.TaskGroup() as group:
-                clients = Clients(server, key, group)
+                clients = Clients(server, key, queue, group)
                 await clients.warm_up()
                 await work(clients, sizes, results, **options)
                 clients.close()
 
-    for work, options in (
-        (fetches, {}),
-        (streams, {}),
-        (bodies, {"path": "/ojs/v1/jobs", "what": BODIES}),
-        (bodies, {"path": "/admin/login/", "what": LOGINS}),
-        (gone, {}),
-        (ending, {}),
-    ):
+    for number, (work, options) in enumerate(MEASUREMENTS):
         say(f"  {options.get('path') or work.__name__} …")
         with undisturbed():
-            asyncio.run(measure(work, options))
+            asyncio.run(measure(work, f"waits-{number}", options))
 
 
 def main() -> None:
