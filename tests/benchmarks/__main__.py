@@ -28,8 +28,9 @@ from .servers import ROOT, environment
 
 DATABASES = ("postgres", "sqlite")
 SUITE = "suite"
-PARTS = (SUITE, "peers", "worker", "pages")
-"""Beside the suite, on PostgreSQL: other job servers, an idle worker, the admin's pages."""
+PARTS = (SUITE, "peers", "worker", "pages", "waiting")
+"""Beside the suite, on PostgreSQL: other job servers, an idle worker, the admin's pages, thousands
+of connections that wait."""
 GOALS = (*peers.GOALS, *peers.OF_THE_SUITE, *goals.GOALS)
 BUSY = 15
 """Per cent of the processors in use by others beyond which not even ratios hold."""
@@ -131,6 +132,9 @@ def measure_part(part: str, options: argparse.Namespace, server: str) -> list[di
             command += ["--folder", str(options.folder)] if options.folder else []
         elif part == "worker":
             command += ["--idle", "--url", url, "--json", str(file)]
+        elif part == "waiting":
+            command += ["--url", url, "--json", str(file)]
+            command += [f"--{size}" for size in ("quick", "smoke") if getattr(options, size)]
         else:
             command += [str(file)]
         # Its tables come with the report; what it says meanwhile is of interest now.

@@ -11,16 +11,23 @@ from dataclasses import dataclass
 
 from .places import (
     ACK,
+    BODIES,
+    ENDED,
     ENGINE,
     FETCH,
+    FETCHES,
     FLEET,
     FLOOR,
+    GONE,
     IDLE,
     LIMIT,
+    LOGINS,
     PAGES,
     RECOVERY,
+    WAITING,
     bare,
     group_of,
+    of_many,
 )
 from .results import Results
 
@@ -167,7 +174,46 @@ AT_SCALE = (
     Goal("slowest admin page, ms", (PAGES, "slowest"), None, 300, at_most=True),
     Goal("most queries of an admin page", (PAGES, "most queries"), None, 15, at_most=True),
 )
-GOALS = (*IN_PROCESS, *OVER_HTTP, *AT_SCALE)
+WHILE_WAITING = (
+    *(
+        Goal(
+            f"5,000 waiting fetches: {measure}, {unit}",
+            (WAITING, of_many(5_000, FETCHES, measure)),
+            None,
+            wanted,
+            at_most=True,
+        )
+        for measure, unit, wanted in (
+            ("memory", "MB", 400),
+            ("heartbeat, p99", "ms", 100),
+            ("enqueue to start, p99", "ms", 20),
+        )
+    ),
+    *(
+        Goal(
+            f"1,000 {what}: slowest /ojs/v1/health, ms",
+            (WAITING, of_many(1_000, what, "health, slowest")),
+            None,
+            1_000,
+            at_most=True,
+        )
+        for what in (BODIES, LOGINS)
+    ),
+    Goal(
+        "10,000 fetches that left: memory, of before",
+        (WAITING, of_many(10_000, GONE, "memory, of before")),
+        None,
+        1.1,
+        at_most=True,
+    ),
+    Goal(
+        "20 fetches at SIGTERM: answered, %",
+        (WAITING, of_many(20, ENDED, "answered with an empty list")),
+        None,
+        100,
+    ),
+)
+GOALS = (*IN_PROCESS, *OVER_HTTP, *AT_SCALE, *WHILE_WAITING)
 
 
 def table(results: Results, goals: Sequence[Goal]) -> str:

@@ -11,6 +11,13 @@ FETCH = "FETCH 10, by what is in the table"
 ACK = "ACK 10, by what is in flight"
 IDLE = "An idle worker"
 PAGES = "Pages of the admin, 1,000,000 jobs and 1,000 workers"
+WAITING = "Waiting on the event loop, one server process"
+FETCHES = "waiting fetches"
+STREAMS = "event streams"
+BODIES = "unfinished bodies"
+LOGINS = "unfinished logins"
+GONE = "fetches that left"
+ENDED = "fetches at SIGTERM"
 
 
 def group_of(processes: int) -> str:
@@ -20,6 +27,10 @@ def group_of(processes: int) -> str:
 def bare(count: int, connections: int) -> str:
     plural = "s" if connections > 1 else ""
     return f"pgbench: claim + ack {count}, {connections} connection{plural}"
+
+
+def of_many(count: int, what: str, measure: str) -> str:
+    return f"{count:,} {what}: {measure}"
 
 
 def in_words(number: int) -> str:

@@ -84,14 +84,34 @@ class Server:
             raise RuntimeError(f"One process of the server on port {self.port} takes everything.")
         return kept
 
+    def memory(self) -> int:
+        """Bytes held by the largest of its processes, which is one that serves."""
+        return max(process.memory_info().rss for process in self._family())
+
+    def computed(self) -> float:
+        """Seconds of processor time that its processes have taken."""
+        times = [process.cpu_times() for process in self._family()]
+        return sum(taken.user + taken.system for taken in times)
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def wait(self) -> None:
+        self._process.wait(PATIENCE)
+
+    def _family(self) -> list[Any]:
+        import psutil
+
+        parent = psutil.Process(self._process.pid)
+        return [parent, *parent.children(recursive=True)]
+
     def _owner(self, connection: socket.socket) -> int | None:
         """The process that accepted our connection."""
         import psutil
 
         ours = connection.getsockname()
         with contextlib.suppress(psutil.Error):
-            family = [psutil.Process(self._process.pid)]
-            family += family[0].children(recursive=True)
+            family = self._family()
             for _ in range(50):
                 for process in family:
                     for entry in process.net_connections("tcp"):

@@ -30,6 +30,17 @@ ON_POSTGRESQL = {
     "ACK 10, by what is in flight: 40 in flight",
 }
 
+WHILE_WAITING = {
+    "10 waiting fetches: memory",
+    "10 waiting fetches: heartbeat, p99",
+    "10 waiting fetches: enqueue to start, p99",
+    "5 event streams: all have heard",
+    "5 unfinished bodies: health, slowest",
+    "5 unfinished logins: enqueue and fetch, slowest",
+    "20 fetches that left: memory, of before",
+    "3 fetches at SIGTERM: until the last has ended",
+}
+
 
 def test_every_benchmark_runs_and_is_reported(tmp_path):
     kind = KINDS[connection.vendor]
@@ -50,3 +61,18 @@ def test_every_benchmark_runs_and_is_reported(tmp_path):
     assert [name for name, median in measured.items() if not median > 0] == []
     assert "fetch 10 carrying acks" in done.stdout
     assert ("HTTP one by one" in done.stdout) is (kind == "postgres")
+
+
+@pytest.mark.postgres
+def test_what_waits_is_measured_in_each_way(tmp_path):
+    file = tmp_path / "results.json"
+    command = [sys.executable, "-m", "tests.benchmarks", "--smoke", "--part", "waiting"]
+
+    done = subprocess.run(
+        [*command, "--json", str(file)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    results = json.loads(file.read_text()).get("postgres", [])
+    assert {result["name"] for result in results} >= WHILE_WAITING, done.stderr
+    assert "5,000 waiting fetches: memory" in done.stdout
