@@ -28,6 +28,8 @@ pytest_plugins = ["jobs.pytest_plugin"]
 
 WORKER = "w-1"
 
+UNKNOWN = uuid.UUID("01931f6c-0000-7000-8000-000000000000")
+
 
 def claimed(queue: str = "default") -> Any:
     (job,) = engine.claim([queue], worker_id=WORKER)
@@ -100,7 +102,7 @@ def test_reading_a_job_takes_two_queries(django_assert_num_queries):
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("unknown", [uuid.uuid4(), str(uuid.uuid4()), "nothing", ""])
+@pytest.mark.parametrize("unknown", [UNKNOWN, str(UNKNOWN), "nothing", ""])
 def test_a_job_that_is_not_there_is_refused_by_name(unknown):
     with pytest.raises(JobNotFound):
         jobs.get(unknown)

@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy, pgettext
 
 from jobs.admin import display
 from jobs.admin.charts import Chart, Line, seconds
+from jobs.admin.live import live
 from jobs.conf import ojs_settings
 from jobs.models import Queue
 from jobs.record.dashboard import grouped
@@ -43,7 +44,7 @@ class DashboardAdmin(admin.ModelAdmin):
 
     class Media:
         css: ClassVar[dict[str, Any]] = {"all": ["ojs/admin.css", "ojs/dashboard.css"]}
-        js = ("ojs/dashboard.js", "ojs/charts.js", "ojs/admin.js")
+        js = ("ojs/dashboard.js", "ojs/charts.js", "ojs/admin.js", "ojs/live.js")
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
@@ -61,6 +62,7 @@ class DashboardAdmin(admin.ModelAdmin):
         by_name = self.admin_site.admin_view(self.standings_view)
         return [
             path("", view, name="ojs_workers_dashboard_changelist"),
+            path("live/", self.admin_site.admin_view(live), name="ojs_workers_dashboard_live"),
             path("standings/", by_name, name="ojs_workers_dashboard_standings"),
         ]
 

@@ -38,6 +38,7 @@ logger = logging.getLogger("workers.asgi")
 
 PAGES = 4
 """Threads for what is no worker protocol: a slow page must not keep workers waiting."""
+LENGTH = "content-length"
 BODILESS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 Scope = dict[str, Any]
@@ -278,9 +279,10 @@ def call(site: Any, environ: dict[str, Any]) -> Reply | Later:
     try:
         status, headers, *_ = started[-1]
         if isinstance(parts, ParkedResponse):
-            return Later(parts.parked, partial(_with_headers, _without_length(headers)))
+            return Later(parts.parked, partial(_with_headers, headers))
         if isinstance(parts, StreamedResponse):
-            return Reply(int(status[:3]), _without_length(headers), b"", parts.stream)
+            kept = [(name, text) for name, text in headers if name.lower() != LENGTH]
+            return Reply(int(status[:3]), kept, b"", parts.stream)
         return Reply(int(status[:3]), headers, b"".join(parts))
     finally:
         close = getattr(parts, "close", None)
@@ -288,14 +290,10 @@ def call(site: Any, environ: dict[str, Any]) -> Reply | Later:
             close()
 
 
-def _without_length(headers: Headers) -> Headers:
-    """Leave out the length of what stood for a response; `CommonMiddleware` has measured that."""
-    return [(name, text) for name, text in headers if name.lower() != "content-length"]
-
-
 def _with_headers(headers: Headers, answer: Answer) -> Reply:
     """Add what the site's middleware has put on the response that stood for this one."""
-    own = {name.lower() for name in answer.headers}
+    # The length is that of the response that stood for it, which was empty.
+    own = {LENGTH, *(name.lower() for name in answer.headers)}
     added = [(name, text) for name, text in headers if name.lower() not in own]
     return Reply(answer.status, [*answer.headers.items(), *added], answer.content, answer.stream)
 

@@ -38,6 +38,7 @@ document.addEventListener("DOMContentLoaded", () => {
     }
 
     equip(document);
+    document.addEventListener("ojs-refreshed", () => equip(document));
     // What a page fetches anew.
     for (const part of document.querySelectorAll("[data-ojs-refresh]")) {
         new MutationObserver(() => equip(part)).observe(part, {childList: true});

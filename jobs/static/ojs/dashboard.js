@@ -63,6 +63,12 @@ document.addEventListener("DOMContentLoaded", () => {
         }
         plan();
     });
+    // The server said that something has changed.
+    document.addEventListener("ojs-changed", () => {
+        if (Number(select.value)) {
+            look();
+        }
+    });
     document.addEventListener("visibilitychange", () => {
         if (!document.hidden && Number(select.value)) {
             look();

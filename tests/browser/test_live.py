@@ -1,0 +1,101 @@
+"""Pages of the admin follow what happens while they are open, on a server with an event loop."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from django.conf import settings
+
+from jobs import engine
+from jobs.models import Job
+from tests import processes
+from tests.factories import JobFactory, WorkerFactory
+from workers import protocol
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+
+JOBS, WORKERS = "/admin/ojs_jobs/job/", "/admin/ojs_workers/worker/"
+STATUS = ".ojs-live"
+
+
+@pytest.fixture
+def follow(log_in, database_url, tmp_path):
+    """Open a page of a real server: `follow("/admin/…")`."""
+    # With the same key, the session of the tests is good there.
+    environment = processes.environment(database_url, ALLOW_ANONYMOUS=1) | {
+        "DJANGO_SECRET_KEY": settings.SECRET_KEY
+    }
+    with processes.server(tmp_path, environment) as api:
+        opened = []
+
+        def open_page(path: str):
+            page = log_in()
+            opened.append(page)
+            page.goto(f"{api.url.replace('127.0.0.1', 'localhost')}{path}")
+            page.wait_for_selector(STATUS)
+            assert "Live" in page.inner_text(STATUS)
+            return page
+
+        yield open_page
+        for page in opened:
+            # It would look for the server after that has ended.
+            page.close()
+
+
+def test_a_job_that_is_completed_changes_on_its_open_page(follow):
+    job = JobFactory(active=True, reserved_by="w")
+    page = follow(f"{JOBS}{job.pk}/change/")
+    assert page.locator("#content-main").get_by_text("active", exact=True).count()
+
+    protocol.ack([protocol.Completion(job.pk, "w", result={"sent": 3})])
+
+    page.locator("#content-main").get_by_text("completed", exact=True).first.wait_for()
+
+
+def test_rows_of_a_list_change_and_new_ones_come(follow):
+    job = JobFactory(active=True, reserved_by="w")
+    page = follow(JOBS)
+    rows = page.locator("#result_list tbody tr")
+    assert rows.count() == 1
+
+    protocol.ack([protocol.Completion(job.pk, "w")])
+    rows.get_by_text("completed").first.wait_for()
+    JobFactory()
+
+    rows.nth(1).wait_for()
+
+
+def test_a_list_rests_while_something_is_selected(follow):
+    job = JobFactory(active=True, reserved_by="w")
+    page = follow(JOBS)
+    page.check("input.action-select")
+
+    protocol.ack([protocol.Completion(job.pk, "w")])
+
+    page.locator(STATUS).get_by_text("Paused").wait_for()
+    assert page.locator("#result_list tbody").get_by_text("active").count()
+    page.uncheck("input.action-select")
+    page.locator("#result_list tbody").get_by_text("completed").first.wait_for()
+
+
+def test_a_worker_that_arrives_is_seen_on_the_open_list(follow):
+    WorkerFactory(worker_id="first")
+    page = follow(WORKERS)
+
+    protocol.register("second", protocol.Description(queues=["default"]))
+
+    page.get_by_text("second").first.wait_for()
+
+
+def test_the_page_of_a_server_without_a_loop_says_nothing(log_in):
+    job = JobFactory()
+    page = log_in()
+
+    page.goto(f"{JOBS}{job.pk}/change/")
+    with page.expect_response(re.compile("/live/")):
+        page.reload()
+
+    assert page.locator(STATUS).is_hidden()
+    engine.cancel(job.pk)
+    assert Job.objects.get().state == "cancelled"
