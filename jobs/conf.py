@@ -19,7 +19,7 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-from .protocols import DEFAULT_PACKAGES, WorkerProtocol, declared_by, undeclared
+from .protocols import DEFAULT_PACKAGES, SHARED, WorkerProtocol, declared_by, undeclared
 from .spec.durations import LONGEST
 
 
@@ -365,6 +365,22 @@ def protocol_options() -> dict[str, Any]:
 def is_served(protocol: WorkerProtocol) -> bool:
     """Whether it has HTTP endpoints and they are switched on."""
     return protocol.http is not None and _is_on(protocol, protocol.http.switch)
+
+
+def path_prefixes(*, served: bool = False) -> tuple[str, ...]:
+    """Return how the paths of machine clients begin: of OJS HTTP and of protocols over HTTP.
+
+    Args:
+        served: leave out what is switched off; a site may have pages of its own there.
+    """
+    return tuple(
+        {SHARED: None}
+        | {
+            one.http.prefix: None
+            for one in protocols()
+            if one.http and (is_served(one) or not served)
+        }
+    )
 
 
 def has_socket(protocol: WorkerProtocol) -> bool:

@@ -88,7 +88,7 @@ class NeedsEventLoop(NotInstalled):
     def __init__(self) -> None:
         super().__init__(
             "This server cannot stream.",
-            hint="Serve `ojs_project.asgi:application`, or the site with `workers.asgi`.",
+            hint="Serve `ojs_project.asgi:application`, or your site with `JobServer.around()`.",
         )
 
 

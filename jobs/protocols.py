@@ -20,6 +20,8 @@ from django.core.exceptions import ImproperlyConfigured
 OJS = "ojs"
 """The protocol of requests and workers that name no other."""
 DEFAULT_PACKAGES = tuple(f"workers.bindings.{name}" for name in (OJS, "flare", "agq", "rota"))
+SHARED = "/ojs/"
+"""The path prefix of OJS HTTP, which producers and operators use as well as workers."""
 NAME = re.compile(r"[a-z][a-z0-9]{0,15}")
 """It begins the names of environment variables, up to the first `_`, and fits into columns."""
 LISTENING = ("HOST", "PORT", "URL", "TLS_CERTIFICATE", "TLS_KEY")

@@ -11,13 +11,12 @@ from django.middleware.gzip import GZipMiddleware
 from django.urls import ResolverMatch, URLResolver, get_resolver, get_urlconf
 from django.utils import translation
 
-from jobs.conf import protocols
+from jobs.conf import path_prefixes
 from jobs.errors import InvalidRequest
 from jobs.http.base import refused
 from jobs.http.hosts import check_host
 
-PROTOCOLS = tuple({"/ojs/"} | {one.http.prefix for one in protocols() if one.http})
-"""Path prefixes of machine clients: those of OJS HTTP, and of worker protocols over HTTP."""
+PROTOCOLS = path_prefixes()
 POLICY = "Content-Security-Policy"
 OUR_POLICY = (
     "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "

@@ -164,13 +164,18 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def server(
-    folder: Path, environment: dict[str, str], threads: int = 4, interface: str = "asgi"
+    folder: Path,
+    environment: dict[str, str],
+    threads: int = 4,
+    interface: str = "asgi",
+    application: str = "",
 ) -> Iterator[Api]:
     """A job server on a port of its own; yields a client of it once it answers.
 
     Args:
         threads: that answer requests.
         interface: `asgi`, or `wsgi` as some sites have it; `uvicorn` is another server for ASGI.
+        application: of another site, as `module:name`.
     """
     port = free_port()
     where = ["--host", "127.0.0.1", "--port", str(port), "--workers", "1", "--log-level", "warning"]
@@ -178,12 +183,12 @@ def server(
     command = [server, *where]
     if interface == "wsgi":
         command += ["--interface", "wsgi", "--blocking-threads", str(threads), "--no-ws"]
-        command.append("ojs_project.wsgi:application")
+        command.append(application or "ojs_project.wsgi:application")
     else:
         environment = environment | {"OJS_SERVER_THREADS": str(threads)}
         if interface == "asgi":
             command += ["--interface", "asgi", "--backpressure", "20000"]
-        command.append("ojs_project.asgi:application")
+        command.append(application or "ojs_project.asgi:application")
     with running(command, folder / "server.log", environment) as started:
         api = Api(f"http://127.0.0.1:{port}")
         eventually(lambda: api.is_there(started.process), lambda: started.output)

@@ -8,20 +8,19 @@ from django.urls import re_path
 from jobs.api import urls as producers
 from jobs.conf import ojs_settings, protocols
 from jobs.http.base import not_found
+from jobs.protocols import SHARED
 
 from .api import urls as operators
 from .bindings.shared import switched
 
 app_name = "ojs"
-SHARED = "/ojs/"
-"""The prefix of what producers and operators use as well."""
 
 
 def of_protocols(*, shared: bool) -> list[Any]:
     """The patterns of the worker protocols that are served over HTTP.
 
     Args:
-        shared: those below `SHARED`, else all others.
+        shared: those below `jobs.protocols.SHARED`, else all others.
     """
     return [
         pattern

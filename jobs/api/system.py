@@ -72,11 +72,14 @@ class ManifestViewSet(OJSViewSet):
 
     def retrieve(self, request: Request) -> Response:
         base = request.path.rsplit("/manifest", 1)[0]
+        mount = base.removesuffix("/ojs")
         # A server with a port of its own was started on purpose: it is the one to go to.
-        elsewhere = at_this_port(request) | endpoints_beside(PORT.sub("", request.get_host()))
+        elsewhere = at_this_port(request, mount) | endpoints_beside(
+            PORT.sub("", request.get_host())
+        )
         for protocol in protocols():
             if protocol.http and protocol.http.in_manifest and is_served(protocol):
-                beside = f"{base.removesuffix('/ojs')}/{protocol.http.path}"
+                beside = f"{mount}/{protocol.http.path}"
                 elsewhere[protocol.name] = request.build_absolute_uri(beside)
         is_live = LOOP in request.META and ojs_settings.RECORD_EVENTS
         return Response(

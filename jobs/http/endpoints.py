@@ -54,14 +54,18 @@ def announced(host: str) -> dict[str, str]:
     return {name: url.replace("*", host, 1) for name, url in rows.values_list("name", "url")}
 
 
-def at_this_port(request: HttpRequest) -> dict[str, str]:
-    """The address of each protocol whose WebSocket the server of this request serves."""
+def at_this_port(request: HttpRequest, mount: str) -> dict[str, str]:
+    """The address of each protocol whose WebSocket the server of this request serves.
+
+    Args:
+        mount: the prefix below which the site includes `workers.urls`: `/queue`.
+    """
     if LOOP not in request.META:  # a WSGI server
         return {}
     found = {}
     for protocol in protocols():
         if protocol.socket is not None and has_socket(protocol):
             options = options_of(protocol.options) if protocol.options else None
-            here = request.build_absolute_uri(protocol.socket.path)
+            here = request.build_absolute_uri(f"{mount}{protocol.socket.path}")
             found[protocol.name] = getattr(options, "URL", "") or f"ws{here.removeprefix('http')}"
     return found

@@ -6,7 +6,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SECRET_KEY = "for-tests-only"
-ALLOWED_HOSTS = ["testserver"]
+ALLOWED_HOSTS = ["testserver", "127.0.0.1"]
 INSTALLED_APPS = [
     "shop.admin_site.ShopAdminConfig",
     "django.contrib.auth",
@@ -21,6 +21,8 @@ INSTALLED_APPS = [
     "workers",
 ]
 MIDDLEWARE = [
+    "shop.middleware.sign",
+    "django.middleware.common.CommonMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
@@ -51,6 +53,7 @@ DATABASES = {
 if "SHOP_DATABASES" in os.environ:
     DATABASES = json.loads(os.environ["SHOP_DATABASES"])
 DATABASE_ROUTERS = ["shop.routers.QueueRouter"]
+OJS = json.loads(os.environ.get("SHOP_OJS", "{}"))
 STATIC_URL = "static/"
 USE_TZ = True
 # What the site's own API wants; ours must neither heed nor need it.

@@ -14,19 +14,24 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
-from jobs.conf import ojs_settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.handlers.wsgi import WSGIHandler
+from django.urls import NoReverseMatch, get_script_prefix, reverse
+
+from jobs.conf import ojs_settings, path_prefixes
 from jobs.errors import InvalidRequest
 from jobs.http.fast_path import Answer, Parked, ParkedResponse, StreamedResponse
 from jobs.http.hosts import check_host
 from jobs.http.loop import Stream
 
 from .bodies import Bodies, Late, Unfinished
-from .environ import environ_of
+from .environ import environ_of, path_of
 from .gather import Gatherer
+from .lifespan import Lifespan
 from .loop import ServerLoop
-from .sockets import NOT_FOUND, ASGISocket, Serve
+from .sockets import NOT_FOUND, ASGISocket, Serve, sockets_of
 from .threads import Threads
 
 logger = logging.getLogger("workers.asgi")
@@ -39,6 +44,8 @@ BODILESS = frozenset({"GET", "HEAD", "OPTIONS"})
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+"""An ASGI application."""
 Headers = list[tuple[str, str]]
 
 
@@ -68,6 +75,8 @@ class JobServer:
             `respond_together(key, environs)`.
         is_ours: whether a path is a worker protocol's; all others have threads of their own.
         sockets: path → what serves a WebSocket there.
+        otherwise: an ASGI application that serves all other paths, and takes part in the lifespan.
+            Without one, `site` serves them.
     """
 
     def __init__(
@@ -76,6 +85,7 @@ class JobServer:
         *,
         is_ours: Callable[[str], bool] = lambda path: path.startswith("/ojs/"),
         sockets: Mapping[str, Serve] | None = None,
+        otherwise: Application | None = None,
     ) -> None:
         self._sockets = sockets or {}
         self._site = site
@@ -86,18 +96,46 @@ class JobServer:
             site, "gathered", lambda environ: None
         )
         self._is_ours = is_ours
+        self._otherwise = otherwise
         self._running: _Running | None = None
+
+    @classmethod
+    def around(cls, application: Application) -> Self:
+        """Put the front door before a site's own ASGI application.
+
+        Requests to the paths of OJS HTTP and of the worker protocols that are switched on, below
+        the prefix where `ROOT_URLCONF` includes `workers.urls`, pass through the site's middleware
+        and URLs in `SERVER_THREADS` threads, as under WSGI. What waits or streams holds no thread.
+        WebSockets at `/ojs/v1/ws` and at the paths of worker protocols (Rota's `/work`) are served
+        as well. All other requests, WebSockets and lifespan events go to `application` unchanged.
+
+        Args:
+            application: for example `get_asgi_application()`, or Channels' `ProtocolTypeRouter`.
+
+        Raises:
+            ImproperlyConfigured: `ROOT_URLCONF` does not include `workers.urls`.
+        """
+        mount = _mount()
+        prefixes = tuple(f"{mount}{prefix}" for prefix in path_prefixes(served=True))
+        return cls(
+            WSGIHandler(),
+            is_ours=lambda path: path.startswith(prefixes),
+            sockets=sockets_of(mount),
+            otherwise=application,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
-        if kind == "http":
+        if self._otherwise is not None and not self._serves(scope):
+            await self._otherwise(scope, receive, send)
+        elif kind == "http":
             try:
                 await self._http(scope, receive, send)
             except Exception:
                 logger.exception("A request could not be answered: %s", scope["path"])
                 raise
         elif kind == "lifespan":
-            await self._lifespan(receive, send)
+            await self._lifespan(scope, receive, send)
         elif kind == "websocket":
             await self._websocket(scope, receive, send)
         else:
@@ -110,21 +148,35 @@ class JobServer:
             self._running = _Running()
         return self._running
 
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
+    def _serves(self, scope: Scope) -> bool:
+        """Whether this is not for the application behind the front door."""
+        kind = scope["type"]
+        if kind == "lifespan":
+            return True
+        if kind not in ("http", "websocket"):
+            return False
+        path = path_of(scope)
+        return self._is_ours(path) or (kind == "websocket" and path in self._sockets)
+
+    async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        behind = Lifespan(self._otherwise, scope)
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
                 self._run.loop.watch_for_the_end()
-                await send({"type": "lifespan.startup.complete"})
+                answer = await behind.tell(message)
+                if answer["type"] == "lifespan.startup.failed":
+                    await self._run.close()
+                await send(answer)
             else:
                 await self._run.close()
-                await send({"type": "lifespan.shutdown.complete"})
+                await send(await behind.tell(message))
                 return
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
         socket = ASGISocket(scope, receive, send)
-        serve = self._sockets.get(scope["path"])
+        serve = self._sockets.get(path_of(scope))
         if serve is None:
             await socket.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
             return
@@ -188,6 +240,18 @@ class JobServer:
             reply = Reply(HTTPStatus.REQUEST_TIMEOUT, plain, f"{refusal}\n".encode())
         reply.headers.append(("Connection", "close"))
         return reply
+
+
+def _mount() -> str:
+    """Return the prefix below which the site includes `workers.urls`: an empty text, `/queue`."""
+    end = "/ojs/v1/health"
+    try:
+        path = reverse("ojs:health")
+    except NoReverseMatch as problem:
+        raise ImproperlyConfigured(
+            'JobServer.around() needs path("", include("workers.urls")) in ROOT_URLCONF.'
+        ) from problem
+    return path.removeprefix(get_script_prefix().rstrip("/")).removesuffix(end)
 
 
 class _Running:

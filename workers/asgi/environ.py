@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from django.core.handlers.asgi import get_script_prefix
+
 from jobs.http.loop import LOOP
 
 UNPREFIXED = {b"content-type": "CONTENT_TYPE", b"content-length": "CONTENT_LENGTH"}
@@ -14,17 +16,22 @@ _names: dict[bytes, str] = {}
 MOST = 256
 
 
+def path_of(scope: Mapping[str, Any]) -> str:
+    """Return the path of a request below the prefix that the site is served at, if there is one."""
+    path: str = scope["path"]
+    return path.removeprefix(get_script_prefix(scope))
+
+
 def environ_of(scope: Mapping[str, Any]) -> dict[str, Any]:
     """Return the environment of a request, without its body."""
     server = scope.get("server") or ("", None)
     client = scope.get("client") or ("", None)
-    root = scope.get("root_path") or ""
-    path: str = scope["path"]
+    path = path_of(scope)
     environ: dict[str, Any] = {
         "REQUEST_METHOD": scope.get("method", "GET"),
-        "SCRIPT_NAME": root,
+        "SCRIPT_NAME": get_script_prefix(scope),
         # WSGI wants the bytes of the path as Latin-1.
-        "PATH_INFO": path.removeprefix(root) if path.isascii() else _latin(path.removeprefix(root)),
+        "PATH_INFO": path if path.isascii() else _latin(path),
         "QUERY_STRING": scope.get("query_string", b"").decode("latin-1"),
         "SERVER_NAME": str(server[0]),
         "SERVER_PORT": str(server[1] or ""),

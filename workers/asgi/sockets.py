@@ -22,11 +22,15 @@ OWN = {"/ojs/v1/ws": "jobs.realtime.socket.serve"}
 """Those that belong to no worker protocol: path → the dotted path of what serves them."""
 
 
-def sockets_of() -> dict[str, Serve]:
-    """Return what is served on WebSockets, by path: ours, and those of the worker protocols."""
+def sockets_of(mount: str = "") -> dict[str, Serve]:
+    """Return what is served on WebSockets, by path: ours, and those of the worker protocols.
+
+    Args:
+        mount: the prefix below which the site includes `workers.urls`: `/queue`.
+    """
     declared = [protocol.socket for protocol in protocols() if has_socket(protocol)]
     served = OWN | {socket.path: socket.serve for socket in declared if socket is not None}
-    return {path: import_string(serve) for path, serve in served.items()}
+    return {f"{mount}{path}": import_string(serve) for path, serve in served.items()}
 
 
 class ASGISocket:

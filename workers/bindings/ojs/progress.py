@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from django.core.handlers.asgi import ASGIRequest
 from django.http import StreamingHttpResponse
 from rest_framework.response import Response
 
@@ -17,7 +18,7 @@ from jobs import engine
 from jobs.access import projects
 from jobs.api.jobs import parse_id
 from jobs.conf import ojs_settings
-from jobs.errors import Conflict, JobNotFound
+from jobs.errors import Conflict, JobNotFound, NeedsEventLoop
 from jobs.http import waiting
 from jobs.http.dialects import EVENTS
 from jobs.http.job_watch import ANYWAY, JobWatch
@@ -55,6 +56,8 @@ class ProgressViewSet(WorkerViewSet):
         """
         identifier = parse_id(job_id)
         engine.progress_of(identifier)  # refused before the stream has begun
+        if isinstance(request._request, ASGIRequest):
+            raise NeedsEventLoop()  # Django would keep the whole stream, and send it at its end
         response = StreamingHttpResponse(_events(identifier), content_type=EVENTS)
         for name, text in HEADERS.items():
             response[name] = text

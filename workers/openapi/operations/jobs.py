@@ -6,6 +6,7 @@ from jobs.errors import (
     Conflict,
     DuplicateJob,
     InvalidRetryPolicyRequest,
+    NeedsEventLoop,
     ResultPruned,
     Unsupported,
     WaitTimeout,
@@ -240,7 +241,8 @@ OPERATIONS = {
         },
         "Server-sent events (OJS progress §7.2). The stream ends with the job, or after "
         '`OJS["MAX_WAIT"]`; an `EventSource` comes back by itself.',
-        refusals=NO_JOB,
+        refusals=NO_JOB
+        + refuses(NeedsEventLoop, "Django's ASGI handler serves it, without `JobServer.around()`."),
     ),
     ("PUT", "/ojs/v1/jobs/{job_id}/progress"): REPORTED,
     ("POST", "/ojs/v1/workers/progress"): Operation(
