@@ -102,6 +102,7 @@ def openings() -> dict[str, list[set[str]]]:
     pages = {
         "ojs_jobs/maintenance/": [{"maintenance"}],
         "ojs_workers/dashboard/": [{"view_dashboard"}],
+        "ojs_workers/dashboard/standings/": [{"view_dashboard"}],
     }
     for name, model in MODELS.items():
         if name == "dashboard":  # one page, and no other
@@ -126,8 +127,14 @@ def openings() -> dict[str, list[set[str]]]:
 
 
 OPENINGS = openings()
-EVERYBODYS = ("admin/", "admin/jsi18n/", "admin/r/<path:content_type_id>/<path:object_id>/")
-"""Pages of the admin that belong to no model."""
+EVERYBODYS = (
+    "admin/",
+    "admin/jsi18n/",
+    "admin/r/<path:content_type_id>/<path:object_id>/",
+    # It says that something has changed, and nothing of what.
+    "admin/ojs_workers/dashboard/live/",
+)
+"""What belongs to no model: every member of the staff may open it."""
 
 
 @pytest.fixture(autouse=True)

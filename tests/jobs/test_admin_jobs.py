@@ -214,7 +214,11 @@ def test_a_job_is_cancelled_after_a_confirmation_and_with_a_reason():
     assert Job.objects.get(pk=job.pk).state == State.CANCELLED
     assert Job.objects.get(pk=other.pk).state == State.AVAILABLE
     event = Event.objects.get(type="job.cancelled")
-    assert event.data == {"cancelled_by": "ops", "reason": "Wrong recipients"}
+    assert event.data == {
+        "cancelled_by": "ops",
+        "reason": "Wrong recipients",
+        "previous_state": "active",
+    }
     entry = LogEntry.objects.get()
     assert (entry.object_id, entry.user.username) == (str(job.pk), "ops")
     assert entry.change_message == "Cancelled. Reason: Wrong recipients"
