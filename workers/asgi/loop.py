@@ -81,7 +81,6 @@ class ServerLoop:
 
     async def close(self) -> None:
         """Wait for what still runs, a little, and end the threads."""
-        readiness.end()
         self.ending.set()
         if self._kept:
             await asyncio.wait(self._kept, timeout=LAST_WORDS)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
+
+PATIENCE = 2.0
+"""Seconds that the end of a pool waits for what is under way."""
 
 Task = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
@@ -43,6 +47,7 @@ class Threads:
         """Those for which no thread was idle."""
         self._idle: list[_Thread] = []
         self._started = 0
+        self._running: list[threading.Thread] = []
         self._ends = False
         self._done: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
         self._is_called = False
@@ -59,7 +64,9 @@ class Threads:
                 self._started += 1
                 thread = _Thread()
                 name = f"{self._name}-{self._started}"
-                threading.Thread(target=self._run, args=[thread], name=name, daemon=True).start()
+                running = threading.Thread(target=self._run, args=[thread], name=name, daemon=True)
+                self._running.append(running)
+                running.start()
             else:
                 self._tasks.append(task)
                 return future
@@ -107,10 +114,17 @@ class Threads:
             else:
                 future.set_exception(problem)
 
-    def close(self) -> None:
-        """End the threads once they have done what was submitted."""
+    def close(self, patience: float = PATIENCE) -> None:
+        """End the threads once they have done what was submitted.
+
+        Args:
+            patience: seconds to wait for that; what hangs in the database ends with the process.
+        """
         with self._lock:
             self._ends = True
             idle, self._idle = self._idle, []
         for thread in idle:
             thread.bell.release()
+        deadline = time.monotonic() + patience
+        for running in self._running:
+            running.join(max(0.0, deadline - time.monotonic()))
