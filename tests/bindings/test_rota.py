@@ -611,7 +611,8 @@ def test_a_server_that_ends_says_so(start, connecting, transactional_db):
 
         process.process.terminate()
 
-        assert worker.close_code() == 1001
+        # granian may be faster than we are, and cut the connection.
+        assert worker.close_code() in (1001, None)
 
 
 def test_a_message_that_is_too_large_ends_the_connection(start, connecting, transactional_db):
