@@ -7,6 +7,7 @@ import io
 import json
 import socket
 import threading
+import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
@@ -116,6 +117,8 @@ def test_beyond_the_cap_the_oldest_body_is_given_up_and_the_newest_may_still_com
 
     with opened(port_of(api), BEAT, JSON) as old, ThreadPoolExecutor(1) as pool:
         answer = pool.submit(everything, old)
+        # Nothing outside tells when the server has begun to wait for it.
+        time.sleep(1)
         with opened(port_of(api), BEAT, JSON, body[:10]) as new:
             assert b"HTTP/1.1 408 " in answer.result(processes.PATIENCE)
             new.sendall(body[10:])
