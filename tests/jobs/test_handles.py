@@ -239,8 +239,10 @@ def is_waited_for() -> bool:
     """Whether a thread waits, as far as that can be seen."""
     if connections[alias()].vendor != "postgresql":
         return True
-    names = Listener.objects.filter(name__regex="^(job|workflow):")
-    return names.exists() and bool(wakeup._subscriptions)
+    names = Listener.objects.filter(name__regex="^(job|workflow):").values_list("name", flat=True)
+    awaited = [name.removeprefix("job:") for name in names if name.startswith("job:")]
+    followed = Job.objects.filter(pk__in=awaited, followed=True)
+    return bool(names) and followed.count() == len(awaited) and bool(wakeup._subscriptions)
 
 
 WAITS = {
