@@ -193,7 +193,31 @@ def server(
         api = Api(f"http://127.0.0.1:{port}")
         eventually(lambda: api.is_there(started.process), lambda: started.output)
         api.started = started
-        yield api
+        with passers_by(api.url) if interface == "wsgi" else contextlib.nullcontext():
+            yield api
+
+
+@contextlib.contextmanager
+def passers_by(url: str) -> Iterator[None]:
+    """Ask for the server's health now and then.
+
+    Of two WSGI requests that arrive in the same moment, granian may queue the second behind the
+    first although it may start another thread: it starts that when the next request arrives.
+    """
+    ended = threading.Event()
+
+    def pass_by() -> None:
+        while not ended.wait(0.5):
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(f"{url}/ojs/v1/health", timeout=1).close()
+
+    thread = threading.Thread(target=pass_by, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 @contextlib.contextmanager
