@@ -420,6 +420,12 @@ def fail(failures: Sequence[Failure], *, discover: bool = True, project: str = "
     return outcomes
 
 
+def release(jobs: Sequence[ClaimedJob], worker_id: str) -> None:
+    """Return jobs that never reached their worker; the attempt does not count."""
+    back = [Failure(job.id, worker_id, job.attempt, release=True) for job in jobs]
+    fail(back, discover=False)
+
+
 def _heard(
     reports: Sequence[Completion | Failure], outcomes: Sequence[Outcome], project: str
 ) -> None:
@@ -450,4 +456,5 @@ __all__ = [
     "fail",
     "fetch",
     "register",
+    "release",
 ]

@@ -18,7 +18,7 @@ from workers import protocol
 from workers.fetching.waiting import Look
 from workers.fleet import directory
 from workers.lifecycle import WorkerState
-from workers.protocol import Failure, SessionClaim
+from workers.protocol import SessionClaim
 
 from . import PROTOCOL, connection_commands, documents, keys, options, verify
 from .resp import Failed, Status
@@ -149,8 +149,7 @@ def pop(session: Session, queues: Sequence[str]) -> Look:
 
 def release(session: Session, jobs: Sequence[ClaimedJob]) -> None:
     """Nobody is there any more to hand them to: the attempt does not count."""
-    back = [Failure(job.id, worker_id=session.held_as, release=True) for job in jobs]
-    protocol.fail(back, discover=False)
+    protocol.release(jobs, session.held_as)
 
 
 def update(session: Session, job: bytes, document: bytes) -> Status:

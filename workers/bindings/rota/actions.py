@@ -295,9 +295,7 @@ def look(visitor: Visitor, registration: Registration, count: int) -> Look:
 
 def release(registration: Registration, jobs: Sequence[ClaimedJob]) -> None:
     """Return jobs that never reached the worker; the attempt does not count."""
-    name = registration.name
-    back = [Failure(job.id, name, job.attempt, release=True) for job in jobs]
-    protocol.fail(back, discover=False)
+    protocol.release(jobs, registration.name)
 
 
 def leave(registration: Registration) -> None:

@@ -12,7 +12,6 @@ from jobs.http import waiting
 from jobs.http.loop import Loop
 from jobs.http.verbs import VerbResponse
 from jobs.http.waiting import Answer, Answering, Waiting
-from jobs.spec.reports import Failure
 from jobs.store import wakeup
 from workers import protocol
 from workers.fetching import gate
@@ -99,13 +98,7 @@ class WaitingForWork(Waiting[Answer]):
     async def _release(self, loop: Loop, found: Look) -> None:
         jobs, self._claimed = found.jobs, []
         if jobs:
-            await loop.in_thread(release, jobs, self._worker_id)
-
-
-def release(jobs: Sequence[ClaimedJob], worker_id: str) -> None:
-    """Return jobs that never reached the worker; the attempt does not count."""
-    back = [Failure(job.id, worker_id, job.attempt, release=True) for job in jobs]
-    protocol.fail(back, discover=False)
+            await loop.in_thread(protocol.release, jobs, self._worker_id)
 
 
 def hub_of(loop: Loop) -> Hub:
