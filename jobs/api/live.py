@@ -12,7 +12,7 @@ from ..access.address import address_of
 from ..errors import InvalidRequest, UpgradeRequired
 from ..http.authentication import key_of
 from ..http.base import OJSViewSet
-from ..http.dialects import EVENTS
+from ..http.dialects import STREAM_HEADERS
 from ..http.parameters import ChannelQuery, FollowQuery
 from ..http.request import Meta, Request
 from ..http.verbs import VerbRequest, VerbResponse
@@ -99,7 +99,5 @@ def _stream(request: VerbRequest, channel: Channel, action: str) -> VerbResponse
         names_events=action == "of_channel",
     )
     response = VerbResponse(None, stream=stream)
-    response["Content-Type"] = EVENTS
-    response["Cache-Control"] = "no-cache"
-    response["X-Accel-Buffering"] = "no"
+    response.headers |= STREAM_HEADERS
     return response

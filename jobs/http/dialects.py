@@ -13,6 +13,12 @@ from .request import Meta
 MEDIA_TYPE = "application/openjobspec+json"
 PLAIN_JSON = "application/json"
 EVENTS = "text/event-stream"
+STREAM_HEADERS = {
+    "Content-Type": EVENTS,
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+}
+"""Of server-sent events: neither kept nor held back on their way."""
 # The Python SDK reads a reply only if its Content-Type contains "application/json". A parameter
 # says so without leaving the media type the binding asks for.
 MEDIA_TYPE_FOR_SDKS = f'{MEDIA_TYPE}; profile="application/json"'

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 from uuid import UUID
 
 from ..models import Job, ProgressReport
 from ..store.database import alias
 from .loop import Loop
+from .poll import Poll
 from .verbs import VerbResponse
 from .waiting import Answer, Answering, Look, Waiting, first_of
-
-logger = logging.getLogger("jobs.http")
 
 EVERY = 0.1
 """Seconds between two queries."""
@@ -37,45 +35,25 @@ class Watched:
         self.changed = asyncio.Event()
 
 
-class JobWatch:
+class JobWatch(Poll[Watched]):
     """All the jobs that this process watches."""
 
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
-        self._watched: set[Watched] = set()
-        self._task: asyncio.Task[None] | None = None
+    every = EVERY
+    subject = "Jobs that are waited for"
 
-    @contextlib.asynccontextmanager
-    async def watching(self, job_id: UUID) -> AsyncIterator[asyncio.Event]:
+    @contextlib.contextmanager
+    def watching(self, job_id: UUID) -> Iterator[asyncio.Event]:
         """Yield an event that is set when the job may have changed; clear it before looking."""
         watched = Watched(job_id)
-        self._watched.add(watched)
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
-        try:
+        with self.joined(watched):
             yield watched.changed
-        finally:
-            self._watched.discard(watched)
 
-    async def _run(self) -> None:
-        try:
-            while self._watched:
-                await asyncio.sleep(EVERY)
-                await self._look()
-        finally:
-            self._task = None
-
-    async def _look(self) -> None:
-        watched = list(self._watched)
-        ids = list({one.job_id for one in watched})
+    async def look(self, members: Collection[Watched]) -> None:
+        ids = list({one.job_id for one in members})
         states: dict[UUID, State] = {}
-        try:
-            for start in range(0, len(ids), AT_ONCE):
-                states |= await self._loop.in_thread(_states, ids[start : start + AT_ONCE])
-        except Exception as problem:  # the database is away; those who wait look by themselves
-            logger.warning("Jobs that are waited for cannot be looked at: %s", problem)
-            return
-        for one in watched:
+        for start in range(0, len(ids), AT_ONCE):
+            states |= await self._loop.in_thread(_states, ids[start : start + AT_ONCE])
+        for one in members:
             state = states.get(one.job_id, ())
             # Unknown at first: it may have changed since those who wait looked themselves.
             if one.known != state:
@@ -106,7 +84,7 @@ class WaitingForJob(Waiting[Answer]):
         self._job_id = job_id
 
     async def on_loop(self, loop: Loop, answer: Answering[Answer]) -> Answer:
-        async with loop.shared(JobWatch).watching(self._job_id) as self._changed:
+        with loop.shared(JobWatch).watching(self._job_id) as self._changed:
             return await super().on_loop(loop, answer)
 
     async def sleep(self, loop: Loop, longest: float) -> None:

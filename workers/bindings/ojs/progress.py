@@ -20,7 +20,7 @@ from jobs.api.jobs import parse_id
 from jobs.conf import ojs_settings
 from jobs.errors import Conflict, JobNotFound, NeedsEventLoop
 from jobs.http import waiting
-from jobs.http.dialects import EVENTS
+from jobs.http.dialects import STREAM_HEADERS
 from jobs.http.job_watch import ANYWAY, JobWatch
 from jobs.http.loop import Loop
 from jobs.http.renderers import dumps
@@ -34,8 +34,6 @@ from .requests import ReportOfJob, ReportProgress
 from .views import WorkerViewSet
 
 ACTIVE = "active"
-HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-"""Of a stream: neither kept nor held back on its way."""
 DATA = 64 * 1024
 """Bytes of JSON; the document recommends 4 KB (§5.2)."""
 
@@ -58,10 +56,7 @@ class ProgressViewSet(WorkerViewSet):
         engine.progress_of(identifier)  # refused before the stream has begun
         if isinstance(request._request, ASGIRequest):
             raise NeedsEventLoop()  # Django would keep the whole stream, and send it at its end
-        response = StreamingHttpResponse(_events(identifier), content_type=EVENTS)
-        for name, text in HEADERS.items():
-            response[name] = text
-        return response
+        return StreamingHttpResponse(_events(identifier), headers=STREAM_HEADERS)
 
     def report(self, request: Request, job_id: str | None = None) -> Response:
         """PROGRESS (§6.1); `percentage` is what the public SDKs send."""
@@ -108,7 +103,7 @@ def stream(request: VerbRequest, job_id: str) -> VerbResponse:
     identifier = parse_id(job_id)
     engine.progress_of(identifier)  # refused before the stream has begun
     response = VerbResponse(None, stream=partial(_events_on_loop, identifier))
-    response.headers |= {"Content-Type": EVENTS, **HEADERS}
+    response.headers |= STREAM_HEADERS
     return response
 
 
@@ -116,7 +111,7 @@ async def _events_on_loop(job_id: UUID, loop: Loop) -> AsyncIterator[bytes]:
     news = News()
     yield RETRY
     deadline = time.monotonic() + ojs_settings.MAX_WAIT.total_seconds()
-    async with loop.shared(JobWatch).watching(job_id) as changed:
+    with loop.shared(JobWatch).watching(job_id) as changed:
         while not loop.ending.is_set():
             changed.clear()
             if part := news.of(await loop.in_thread(_standing, job_id)):
