@@ -77,49 +77,34 @@ RetryPolicy: TypeAlias = Retry | Mapping[str, object]
 """A `Retry`, or a dictionary in the words of OJS retry §2; its intervals may be timedeltas."""
 
 
-class JobOptions(TypedDict, total=False):
+class StepOptions(TypedDict, total=False):
+    """The options of a job that a workflow or a schedule makes; see `jobs.job()`.
+
+    An option that is None is not set.
+    """
+
+    queue: str | None
+    priority: int | None
+    scheduled_at: Moment | None
+    expires_at: Moment | None
+    retry: RetryPolicy | None
+    max_attempts: int | None
+    unique: Mapping[str, object] | None
+    meta: Mapping[str, object] | None
+    tags: Sequence[str] | None
+    timeout: Period | None
+    visibility_timeout: Period | None
+    total_timeout: Period | None
+    enqueue_ttl: Period | None
+    grace_period: Period | None
+    heartbeat_timeout: Period | None
+    schema: str | None
+    rate_limit: Mapping[str, object] | None
+    version: str | int | None
+
+
+class JobOptions(StepOptions, total=False):
     """The options of a job; see `jobs.enqueue()`. An option that is None is not set."""
 
-    queue: str | None
-    priority: int | None
-    scheduled_at: Moment | None
-    expires_at: Moment | None
-    retry: RetryPolicy | None
-    max_attempts: int | None
-    unique: Mapping[str, object] | None
-    meta: Mapping[str, object] | None
-    tags: Sequence[str] | None
-    timeout: Period | None
-    visibility_timeout: Period | None
-    total_timeout: Period | None
-    enqueue_ttl: Period | None
-    grace_period: Period | None
-    heartbeat_timeout: Period | None
     pending: bool | None
-    schema: str | None
-    rate_limit: Mapping[str, object] | None
-    version: str | int | None
     id: UUID | str | None
-
-
-class StepOptions(TypedDict, total=False):
-    """The options of a job that a workflow or a schedule makes; see `jobs.job()`."""
-
-    queue: str | None
-    priority: int | None
-    scheduled_at: Moment | None
-    expires_at: Moment | None
-    retry: RetryPolicy | None
-    max_attempts: int | None
-    unique: Mapping[str, object] | None
-    meta: Mapping[str, object] | None
-    tags: Sequence[str] | None
-    timeout: Period | None
-    visibility_timeout: Period | None
-    total_timeout: Period | None
-    enqueue_ttl: Period | None
-    grace_period: Period | None
-    heartbeat_timeout: Period | None
-    schema: str | None
-    rate_limit: Mapping[str, object] | None
-    version: str | int | None

@@ -39,13 +39,12 @@ class Rollup(models.Model):
         return f"{self.start:%Y-%m-%d %H:%M} ({self.resolution} s)"
 
 
-class QueueRollup(models.Model):
-    """The activity of one queue in a minute or hour in which anything happened."""
+class PartRollup(models.Model):
+    """The activity of a part of the jobs in a minute or hour in which anything happened."""
 
     resolution = models.PositiveIntegerField()
     """Seconds: 60 or 3600."""
     start = models.DateTimeField()
-    queue = models.CharField(max_length=128)
     enqueued = models.PositiveBigIntegerField(default=0)
     completed = models.PositiveBigIntegerField(default=0)
     failed = models.PositiveBigIntegerField(default=0)
@@ -53,6 +52,15 @@ class QueueRollup(models.Model):
     waits = models.JSONField(default=dict)
     runs = models.JSONField(default=dict)
     """All as in `Rollup`."""
+
+    class Meta:
+        abstract = True
+
+
+class QueueRollup(PartRollup):
+    """The activity of one queue in a minute or hour in which anything happened."""
+
+    queue = models.CharField(max_length=128)
 
     class Meta:
         verbose_name = _("roll-up of a queue")
@@ -67,20 +75,10 @@ class QueueRollup(models.Model):
         return f"{self.queue} {self.start:%Y-%m-%d %H:%M} ({self.resolution} s)"
 
 
-class TypeRollup(models.Model):
+class TypeRollup(PartRollup):
     """The activity of one type of jobs in a minute or hour in which anything happened."""
 
-    resolution = models.PositiveIntegerField()
-    """Seconds: 60 or 3600."""
-    start = models.DateTimeField()
     type = models.CharField(max_length=255)
-    enqueued = models.PositiveBigIntegerField(default=0)
-    completed = models.PositiveBigIntegerField(default=0)
-    failed = models.PositiveBigIntegerField(default=0)
-    discarded = models.PositiveBigIntegerField(default=0)
-    waits = models.JSONField(default=dict)
-    runs = models.JSONField(default=dict)
-    """All as in `Rollup`."""
 
     class Meta:
         verbose_name = _("roll-up of a job type")

@@ -83,7 +83,7 @@ class JobServer:
         self,
         site: Any,
         *,
-        is_ours: Callable[[str], bool] = lambda path: path.startswith("/ojs/"),
+        is_ours: Callable[[str], bool],
         sockets: Mapping[str, Serve] | None = None,
         otherwise: Application | None = None,
     ) -> None:

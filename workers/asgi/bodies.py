@@ -54,10 +54,6 @@ class Reading:
         """The next part."""
 
 
-def _future(awaited: Any) -> asyncio.Future[Any]:
-    return asyncio.ensure_future(awaited)
-
-
 class Bodies:
     """All the bodies that this process is reading, oldest first."""
 
@@ -106,7 +102,9 @@ class Bodies:
             while True:
                 # granian's is a future, and others' a coroutine; both can be cancelled like this.
                 awaited: Any = receive()
-                reading.pending = awaited if hasattr(awaited, "cancel") else _future(awaited)
+                reading.pending = (
+                    awaited if hasattr(awaited, "cancel") else asyncio.ensure_future(awaited)
+                )
                 message: Any = await reading.pending
                 if message["type"] == "http.disconnect":
                     return None
