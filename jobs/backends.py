@@ -325,7 +325,7 @@ def backends() -> Iterable[OJSBackend]:
         try:
             backend = task_backends[alias]
         except Exception as problem:
-            # Django's checks report it, to whoever runs them; ours work all the same.
+            # Django's checks report it. Our tasks work regardless.
             if alias not in _broken:
                 _broken.add(alias)
                 logger.warning("TASKS[%r] cannot be used: %s", alias, problem)

@@ -39,7 +39,7 @@ class Enqueueable(Protocol):
 
 
 class TaskLike(Protocol):
-    """A Django task of ours."""
+    """A Django task that our backend runs."""
 
     @property
     def module_path(self) -> str: ...

@@ -99,7 +99,7 @@ class Settings:
     REALTIME_BUFFER_SIZE: int = option(
         1_000,
         "Events kept for a client that reads slowly; beyond that the oldest are dropped, and the "
-        "client is told (`realtime.buffer_size`).",
+        "client is notified (`realtime.buffer_size`).",
     )
     REALTIME_RATE_LIMIT_PER_SECOND: int = option(
         100,

@@ -184,7 +184,7 @@ def register() -> engine.RegisteredCron:
 
 
 def site() -> str:
-    """Return the name by which the schedules of this site's code are told from those of others.
+    """Return the name that distinguishes the schedules of this site's code from those of others.
 
     Settings often differ between its processes; their root of URLs does not.
     """

@@ -128,8 +128,8 @@ class OperatorActionAdmin(ReadOnlyModelAdmin):
     @admin.display(description=_("selection"))
     def chosen(self, action: OperatorAction) -> str | SafeString:
         """How the targets were chosen; the first of them where nothing else is recorded."""
-        told = {key: value for key, value in action.selection.items() if key != "ids"}
-        words = "; ".join(f"{key}: {_told(value)}" for key, value in told.items())
+        members = {key: value for key, value in action.selection.items() if key != "ids"}
+        words = "; ".join(f"{key}: {_shown(value)}" for key, value in members.items())
         return display.code(words) if words else self._links(action, NAMED) or display.NOTHING
 
     @admin.display(description=_("targets"))
@@ -162,7 +162,7 @@ class OperatorActionAdmin(ReadOnlyModelAdmin):
         return display.json_block(action.selection)
 
 
-def _told(value: Any) -> str:
+def _shown(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key}={_told(inner)}" for key, inner in value.items())
+        return ", ".join(f"{key}={_shown(inner)}" for key, inner in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -92,8 +92,8 @@ def _others(job: Any) -> Iterator[str]:
             count,
         )
         more = f"{named}, …" if count > 5 else named
-        told = text % {"count": f"{MOST}+" if count > MOST else count, "named": more}
-        yield Reason(told, Job(pk=some[0][0]))
+        sentence = text % {"count": f"{MOST}+" if count > MOST else count, "named": more}
+        yield Reason(sentence, Job(pk=some[0][0]))
     for name in CronRun.objects.filter(held=True, job_id=job.pk).values_list(
         "cron_name", flat=True
     ):
@@ -187,5 +187,5 @@ def behind_others(job: Any) -> Iterator[str]:
             "%(count)s jobs of its queue come before it.",
             ahead,
         )
-        told = text % {"count": f"{MOST}+" if ahead > MOST else ahead}
-        yield Reason(told, Job, queue=job.queue, state=str(State.AVAILABLE))
+        sentence = text % {"count": f"{MOST}+" if ahead > MOST else ahead}
+        yield Reason(sentence, Job, queue=job.queue, state=str(State.AVAILABLE))

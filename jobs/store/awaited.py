@@ -2,7 +2,7 @@
 
 Who waits for a job says so in two rows: the job is `followed`, so that the statement that ends it
 leaves the rest to `engine.flow`, and a listener bears its name, so that nothing is notified for
-jobs that nobody waits for. A job that is not awaited pays for none of it.
+jobs without a waiter. A job that is not awaited pays for none of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .database import connection, is_postgresql, run
 REFRESH = 20
 """Seconds between two signs of life of one who waits; the reaper forgets silent ones."""
 IN_A_TRANSACTION = 0.25
-"""Seconds between two looks where nobody can be told who waits, because nothing is committed."""
+"""Seconds between two looks in a transaction, where a listener cannot be announced."""
 
 FOLLOW = """
     UPDATE ojs_jobs_job
