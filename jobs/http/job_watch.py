@@ -1,4 +1,4 @@
-"""Watches jobs on behalf of everyone who waits for them on an event loop: one query for all."""
+"""Watches jobs for all requests that wait for them on an event loop, with one query for all."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from .waiting import Answer, Answering, Look, Waiting, first_of
 EVERY = 0.1
 """Seconds between two queries."""
 ANYWAY = 5.0
-"""Seconds after which those who wait look themselves, in case the query fails."""
+"""Seconds after which waiting requests query for themselves, in case this query fails."""
 AT_ONCE = 1000
-"""Jobs of one query."""
+"""Jobs per query."""
 
 State = tuple[Any, ...]
-"""What is compared: it differs when a job has changed state, or progress was reported."""
+"""What is compared: changes with the job's state and with each report of progress."""
 
 
 class Watched:
-    """One job, and the event that is set when it has changed."""
+    """One job, and the event that is set when it changes."""
 
     def __init__(self, job_id: UUID) -> None:
         self.job_id = job_id
@@ -43,7 +43,7 @@ class JobWatch(Poll[Watched]):
 
     @contextlib.contextmanager
     def watching(self, job_id: UUID) -> Iterator[asyncio.Event]:
-        """Yield an event that is set when the job may have changed; clear it before looking."""
+        """Yield an event that is set when the job may have changed; clear it before querying."""
         watched = Watched(job_id)
         with self.joined(watched):
             yield watched.changed
@@ -55,7 +55,7 @@ class JobWatch(Poll[Watched]):
             states |= await self._loop.in_thread(_states, ids[start : start + AT_ONCE])
         for one in members:
             state = states.get(one.job_id, ())
-            # Unknown at first: it may have changed since those who wait looked themselves.
+            # Unknown at first: it may have changed since the waiting requests queried it.
             if one.known != state:
                 one.changed.set()
             one.known = state
@@ -69,7 +69,7 @@ def _states(ids: Collection[UUID]) -> dict[UUID, State]:
 
 
 class WaitingForJob(Waiting[Answer]):
-    """Waits for a job; on an event loop it looks only when the job may have changed."""
+    """Waits for a job; on an event loop, queries it only when it may have changed."""
 
     _changed: asyncio.Event
 
