@@ -69,7 +69,7 @@ def outcome_of(verb: Verb, request: VerbRequest, **named: str) -> Any:
         return problem
 
 
-Together = Callable[[Sequence[VerbRequest]], Sequence[Any]]
+Batch = Callable[[Sequence[VerbRequest]], Sequence[Any]]
 """Handles requests for a verb that arrived at the same time; returns, for each, the result or
 exception of a separate call."""
 Verb = Callable[..., "VerbResponse | Waiting[Any]"]

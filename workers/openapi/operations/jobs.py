@@ -96,7 +96,7 @@ PROGRESS = obj(
     message=nullable(text()),
     updated_at=nullable(TIME),
 )
-STANDING = {
+PROGRESS_HEADERS = {
     "job_id": JOB["id"],
     "state": "active",
     "progress": 0.5,
@@ -107,7 +107,7 @@ STANDING = {
 REPORTED = Operation(
     "Progress",
     "Report the progress of a job",
-    {200: Reply("The current progress, which never decreases.", PROGRESS, STANDING)},
+    {200: Reply("The current progress, which never decreases.", PROGRESS, PROGRESS_HEADERS)},
     body=ReportProgress,
     example={"progress": 0.5, "message": "half way", "worker_id": "worker-1"},
     refusals=NO_JOB,
@@ -221,7 +221,7 @@ OPERATIONS = {
     ("GET", "/ojs/v1/jobs/{job_id}/progress"): Operation(
         "Progress",
         "Read the progress of a job",
-        {200: Reply("The progress; null if none was reported.", PROGRESS, STANDING)},
+        {200: Reply("The progress; null if none was reported.", PROGRESS, PROGRESS_HEADERS)},
         refusals=NO_JOB,
     ),
     ("GET", "/ojs/v1/jobs/{job_id}/progress/stream"): Operation(
