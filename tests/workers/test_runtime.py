@@ -105,7 +105,7 @@ def test_a_worker_started_before_its_server_waits_for_it(tmp_path, database_url)
     shop.url = f"http://127.0.0.1:{port}"
     made = jobs.enqueue("shop.echo")
     with shop.starting() as started:
-        started.wait_for("The server is away")
+        started.wait_for("The server is unavailable")
         with shop.server(port):
             becomes(made, "completed")
             assert started.terminate() == 0
@@ -350,7 +350,7 @@ def test_work_that_ends_while_the_server_is_away_is_reported_when_it_is_back(
         started.wait_for("Heartbeat failed")
         shop.go("work")
         shop.wait_for("work.ended")
-        started.wait_for("The server is away")
+        started.wait_for("The server is unavailable")
         with shop.server(port):
             becomes(made, "completed")
             started.wait_for("Heartbeats are answered again")

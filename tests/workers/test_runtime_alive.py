@@ -68,7 +68,7 @@ def test_a_server_that_is_away_is_no_reason_to_restart_a_worker(tmp_path, databa
     port = free_port()
     shop.url = f"http://127.0.0.1:{port}"
     with shop.starting("--alive-file", str(file)) as started:
-        started.wait_for("The server is away")
+        started.wait_for("The server is unavailable")
         is_renewed(file)
         with shop.server(port):
             started.wait_for("jobs at once, of")

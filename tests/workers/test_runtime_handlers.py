@@ -412,7 +412,7 @@ def test_a_supervisor_replaces_a_process_at_its_memory_limit(shop):
 @pytest.mark.parametrize(
     ("register", "problem"),
     [
-        (lambda: handler(len), "wants the type of its jobs"),
+        (lambda: handler(len), "requires the type of its jobs"),
         (lambda: handler("Not A Type"), "is not a job type"),
         (lambda: handler("shop.wrong")("text"), "is no function"),
         (lambda: handler("shop.wrong", timeout="5")(len), "must be seconds or a timedelta"),

@@ -1,4 +1,4 @@
-"""The event loop of a server process, as requests that wait, stream or stay open see it."""
+"""The event loop of a server process, for requests that wait, stream or stay open."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ logger = logging.getLogger("workers.asgi")
 
 ENDS = (signal.SIGTERM, signal.SIGINT)
 LOOKING = 4
-"""Threads for what waits and streams, apart from those of requests."""
+"""Threads for requests that wait or stream, separate from those of other requests."""
 LAST_WORDS = 5.0
-"""Seconds in which streams may say goodbye (OJS realtime §5.1)."""
+"""Seconds that streams have to end properly (OJS realtime §5.1)."""
 Result = TypeVar("Result")
 
 
@@ -31,9 +31,9 @@ class ServerLoop:
     """Implements `jobs.http.loop.Loop`.
 
     Args:
-        threads: how many at most.
-        name: of the threads.
-        kind: what they work on, for the log.
+        threads: the maximum number.
+        name: prefix of the threads' names.
+        kind: a name for their work in log lines.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ServerLoop:
         running.add_done_callback(self._kept.discard)
 
     def watch_for_the_end(self) -> None:
-        """Notice the signals that end a server; its own handlers are called as well."""
+        """Watch for the signals that stop a server; its own handlers are called as well."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in ENDS:
@@ -80,7 +80,7 @@ class ServerLoop:
             before(number, frame)
 
     async def close(self) -> None:
-        """Wait for what still runs, a little, and end the threads."""
+        """Wait briefly for running work, and stop the threads."""
         self.ending.set()
         if self._kept:
             await asyncio.wait(self._kept, timeout=LAST_WORDS)
