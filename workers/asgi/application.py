@@ -107,7 +107,8 @@ class JobServer:
         the prefix where `ROOT_URLCONF` includes `workers.urls`, pass through the site's middleware
         and URLs in `SERVER_THREADS` threads, as under WSGI. Requests that wait or stream hold no
         thread. WebSockets at `/ojs/v1/ws` and at the paths of worker protocols (Rota's `/work`) are
-        served as well. All other requests, WebSockets and lifespan events go to `application` unchanged.
+        served as well. All other requests, WebSockets and lifespan events go to `application`
+        unchanged.
 
         Args:
             application: for example `get_asgi_application()`, or Channels' `ProtocolTypeRouter`.
