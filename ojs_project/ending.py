@@ -1,4 +1,4 @@
-"""Let the readiness endpoint know that the server has been asked to end."""
+"""Makes the readiness endpoint report that the server has been asked to stop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ENDS = (signal.SIGTERM, signal.SIGINT)
 
 
 def watch_for_the_end() -> None:
-    """Notice the signals that end a server, whatever handles them.
+    """Watch for the signals that stop a server, whatever handles them.
 
     The handlers are the server's own. Python also writes the number of each handled signal to a
     file descriptor of our choice; if a server uses that itself, it is left alone.

@@ -300,7 +300,7 @@ def test_a_command_in_another_terminal_needs_no_variables(quickstart):
         queues = f"{quickstart.api.url}/ojs/v1/queues"
         assert open_page(queues, made.stdout.strip())[0] == 200
         twin = other_terminal(*printed.split())
-        assert twin.returncode == 1 and "There is a usable key of this name" in twin.stderr
+        assert twin.returncode == 1 and "There is a usable key with this name" in twin.stderr
         run.terminate()
 
     # Without it, every command asks for a decision, as ever.
