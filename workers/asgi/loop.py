@@ -24,7 +24,7 @@ ENDS = (signal.SIGTERM, signal.SIGINT)
 LOOKING = 4
 """Threads for requests that wait or stream, separate from those of other requests."""
 LAST_WORDS = 15.0
-"""Seconds that streams and WebSockets may to end properly (OJS realtime §5.1)."""
+"""Seconds that streams and WebSockets have to end properly (OJS realtime §5.1)."""
 Result = TypeVar("Result")
 
 
@@ -81,7 +81,7 @@ class ServerLoop:
     def watch_for_the_end(self) -> None:
         """Watch for the signals that stop a server; its own handlers are called as well.
 
-        Where those would cut the WebSockets, they are called when these have ended.
+        If they would cut the WebSockets, they are called after these have ended.
         """
         if threading.current_thread() is not threading.main_thread():
             return
