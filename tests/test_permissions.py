@@ -1,4 +1,4 @@
-"""Who may do what in the admin; what those who may only look are refused is in test_view_only."""
+"""Permissions in the admin; refusals for users who may only view are in `test_view_only`."""
 
 from __future__ import annotations
 

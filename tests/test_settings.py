@@ -1,4 +1,4 @@
-"""The stand-alone project's settings, read in processes with environments of their own."""
+"""The stand-alone project's settings, read in processes with separate environments."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_what_a_pooler_wants_is_said_by_variables():
 
 
 def test_connections_of_a_pool_are_asked_whether_they_live():
-    """One that is kept shows it; one that comes from a pool does not."""
+    """A persistent connection shows that it is dead; one from a pool does not."""
     assert database("postgresql://db.example.com/ojs", {"OJS_DB_POOL": "1"})["CONN_HEALTH_CHECKS"]
 
 

@@ -1,4 +1,4 @@
-"""Many workers through the Admin API: one order to all that a label or another filter matches."""
+"""Many workers through the Admin API: one order to all that match a label or another filter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happened when, through the Admin API (admin API §10.2)."""
+"""History through the Admin API (admin API §10.2)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def catch_up():
 
 
 def made(moment, **fields):
-    """A job created at `moment`: its id says so."""
+    """A job created at `moment`, by its id."""
     fresh = uuid7().int & ((1 << 80) - 1)
     pk = first_uuid7(round(moment.timestamp() * 1000)).int | fresh
     return JobFactory(id=UUID(int=pk), created_at=moment, **fields)
@@ -60,7 +60,7 @@ def sums(data):
 
 @pytest.fixture
 def an_hour():
-    """The middle of a minute, half an hour ago: what happened then is in one five minutes."""
+    """The middle of a minute half an hour ago: everything then is within one five minutes."""
     return rollup.floor(ago(1800), 5 * rollup.MINUTE) + timedelta(seconds=90)
 
 

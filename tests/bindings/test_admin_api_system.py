@@ -211,7 +211,7 @@ def test_keys_of_producers_and_workers_do_not_administer(clients):
 
 
 def test_retry_is_for_sets_too(operator):
-    """What the single endpoints do, the engine does to many: the bulk endpoints call it."""
+    """The engine does for many jobs what the single endpoints do: the bulk endpoints call it."""
     jobs = [JobFactory(cancelled=True), JobFactory(dead=True), JobFactory(completed=True)]
 
     assert engine.retry([job.pk for job in jobs]) == 1

@@ -1,4 +1,4 @@
-"""Workers through the Admin API: see them, direct them, forget the dead (admin API §9)."""
+"""Workers through the Admin API: list, direct, and remove dead ones (admin API §9)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def operator():
 
 @pytest.fixture
 def worker():
-    """A worker process on the wire."""
+    """A worker process over HTTP."""
     return OJSClient(make_key("worker", scopes=["work"])[1])
 
 
@@ -342,7 +342,7 @@ def test_a_rolling_drain_goes_on_without_a_forgotten_worker(operator):
     assert FleetOperation.objects.get().state == "completed"
 
 
-# Everything at once (§10.1)
+# Statistics (§10.1)
 
 
 def test_the_statistics_add_the_whole_server_up(operator, django_assert_max_num_queries):

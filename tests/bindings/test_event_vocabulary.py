@@ -1,4 +1,4 @@
-"""Every event of the vocabulary is told, with what its schema requires, in the record and as a
+"""Every event of the vocabulary is emitted, with what its schema requires, in the record and as a
 signal (OJS events §3, §4; cron §9; timeouts §11; progress §11)."""
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ REQUIRED = {
     "job.ttl_expired": "job_id job_type queue timeout_kind limit_seconds elapsed_seconds",
     "job.total_timeout": "job_id job_type queue timeout_kind limit_seconds elapsed_seconds attempt",
 }
-"""Event → members of `data` that must be there."""
+"""Event → required members of `data`."""
 
 OF_THE_VOCABULARY = list(REQUIRED)[: list(REQUIRED).index("progress.updated")]
 
@@ -100,7 +100,7 @@ def _a_schedule(api: OJSClient) -> None:
 
 
 def _time_passes(api: OJSClient) -> None:
-    """The job in hand runs too long and is retried; others expire, stall or had their time."""
+    """The held job runs too long and is retried; others expire, stall or exceed total time."""
     Job.objects.filter(state="active").update(started_at=ago(61))
     api.pushed(options={"queue": "ttl", "enqueue_ttl": 60})
     Job.objects.filter(queue="ttl").update(expires_at=ago(1))

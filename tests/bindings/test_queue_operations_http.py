@@ -1,4 +1,4 @@
-"""Queues told what to do: pause, configuration, bounds, purge, deletion (OJS HTTP §11)."""
+"""Operations on queues: pause, configuration, bounds, purge, deletion (OJS HTTP §11)."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def test_statistics_tell_what_happened_in_the_last_hour(api):
 
 @pytest.mark.parametrize("path", ["stats", "pause", "resume"])
 def test_a_public_client_is_told_the_queue_by_its_name(api, path):
-    """What the Go SDK decodes; plain users get an object."""
+    """The name, which the Go SDK reads; plain users get an object."""
     QueueFactory(name="mail")
     method = "get" if path == "stats" else "post"
 
@@ -315,7 +315,7 @@ def set_default(api, **config):
 
 
 def test_queues_made_from_now_on_are_as_the_default_policy_says(db, api):
-    """OJS queue configuration §7: its first job, too; queues there are stay as they are."""
+    """OJS queue configuration §7: applies to the first job, too; existing queues are unchanged."""
     api.pushed(options={"queue": "old"})
     assert set_default(api, **POLICY).json()["config"] == POLICY
     assert api.see("queues/_default/config").json()["config"] == POLICY

@@ -1,4 +1,4 @@
-"""Where no key is asked for, the pages of other sites get nowhere; a key may come from anywhere."""
+"""Without required keys, pages of other sites are refused; a key may come from anywhere."""
 
 from __future__ import annotations
 

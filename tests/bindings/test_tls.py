@@ -104,7 +104,7 @@ def test_a_renewed_certificate_is_used_at_once_when_the_server_is_told(agq, auth
         second = authority.issue()
         os.kill(agq.process.pid, signal.SIGHUP)
         eventually(lambda: serial(authority.context(), agq.port) == second)
-        assert client.ping()  # on the connection that it has
+        assert client.ping()  # on its existing connection
 
     assert first != second
 

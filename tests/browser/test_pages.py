@@ -147,7 +147,7 @@ def test_a_queue_is_paused_from_the_dashboard(log_in):
     page.click("text=Pause these queues")
 
     page.wait_for_url(f"**{DASHBOARD}")
-    # Two are paused by now: they are folded under one line.
+    # Two are paused now, so they are folded into one line.
     assert "“mail” is paused by admin" in page.locator("[data-live=attention]").text_content()
 
 

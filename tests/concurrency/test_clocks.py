@@ -1,4 +1,4 @@
-"""Machines whose clocks are an hour wrong: the database's decides, so it makes no difference."""
+"""Machines whose clocks are an hour wrong: no effect, because the database's clock decides."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_worker_that_registered_at_a_wrong_server_is_neither_dead_nor_alive_fo
     with wrong():
         assert directory.is_active(Worker.objects.get())
         assert reaper.sweep(["dead-workers"]) == {}
-        # Python's idea of the database's time may be a round trip late.
+        # Python's estimate of the database's time may be late by a round trip.
         Worker.objects.update(last_heartbeat_at=Now() - F("heartbeat_timeout") - MINUTE)
         assert not directory.is_active(Worker.objects.get())
         assert reaper.sweep(["dead-workers"]) == {"dead-workers": 1}

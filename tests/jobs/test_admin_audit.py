@@ -1,4 +1,4 @@
-"""The audit in the admin: who did what, in the reader's words."""
+"""The audit in the admin: actions, actors and targets, in the reader's language."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ URL = "/admin/ojs_jobs/operatoraction/"
 
 
 def written() -> set[str]:
-    """The verbs that stand in calls which leave a trace."""
+    """The verbs in calls that record an action."""
     found = set()
     for app in ("jobs", "workers"):
         for path in (ROOT / app).rglob("*.py"):

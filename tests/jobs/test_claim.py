@@ -1,4 +1,4 @@
-"""FETCH: which jobs a worker gets, in which order, and what that makes of them (worker §6)."""
+"""FETCH: which jobs a worker gets, in which order, and the effects on them (worker §6)."""
 
 from __future__ import annotations
 
@@ -317,7 +317,7 @@ def test_a_job_on_its_second_attempt_brings_its_history_along(db):
 
 
 def test_of_a_long_history_the_newest_come_along(db):
-    """Else a job that is retried for ever would bring ever more."""
+    """Otherwise the data for a job that is retried forever would keep growing."""
     job = JobFactory(retryable=True, scheduled_at=ago(1), attempt=80, max_attempts=1000)
     for attempt in range(1, 81):
         JobErrorFactory(job=job, attempt=attempt)
@@ -437,7 +437,7 @@ def test_an_empty_fetch_costs_no_more(db, django_assert_num_queries):
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
 def test_a_fetch_passes_over_jobs_that_another_is_claiming(django_db_blocker):
-    """SKIP LOCKED: nobody waits for anybody."""
+    """SKIP LOCKED: no fetch waits for another one."""
     JobFactory(type="locked", enqueued_at=ago(60))
     JobFactory(type="free")
     other = connection.copy()

@@ -1,4 +1,4 @@
-"""What producers and operators do: cancel, activate, retry, delete, pause (HTTP §9, §11, §12)."""
+"""Verbs of producers and operators: cancel, activate, retry, delete, pause (HTTP §9, §11, §12)."""
 
 from __future__ import annotations
 

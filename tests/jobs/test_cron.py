@@ -1,4 +1,4 @@
-"""Cron: what is registered runs when it is due, once, by its overlap policy (OJS cron)."""
+"""Cron: each occurrence runs when it is due, once, by the overlap policy (OJS cron)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def register(api, **fields):
 
 
 def make_due(name="report", seconds=1):
-    """Time passes: the next run of the cron job is `seconds` ago."""
+    """Let time pass: the next run of the cron job was `seconds` ago."""
     CronJob.objects.filter(pk=name).update(
         next_run_at=ago(seconds), anchored_at=ago(seconds + 3600)
     )

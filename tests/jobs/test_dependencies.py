@@ -191,7 +191,7 @@ def test_ten_thousand_jobs_that_wait_for_one_are_freed_in_sets(django_assert_max
 
 def test_the_sweep_finishes_what_was_left_undone():
     ids = enqueue({"a": [], "b": ["a"]})
-    # A host's own SQL ended the job.
+    # The host site's own SQL ended the job.
     Job.objects.filter(pk=ids["a"]).update(state=State.COMPLETED, finished_at=ago(60))
 
     assert engine.repair() == 1

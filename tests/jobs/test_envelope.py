@@ -1,4 +1,4 @@
-"""What is told of a job in each of its states (core §5, JSON format §3, retry §10, errors §6)."""
+"""The envelope of a job in each of its states (core §5, JSON format §3, retry §10, errors §6)."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_every_result_but_none_is_told(db, result):
 
 
 def test_a_job_that_expired_before_it_ran_never_completed(db):
-    """L2-TTL-001 wants no `completed_at`; one that ran has it."""
+    """L2-TTL-001 expects no `completed_at`; a job that ran has it."""
     expired = envelope(JobFactory(discarded=True, attempt=0, started_at=None))
     ran = envelope(JobFactory(discarded=True))
 
@@ -154,7 +154,7 @@ def test_unknown_fields_come_back_and_never_replace_ours(db):
 
 
 def test_workers_are_not_told_the_timeout_in_seconds(db):
-    """Public JavaScript workers would take it for milliseconds (CLIENTS §2)."""
+    """Public JavaScript workers would read it as milliseconds (CLIENTS §2)."""
     job = JobFactory(timeout=timedelta(seconds=30), attributes={"timeout": 30})
 
     assert envelope(job)["timeout"] == 30
@@ -201,7 +201,7 @@ def test_a_fresh_start_clears_the_error_and_keeps_the_history(db):
 
 
 def test_each_error_has_what_the_documents_require():
-    """ERR-012 and retry §10.1 name the time of it differently."""
+    """ERR-012 and retry §10.1 have different names for its time."""
     entry = error_entry({"attempt": 1, "type": "Boom", "code": "", "occurred_at": MOMENT})
 
     assert entry == {

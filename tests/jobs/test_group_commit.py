@@ -1,4 +1,4 @@
-"""Threads that want the same at the same time: one does it for all, and nobody waits for ever."""
+"""Concurrent requests of several threads: one thread runs them all, and none waits forever."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.processes import eventually
 
 
 class Gone(BaseException):
-    """What ends a thread without being an error of what it does."""
+    """Ends a thread without being an error of its work."""
 
 
 class Recorder:
-    """Answers each item with itself, in capitals; stops where it is told to."""
+    """Answers each item with itself, in capitals; pauses on request."""
 
     def __init__(self, *, most: int = 10, max_in_flight: int = 1) -> None:
         self.done: list[list[str]] = []
@@ -37,7 +37,7 @@ class Recorder:
         return [item.upper() for item in items]
 
     def behind_the_gate(self, *items: str, key: Callable[[str], str] = str) -> list[Future]:
-        """Ask for all of the items while another one is under way; go on when all of them wait."""
+        """Submit all items while another one is running; continue when all of them wait."""
         with ThreadPoolExecutor(len(items) + 1) as pool:
             gate = pool.submit(self.group.do, "gate", "gate")
             eventually(lambda: self.done == [["gate"]], lambda: "nothing is under way")

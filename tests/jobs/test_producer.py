@@ -101,7 +101,7 @@ def test_a_datetime_without_a_time_zone_is_refused():
     assert "time zone" in refused(scheduled_at=datetime(2030, 1, 1)).message
 
 
-# What was checked once is not checked in full again
+# The cache of validated jobs
 
 
 @pytest.mark.django_db
@@ -331,7 +331,7 @@ def test_async_code_enqueues_too():
 @pytest.mark.django_db
 def test_one_job_costs_one_query(django_assert_num_queries, django_capture_on_commit_callbacks):
     with django_capture_on_commit_callbacks(execute=True):
-        jobs.enqueue("email.send")  # makes the queue, and remembers that it exists
+        jobs.enqueue("email.send")  # creates the queue, and caches that it exists
 
     # SQLite: maintenance, guarded queues, savepoint, job, event, savepoint released.
     with django_assert_num_queries(1 if connection.vendor == "postgresql" else 6):

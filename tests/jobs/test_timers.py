@@ -1,4 +1,4 @@
-"""What time alone does to jobs: they fall due, overrun, expire (core §5.2, §6.3)."""
+"""Effects of time on jobs: they become due, overrun, expire (core §5.2, §6.3)."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_job_within_its_time_is_left_alone(db, timeout):
 
 
 def test_heartbeats_do_not_lengthen_the_timeout(db):
-    """A reservation is about the worker's life, a timeout about the job's (worker §5.4)."""
+    """A reservation concerns the worker's life, a timeout the job's (worker §5.4)."""
     job = JobFactory(active=True, timeout=SECOND, started_at=ago(5))
     engine.extend([job.pk], worker_id="worker-1")
 
@@ -141,7 +141,7 @@ def test_each_attempt_has_the_whole_timeout(db):
     assert Job.objects.get(pk=job.pk).state == State.ACTIVE
 
 
-# Expired before anybody took it (core §5.2, `expires_at`)
+# Expired before it was fetched (core §5.2, `expires_at`)
 
 
 @pytest.mark.parametrize("state", ["available", "scheduled", "pending", "retryable"])

@@ -1,4 +1,4 @@
-"""The front door around another ASGI application: what is whose, and the lifespan of both."""
+"""`JobServer` around another ASGI application: routing, and the lifespan of both."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workers.asgi import JobServer
 
 
 class Behind:
-    """An application that notes what it is asked for."""
+    """An application that records its requests."""
 
     def __init__(self):
         self.paths = []
@@ -21,7 +21,7 @@ class Behind:
 
 
 def ask(door, *scopes):
-    """Ask for each, and return the statuses that were sent."""
+    """Request each, and return the statuses that were sent."""
     sent = []
 
     async def receive():

@@ -1,4 +1,4 @@
-"""What quickstart decides where nothing is set, and what it leaves alone."""
+"""Quickstart's defaults, and the settings that it leaves alone."""
 
 from __future__ import annotations
 
@@ -126,11 +126,11 @@ def test_a_taken_port_is_noticed_and_a_free_one_is_not():
 def test_addresses_are_spelled_as_urls_spell_them():
     assert Address.find("127.0.0.1", 8000).url == "http://127.0.0.1:8000"
     assert Address.find("::1", 8000).url == "http://[::1]:8000"
-    # Nobody can open http://0.0.0.0.
+    # http://0.0.0.0 cannot be opened.
     assert Address.find("0.0.0.0", 8000).url == "http://127.0.0.1:8000"
 
 
-# What other commands find of it
+# Commands beside a running quickstart
 
 
 def test_a_command_takes_over_what_a_running_quickstart_has_decided(tmp_path):

@@ -43,7 +43,7 @@ class Client:
         self._to_client = asyncio.Queue()
         self._serving = None
 
-    # As the server sees it
+    # The server's interface
 
     async def refuse(self, status, text):
         self.refused = (status, text)
@@ -65,7 +65,7 @@ class Client:
             self._to_server.put_nowait(None)
             self._to_client.put_nowait(None)
 
-    # As the client does
+    # The client's interface
 
     def connect(self, loop):
         self._serving = asyncio.create_task(socket.serve(loop, self))
@@ -124,7 +124,7 @@ def test_a_client_subscribes_hears_and_unsubscribes():
         await loop.in_thread(stories.run)
         said += await client.several(2)
         said.append(await client.ask(action="unsubscribe", channel="queue:default"))
-        # What happens now is not heard: the next message is the answer to this one.
+        # Events from now on are not sent: the next message is the answer to this one.
         await loop.in_thread(stories.enqueue)
         said.append(await client.ask(action="subscribe", channel=f"job:{job_id}"))
         return str(job_id), said, client.chosen
@@ -239,7 +239,7 @@ def test_a_client_may_follow_so_many_channels(settings):
             {"action": "subscribe", "channel": "queue:one"},
             {"action": "subscribe", "channel": "queue:two"},
             {"action": "subscribe", "channel": "queue:three"},
-            # The same again is no third.
+            # The same channel again does not count as a third.
             {"action": "subscribe", "channel": "queue:two"},
             {"action": "unsubscribe", "channel": "queue:one"},
             {"action": "subscribe", "channel": "queue:three"},

@@ -1,4 +1,4 @@
-"""The fleet in the admin: who is there, and how they are."""
+"""The fleet in the admin: the workers and their condition."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_the_list_takes_the_same_queries_for_one_worker_and_for_a_hundred(
     for _ in range(count):
         JobFactory(active=True, reserved_by=WorkerFactory(labels=["blue"]).pk)
 
-    # Session, user, capped count, page of workers, what they say of themselves, the reaper.
+    # Session, user, capped count, page of workers, their descriptions, the reaper.
     with django_assert_num_queries(7):
         page = admin_client.get(list_of(WORKER))
 

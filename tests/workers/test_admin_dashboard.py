@@ -1,4 +1,4 @@
-"""The dashboard: what is wrong, how it is, how it was; and what it costs."""
+"""The dashboard: problems, current figures, history, and the number of queries."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def running_reaper(db):
 
 
 def wrong(page):
-    """What the attention list says."""
+    """The texts of the attention list."""
     return [item.text for item in page.context["attention"]]
 
 
 def one_by_one(page):
-    """The same with what is folded."""
+    """The same with folded items."""
     lines = page.context["attention"]
     return [each.text for line in lines for each in line.items or [line]]
 
@@ -165,7 +165,7 @@ def test_many_schedules_that_did_not_run_are_not_all_named(admin_client):
 
 
 def test_one_cause_is_one_line_and_the_worst_comes_first(admin_client):
-    """A queue that no worker serves is not told a second time as one with a long wait."""
+    """A queue without workers is not also reported as one with a long wait."""
     for number in range(12):
         QueueFactory(name=f"lost-{number}")
         JobFactory(queue=f"lost-{number}", created_at=ago(7290))

@@ -1,4 +1,4 @@
-"""What a busy worker does all day: it hands in what it finished and takes more, in one go."""
+"""The routine of a busy worker: reporting finished jobs and fetching more in one request."""
 
 from __future__ import annotations
 
@@ -91,5 +91,5 @@ def test_it_is_two_statements_and_no_more(django_assert_num_queries):
     held = JobFactory(active=True, reserved_by="w")
     JobFactory()
 
-    with atomic(), django_assert_num_queries(4):  # and a savepoint about them
+    with atomic(), django_assert_num_queries(4):  # including a savepoint
         protocol.exchange([Completion(held.pk, "w")], [held.queue], worker_id="w")

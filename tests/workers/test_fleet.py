@@ -1,4 +1,4 @@
-"""Orders to a fleet: whom they concern, what is written down, what becomes of them."""
+"""Orders to a fleet: their targets, records and outcomes."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def test_a_drain_that_is_waited_for_needs_no_reaper(monkeypatch):
     drive = rolling.drive
 
     def drive_and_leave() -> int:
-        # Between two looks the worker does what it was told.
+        # Between two checks the worker obeys.
         for wanted, given in (("quiet", {"state": "quiet"}), ("terminate", GONE)):
             Worker.objects.filter(directive=wanted).update(**given)
         return drive()

@@ -1,4 +1,4 @@
-"""BEAT: signs of life, extensions, and the answer (OJS worker protocol §4, §5.4, §10.3)."""
+"""BEAT: signs of life, extensions, and the reply (OJS worker protocol §4, §5.4, §10.3)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db
 
 
 def soon(seconds: float):
-    """`seconds` from now, give or take what a busy machine needs for a test."""
+    """`seconds` from now, with a tolerance for a busy machine."""
     return pytest.approx(timezone.now() + timedelta(seconds=seconds), abs=timedelta(seconds=10))
 
 
@@ -117,11 +117,11 @@ def test_a_worker_that_goes_quiet_is_told_as_an_event_once():
 @pytest.mark.parametrize(
     ("own", "reserved_for", "requested", "seconds"),
     [
-        # The period of the reservation starts again, whatever it came from.
+        # The period of the reservation starts again, whatever determined it.
         (None, 1800, None, 1800),
         (None, 60, None, 60),
         (7200, 7200, None, 7200),
-        # What the heartbeat asks for, unless the job's own is longer.
+        # The heartbeat's request, unless the job's own timeout is longer.
         (None, 1800, 120, 120),
         (60, 60, 120, 120),
         (7200, 7200, 120, 7200),

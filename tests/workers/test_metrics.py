@@ -1,4 +1,4 @@
-"""Metrics: counted once from the events, whoever counts (OJS observability §8)."""
+"""Metrics: counted once from the events, by any process (OJS observability §8)."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_what_one_process_counted_is_added_to_what_another_had(api, monkeypatch)
 
 
 def test_counting_goes_on_where_the_release_before_stopped(api):
-    """It read by transaction: some lower ids were still to come."""
+    """It read by transaction: some lower ids were still due."""
     for _ in range(3):
         pushed(api)
     overtaken, counted, _ = Event.objects.order_by("id")

@@ -1,4 +1,4 @@
-"""Jobs taken back: expired reservations, overrun jobs, dead workers (OJS worker §5.5, §10)."""
+"""Reclaimed jobs: expired reservations, overrun jobs, dead workers (OJS worker §5.5, §10)."""
 
 from __future__ import annotations
 

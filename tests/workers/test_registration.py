@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db
 
 
 def description(**other) -> Description:
-    """What the worker of §3.2 says of itself."""
+    """The registration of the worker in §3.2."""
     said = {
         "hostname": "web-server-1",
         "pid": 12345,
@@ -80,7 +80,7 @@ def test_a_registration_is_told_as_an_event():
     assert (event.subject, event.data) == ("w", {"queues": ["email", "default"], "concurrency": 10})
 
 
-# The same process once more (§10.4)
+# The same process again (§10.4)
 
 
 def test_a_process_that_registers_again_keeps_its_jobs_and_what_it_was_told():

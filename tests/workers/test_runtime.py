@@ -80,7 +80,7 @@ def test_heartbeats_name_every_active_job_however_busy_the_handlers_are(shop):
 
 
 def test_a_handler_that_holds_the_interpreter_costs_no_job(shop):
-    """As C code may, for many heartbeat intervals: the worker is late, and no more."""
+    """As C code may, for many heartbeat intervals: the worker is late, but nothing more happens."""
     made = jobs.enqueue("shop.hold", ["hold"])
     with shop.worker() as started:
         assert shop.wait_for("hold.ended") == ""
@@ -130,7 +130,7 @@ def test_no_more_jobs_are_active_than_the_concurrency(shop):
 
 
 def test_no_job_waits_behind_another_that_takes_its_time(shop):
-    """Small jobs share a thread, and one that turns out not to be small has it for itself."""
+    """Short jobs share a thread; a job that turns out to be long gets its own."""
     names = [f"job{n}" for n in range(10)]
     small, long = {"type": "shop.noop"}, [{"type": "shop.work", "args": [name]} for name in names]
     jobs.enqueue_many([*long[:1], *([small] * 3), *long[1:5], *([small] * 20), *long[5:]])
@@ -262,11 +262,11 @@ def test_asked_a_third_time_a_worker_exits_whatever_it_is_doing(tmp_path, databa
     shop = Shop(tmp_path, database_url)
     with shop.worker() as started, atomic():
         with connection.cursor() as cursor:
-            # Nothing gets past this: the worker waits for its database and cannot end in order.
+            # Nothing else helps: the worker waits for its database and cannot stop properly.
             cursor.execute("LOCK TABLE ojs_workers_worker, ojs_jobs_job")
         tell(started, signal.SIGTERM)
         started.wait_for("From running to terminate")
-        # Two that the system does not take for one.
+        # Two signals that the system does not merge into one.
         tell(started, signal.SIGINT)
         tell(started, signal.SIGTERM)
         assert started.wait() in (128 + signal.SIGINT, 128 + signal.SIGTERM)

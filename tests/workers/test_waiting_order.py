@@ -1,4 +1,4 @@
-"""Who of those that wait looks when there is work, and in which order they are served."""
+"""Which waiters look when work arrives, and in which order they are served."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONG = 3600.0
 
 
 class Work:
-    """Jobs, and those who look for them; the name of a waiter says what it can run."""
+    """Jobs, and waiters; the name of a waiter contains what it can run."""
 
     def __init__(self) -> None:
         self.hub = Hub()
@@ -99,7 +99,7 @@ def test_no_more_of_them_look_than_there_are_jobs_for_but_a_few(jobs):
         await work.add(*(["job"] * jobs))
 
         assert len(work.served) == jobs
-        # Those who find that there is no more: as many as look at the same time, and some.
+        # Waiters that find nothing more: as many as look at the same time, and a few more.
         assert len(work.looked) <= jobs + 8
 
     run(story)
