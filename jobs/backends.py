@@ -244,7 +244,9 @@ def item_of_task(task: Any, args: list[Any], kwargs: dict[str, Any]) -> dict[str
     """
     backend = task.get_backend()
     if not isinstance(backend, OJSBackend):
-        raise TypeError(f"{task.module_path} is a task of {type(backend).__name__}, not of ours.")
+        raise TypeError(
+            f"{task.module_path} is a task of {type(backend).__name__}, not of OJSBackend."
+        )
     return backend.item_of(task, normalize_json(args), normalize_json(kwargs))
 
 

@@ -79,7 +79,7 @@ def test_the_check_writes_nothing_and_finds_what_is_not_described(monkeypatch, c
         call_command("openapi", check=True)
 
 
-def test_an_endpoint_that_nobody_described_is_found_out(monkeypatch):
+def test_an_endpoint_without_a_description_is_reported(monkeypatch):
     monkeypatch.delitem(operations.OPERATIONS, ("POST", "/ojs/v1/jobs"))
 
     with pytest.raises(NotDescribed, match=r"POST /ojs/v1/jobs$"):

@@ -231,7 +231,7 @@ def test_what_kubernetes_sets_beside_us_is_passed_over():
     assert list(misread(KUBERNETES)) == []
 
 
-def test_an_address_in_the_place_of_an_option_is_ignored_and_told():
+def test_an_address_in_the_place_of_an_option_is_ignored_and_reported():
     environ = KUBERNETES | {"OJS_AGQ_PORT": "tcp://10.0.0.2:6380", "OJS_AGQ_HOST": "0.0.0.0"}
 
     assert ojs_options(environ) == {"AGQ": {"HOST": "0.0.0.0"}}

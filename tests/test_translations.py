@@ -228,7 +228,7 @@ def test_no_page_is_half_english(fleet, language):
 
 
 @pytest.mark.django_db
-def test_programs_are_answered_in_english_whoever_was_answered_before(fleet):
+def test_programs_are_answered_in_english_after_any_other_language(fleet):
     client = operator()
     ask(client, list_of("ojs_jobs_job"), "de")
 

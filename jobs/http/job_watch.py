@@ -1,6 +1,6 @@
-"""Watches jobs for all that wait for them on an event loop, with one query at a time.
+"""Watches jobs for all requests that wait for them on an event loop, with one query at a time.
 
-PostgreSQL also notifies the process when a job ends that is waited for.
+PostgreSQL also notifies the process when a job that it waits for ends.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _states(ids: Collection[UUID]) -> dict[UUID, State]:
 
 
 class EndWatch(JobWatch):
-    """The jobs whose end this process waits for."""
+    """The jobs that this process waits for to end."""
 
     @property
     def every(self) -> float:  # type: ignore[override]
@@ -82,7 +82,7 @@ class EndWatch(JobWatch):
 
 
 class WaitingForJob(Waiting[Answer]):
-    """Waits for a job to end; on an event loop, queries it only when it may have."""
+    """Waits for a job to end; on an event loop, queries it only when it may have ended."""
 
     _changed: asyncio.Event
 
@@ -114,10 +114,10 @@ class WaitingForJob(Waiting[Answer]):
 
 
 def _look(look: Look, wait: awaited.Wait) -> VerbResponse | None:
-    """Look, and ask to be notified if there is nothing yet; in a thread."""
+    """Query the job, and subscribe to its end if it has not ended yet; runs in a thread."""
     found = look()
     if found is None and wait.sign():
-        # It may have ended before that.
+        # It may have ended between the query and the subscription.
         found = look()
     return found
 

@@ -48,7 +48,7 @@ def _lists(documents: Sequence[Any]) -> Arguments | None:
 
 
 class Memory(dict[bytes, NewJob]):
-    """Jobs by their shape, kept beyond a batch; one for each protocol, which reads in its own way.
+    """Jobs by their shape, kept beyond a batch; one per protocol, as each reads jobs differently.
 
     Only short shapes are kept, since long ones rarely recur, and only shapes whose meaning does not
     depend on the time.

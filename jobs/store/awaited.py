@@ -52,7 +52,7 @@ CANNOT_SEE = """
 
 
 def pause() -> float:
-    """Return after how many seconds to look at what may have ended, outside transactions."""
+    """Return the seconds between two queries for what may have ended, outside transactions."""
     if not is_postgresql():
         return wakeup.SHORT_POLL
     return ojs_settings.WAIT_POLL_INTERVAL.total_seconds()
@@ -91,9 +91,9 @@ class Wait:
         self._stack = contextlib.ExitStack()
 
     def sign(self) -> bool:
-        """Register for wake-ups; return whether that was done just now, so that a look is due.
+        """Register for wake-ups; return whether it just did, in which case a query is due.
 
-        An end that commits after it is not missed.
+        An end that commits after the registration wakes the waiter.
         """
         if not is_postgresql() or connection().in_atomic_block:
             return False

@@ -107,7 +107,7 @@ def subscription(queues: Collection[str]) -> Iterator[Subscription]:
 
 @contextlib.contextmanager
 def watching(notify: Callable[[Collection[str]], object]) -> Iterator[None]:
-    """Call `told` with the queues that may have work, in the listening thread.
+    """Call `notify` with the queues that may have work, in the listening thread.
 
     For callers without a thread to wait in. As with a subscription, poll now and then for wake-ups
     that were missed.

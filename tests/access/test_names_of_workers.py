@@ -71,7 +71,7 @@ def test_a_stored_id_is_its_projects_alone_and_leads_back_to_the_id(worker_id, p
         assert shown(name, other) == name
 
 
-def test_long_ids_with_the_same_beginning_are_told_apart():
+def test_long_ids_with_the_same_beginning_are_distinguished():
     assert qualified("x" * 254 + "a", "acme") != qualified("x" * 254 + "b", "acme")
 
 

@@ -64,7 +64,7 @@ def an_hour():
     return rollup.floor(ago(1800), 5 * rollup.MINUTE) + timedelta(seconds=90)
 
 
-def test_the_last_hour_is_told_by_five_minutes(operator, an_hour):
+def test_the_last_hour_is_reported_by_five_minutes(operator, an_hour):
     for _ in range(3):
         ran(an_hour, wait=2, run=0.1)
     ran(an_hour + timedelta(minutes=10), wait=0.01)
@@ -120,7 +120,7 @@ def test_the_sum_is_the_same_however_wide_the_points(operator, an_hour, period, 
     assert all(moment.timestamp() % width == 0 for moment in moments)
 
 
-def test_a_range_begins_and_ends_where_it_is_told_to(operator, an_hour):
+def test_a_range_begins_and_ends_where_requested(operator, an_hour):
     ran(an_hour)
     ran(an_hour + timedelta(minutes=10))
     catch_up()

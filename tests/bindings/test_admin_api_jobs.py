@@ -212,7 +212,7 @@ def test_a_list_is_two_queries_however_long_it_is(operator, django_assert_num_qu
         assert len(listed(operator, per_page=50)) == 50
 
 
-def test_more_than_can_be_counted_is_told_as_at_least_so_many(operator, monkeypatch):
+def test_a_count_beyond_the_limit_is_reported_as_at_least_the_limit(operator, monkeypatch):
     monkeypatch.setattr("jobs.api.admin.paging.COUNTED", 3)
     many_jobs(5)
 

@@ -155,7 +155,7 @@ def test_a_worker_that_left_can_still_be_looked_at(operator):
 
 
 @pytest.mark.parametrize("verb", ["", "/quiet", "/resume", "/directive"])
-def test_a_worker_nobody_knows_is_not_found(operator, verb):
+def test_an_unknown_worker_is_not_found(operator, verb):
     path = f"admin/workers/nobody{verb}"
     body = {"directive": "quiet"}
 
@@ -250,7 +250,7 @@ def test_asking_twice_is_no_error(operator):
     ],
     ids=str,
 )
-def test_what_a_worker_cannot_be_told_is_said_and_why(operator, trait, verb, why):
+def test_a_refused_directive_is_answered_with_the_reason(operator, trait, verb, why):
     WorkerFactory(worker_id="w", **trait)
 
     reply = operator.send(f"admin/workers/w/{verb}")
@@ -314,7 +314,7 @@ def test_a_worker_that_is_heard_is_not_forgotten_and_keeps_its_jobs(operator, st
     assert Worker.objects.get().state == state and actions() == []
 
 
-def test_nobody_is_not_forgotten_twice(operator):
+def test_a_forgotten_worker_cannot_be_forgotten_again(operator):
     WorkerFactory(worker_id="w", dead=True)
 
     assert [forget(operator, "w").status_code for _ in range(2)] == [200, 404]

@@ -236,7 +236,7 @@ def _registers(client) -> bool:
         return False
 
 
-def test_a_worker_nobody_knows_is_told_so(connect):
+def test_an_unknown_worker_is_refused(connect):
     client = connect()
     assert client.refused("WORKER.HEARTBEAT", "ghost") == "Worker not registered: ghost"
     assert client.refused("WORKER.UNREGISTER", "ghost") == "Worker not registered: ghost"

@@ -139,7 +139,7 @@ def test_every_event_has_the_members_its_schema_requires(db, api):
         assert format_timestamp(parse_timestamp(value)) == value, place
 
 
-def test_every_event_of_the_vocabulary_is_told_as_a_signal_after_commit(transactional_db, api):
+def test_every_event_of_the_vocabulary_is_sent_as_a_signal_after_commit(transactional_db, api):
     sent = signals.SENT | worker_signals.SENT
     assert set(sent) == set(OF_THE_VOCABULARY)
     heard: set[str] = set()
@@ -185,7 +185,7 @@ def signals_at_once(django_capture_on_commit_callbacks):
     return django_capture_on_commit_callbacks
 
 
-def test_heartbeats_are_not_recorded_unless_somebody_wants_them(db, api, settings):
+def test_heartbeats_are_recorded_only_if_a_setting_asks_for_them(db, api, settings):
     settings.OJS = settings.OJS | {"RECORD_HEARTBEATS": False}
     job_id = api.pushed()
     api.fetch(worker_id="w")

@@ -223,7 +223,7 @@ def test_quiet_is_honoured_until_it_is_taken_back(hire, protocol):
 
 
 @protocols
-def test_a_worker_told_to_terminate_is_given_nothing_any_more(hire, protocol):
+def test_a_worker_with_the_directive_terminate_gets_no_jobs(hire, protocol):
     worker = hire(protocol)
     enqueue()
 

@@ -216,7 +216,7 @@ def nested(levels: int, inside: str = "") -> str:
 
 
 @pytest.mark.parametrize("levels", [DEEPEST - 1, DEEPEST])
-def test_what_is_accepted_can_be_told_again_everywhere(api, levels):
+def test_what_is_accepted_can_be_returned_everywhere(api, levels):
     """Every response adds a few levels around the job."""
     args = nested(levels - 1).encode()
     job_id = api.send("jobs", b'{"type":"a","args":%s,"x":%s}' % (args, args)).json()["job"]["id"]
@@ -237,7 +237,7 @@ def test_what_is_accepted_can_be_told_again_everywhere(api, levels):
 
 
 @pytest.mark.parametrize("levels", [DEEPEST - 1, DEEPEST])
-def test_a_deep_result_can_be_told_again(api, levels):
+def test_a_deep_result_can_be_returned(api, levels):
     job = JobFactory(active=True)
     result = nested(levels - 1).encode()
 

@@ -10,7 +10,7 @@ from tests.ojs_client import refusal
 # Events (OJS events §6.4)
 
 
-def test_what_happened_is_told_in_order(api):
+def test_events_are_listed_in_order(api):
     job_id = api.pushed(type="email.send", queue="email")
     api.fetch("email", worker_id="worker-1")
     api.ack(job_id, worker_id="worker-1")

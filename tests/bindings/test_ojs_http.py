@@ -346,7 +346,7 @@ def test_health_says_ok_once_a_reaper_runs(api):
 # Test hooks
 
 
-def test_nobody_can_reset_a_real_server(api):
+def test_a_real_server_cannot_be_reset(api):
     JobFactory()
 
     assert api.send("admin/reset").status_code == 404

@@ -29,7 +29,7 @@ def report(api, job, **body):
     return reply.json()
 
 
-def test_progress_is_kept_and_told_with_its_data(api, job):
+def test_progress_is_kept_and_returned_with_its_data(api, job):
     assert api.see(f"jobs/{job.pk}/progress").json() == {
         "job_id": str(job.pk),
         "state": "active",

@@ -209,7 +209,7 @@ def test_an_older_attempt_is_refused(api, path):
 @pytest.mark.parametrize(
     ("job_id", "status"), [(NOBODY, 404), ("job_1", 400), ("", 400), (7, 400), (None, 400)]
 )
-def test_a_job_that_cannot_be_is_told_apart_from_one_that_is_not(api, path, job_id, status):
+def test_a_malformed_job_id_is_distinguished_from_an_unknown_one(api, path, job_id, status):
     reply = api.send(path, {"job_id": job_id, "error": ERROR})
 
     assert reply.status_code == status

@@ -278,7 +278,7 @@ def test_a_directive_is_relayed_in_the_reply(api, directive):
     assert document["state"] == document["directive"] == directive
 
 
-def test_jobs_that_are_lost_are_told(api):
+def test_a_heartbeat_lists_lost_jobs(api):
     lost = str(uuid4())
 
     document = api.send("workers/heartbeat", {"worker_id": "w", "active_jobs": [lost]}).json()

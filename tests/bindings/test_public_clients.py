@@ -77,7 +77,7 @@ def test_a_failed_job_is_tried_again_and_brings_its_history(sdk, code):
     assert again["errors"][0]["code"] == code
 
 
-def test_a_failure_may_be_told_with_the_least(sdk):
+def test_a_failure_may_be_reported_with_the_least(sdk):
     job = sdk.enqueue()
     sdk.fetch()
 

@@ -120,7 +120,7 @@ def test_those_that_wait_are_written_at_once_and_each_gets_its_own_answer():
     assert Worker.objects.get(pk=plain[0]).sequence == 7
 
 
-def test_a_lost_job_is_told_to_its_worker_alone():
+def test_a_lost_job_is_reported_to_its_worker_alone():
     (one, kept), (other, named) = worker(), worker()
     foreign = str(JobFactory(active=True, reserved_by="somebody").pk)
 
@@ -134,7 +134,7 @@ def test_a_lost_job_is_told_to_its_worker_alone():
 
 
 @pytest.mark.parametrize("model", [Worker, Job])
-def test_a_row_that_somebody_locks_holds_up_nobody_but_its_worker(model):
+def test_a_locked_row_delays_only_its_worker(model):
     (free, jobs), (held, others) = worker(), worker()
     pk = held if model is Worker else others[0]
     beats = [
@@ -253,7 +253,7 @@ def test_a_forked_process_waits_for_no_thread_that_it_does_not_have():
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_member_of_the_description_is_written_together_or_goes_its_own_way():
+def test_a_field_of_the_description_is_written_together_or_separately():
     known = {*batches.REPEATED, *batches.OWN_WAY, *contract.SETTLED}
 
     assert known == set(Description.__slots__)

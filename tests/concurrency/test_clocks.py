@@ -146,7 +146,7 @@ def test_what_is_kept_for_a_while_is_kept_from_the_databases_time_on(wrong):
     assert OperatorAction.objects.filter(**about_now("done_at")).exists()
 
 
-def test_reapers_two_hours_apart_run_every_schedule_once_and_declare_nobody_dead(
+def test_reapers_two_hours_apart_run_every_schedule_once_and_declare_no_worker_dead(
     database_url, tmp_path
 ):
     """Real processes: a live worker between two reapers, and one that died."""

@@ -77,7 +77,7 @@ def test_a_job_ends_while_it_is_cancelled_with_those_that_wait_for_it():
     assert set(Job.objects.exclude(type="first").values_list("state", flat=True)) == {"cancelled"}
 
 
-def test_a_full_queue_drops_a_job_while_somebody_else_holds_its_oldest():
+def test_a_full_queue_drops_a_job_while_its_oldest_is_locked():
     engine.queues.configure("default", {"max_depth": 2, "strategy": "drop_oldest"})
     oldest, _ = enqueue({}, {})
 

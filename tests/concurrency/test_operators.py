@@ -118,7 +118,7 @@ def test_terminate_against_a_drain_is_never_taken_back():
         assert operation.state == "completed"
 
 
-def test_an_abort_at_any_moment_leaves_nobody_quiet():
+def test_an_abort_at_any_moment_leaves_no_worker_quiet():
     for _ in range(6):
         Worker.objects.all().delete()
         a_fleet()

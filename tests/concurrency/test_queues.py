@@ -130,7 +130,7 @@ def test_a_request_that_waits_for_room_is_stored_when_there_is_some(settings):
     assert not Event.objects.filter(type="backpressure.rejected").exists()
 
 
-def test_a_request_that_waits_in_vain_is_refused_and_told_once(settings):
+def test_a_request_that_waits_in_vain_is_refused_and_logged_once(settings):
     settings.OJS = {**settings.OJS, "ALLOW_ANONYMOUS": True}
     bounded("block")
     enqueue(BOUND)

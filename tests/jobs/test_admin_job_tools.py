@@ -273,7 +273,7 @@ def test_a_job_that_runs_or_is_over_needs_no_explanation(admin_client):
     assert why(admin_client, completed=True) == []
 
 
-def test_what_keeps_a_job_is_told(admin_client):
+def test_the_reasons_why_a_job_waits_are_shown(admin_client):
     QueueFactory(name="mail", paused_at=ago(60), paused_by="ops", pause_reason="Disk full")
     JobFactory(queue="mail", created_at=ago(10))
 
@@ -284,7 +284,7 @@ def test_what_keeps_a_job_is_told(admin_client):
     ]
 
 
-def test_a_full_queue_and_busy_workers_are_told(admin_client):
+def test_a_full_queue_and_busy_workers_are_shown(admin_client):
     QueueFactory(name="mail", concurrency=1)
     worker = WorkerFactory(queues=["mail"], concurrency=1)
     JobFactory(active=True, queue="mail", reserved_by=worker.pk)
@@ -409,7 +409,7 @@ def test_maintenance_keeps_every_job(admin_client):
     assert why(admin_client) == ["Maintenance mode is on: nothing is fetched. Database upgrade"]
 
 
-def test_a_job_in_nobodys_way_is_next(admin_client):
+def test_a_job_with_nothing_before_it_is_next(admin_client):
     WorkerFactory(queues=["default"])
 
     assert why(admin_client) == ["Nothing is in its way: the next fetch takes it."]
@@ -501,7 +501,7 @@ def test_more_than_one_confirmation_covers_is_said(admin_client, monkeypatch):
 
 
 @pytest.mark.parametrize("action", ["cancel", "retry", "run_now", "discard"])
-def test_whoever_may_only_look_can_do_nothing(action):
+def test_a_user_who_may_only_view_can_do_nothing(action):
     job = JobFactory(dead=True)
 
     assert choose(viewer(), JOB, action, job).status_code == 403

@@ -49,7 +49,7 @@ def test_no_two_keys_are_the_same():
     assert len({make_key("billing")[1] for _ in range(50)}) == 50
 
 
-def test_a_key_may_do_everything_unless_somebody_says_less():
+def test_a_key_may_do_everything_unless_restricted():
     record, _ = make_key("billing")
 
     assert set(record.scopes) == set(Scope)
@@ -112,7 +112,7 @@ def test_manifest_and_health_are_open_to_everybody(path):
     assert OJSClient("wrong").get(path).status_code == 200
 
 
-def test_an_unknown_path_tells_nobody_more_than_that():
+def test_an_unknown_path_reveals_nothing_more():
     assert OJSClient().get("/ojs/v1/nothing").status_code == 404
 
 
@@ -175,7 +175,7 @@ def test_a_bound_key_speaks_for_its_worker_without_saying_so():
     assert (job.finished_by, job.unfenced) == ("worker-7", False)
 
 
-def test_a_bound_key_speaks_for_nobody_else():
+def test_a_bound_key_cannot_act_for_other_workers():
     client = client_with("work", worker_id="worker-7")
 
     reply = client.send("workers/fetch", {"queues": ["default"], "worker_id": "worker-8"})

@@ -205,7 +205,7 @@ def test_a_task_is_finished_when_no_attempt_will_follow(shop, heard):
 
 
 @pytest.mark.django_db
-def test_a_receiver_is_told_the_result_the_errors_and_the_exception(shop):
+def test_a_receiver_gets_the_result_the_errors_and_the_exception(shop):
     told = []
 
     def receive(sender, task_result, **kwargs):
@@ -439,7 +439,7 @@ def test_checks_are_silent_for_a_good_one():
 # A worker that died (`task_finished` is sent by the process that discards its job)
 
 
-def test_the_end_of_a_task_whose_worker_died_is_told(
+def test_the_end_of_a_task_whose_worker_died_is_signalled(
     db, shop, heard, django_capture_on_commit_callbacks
 ):
     result = shop.add.enqueue(1, 2)

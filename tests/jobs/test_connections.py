@@ -181,7 +181,7 @@ def test_a_process_that_runs_for_long_adds_them_to_the_sites_own(transactional_d
         ("", {}, False),
     ],
 )
-def test_a_site_whose_database_is_elsewhere_is_told_what_to_add(
+def test_a_site_whose_database_is_elsewhere_is_asked_to_add_an_option(
     db, monkeypatch, host, options, warned
 ):
     monkeypatch.setitem(connection.settings_dict, "HOST", host)

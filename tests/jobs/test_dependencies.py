@@ -160,7 +160,7 @@ def test_a_circle_is_refused(edges):
     assert not Job.objects.exists()
 
 
-def test_nobody_can_activate_a_job_that_waits_for_another():
+def test_a_job_that_waits_for_another_cannot_be_activated():
     ids = enqueue({"a": [], "b": ["a"]})
 
     with pytest.raises(InvalidTransition, match="waits for other jobs"):

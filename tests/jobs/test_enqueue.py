@@ -459,7 +459,7 @@ def test_the_signal_is_sent_once_the_jobs_are_committed(db, django_capture_on_co
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_rolled_back_enqueue_leaves_nothing_and_tells_nobody():
+def test_a_rolled_back_enqueue_leaves_nothing_and_sends_nothing():
     heard = []
 
     def listen(**kwargs):

@@ -98,7 +98,7 @@ def test_a_retry_says_when_under_both_names(db):
 
 
 @pytest.mark.parametrize("result", [0, False, "", [], {}, "done", {"a": 1}])
-def test_every_result_but_none_is_told(db, result):
+def test_every_result_but_none_is_included(db, result):
     assert envelope(JobFactory(completed=True, result=result))["result"] == result
 
 
@@ -137,7 +137,7 @@ def test_the_schedule_stays_on_a_job_that_runs(db):
     assert envelope(job)["scheduled_at"] == "2025-06-01T09:00:00Z"
 
 
-def test_a_deadline_that_was_taken_away_is_not_told(db):
+def test_a_deadline_that_was_removed_is_not_included(db):
     job = JobFactory(expires_at=None, attributes={"expires_at": "2025-06-01T09:00:00Z"})
 
     assert "expires_at" not in envelope(job)
@@ -153,7 +153,7 @@ def test_unknown_fields_come_back_and_never_replace_ours(db):
     assert document["args"] == job.args
 
 
-def test_workers_are_not_told_the_timeout_in_seconds(db):
+def test_workers_do_not_get_the_timeout_in_seconds(db):
     """Public JavaScript workers would read it as milliseconds (CLIENTS §2)."""
     job = JobFactory(timeout=timedelta(seconds=30), attributes={"timeout": 30})
 
@@ -166,7 +166,7 @@ def test_workers_are_not_told_the_timeout_in_seconds(db):
 # Errors
 
 
-def test_the_history_is_told_oldest_first_and_the_newest_stands_out(db):
+def test_the_history_is_listed_oldest_first_and_the_newest_stands_out(db):
     job = JobFactory(retryable=True, attempt=2)
     JobErrorFactory(job=job, attempt=1, type="First")
     JobErrorFactory(job=job, attempt=2, type="Second", code="smtp", details={"port": 587})
@@ -214,7 +214,7 @@ def test_each_error_has_what_the_documents_require():
     }
 
 
-def test_a_word_of_the_worker_is_told_even_if_it_is_no(db):
+def test_a_workers_answer_is_included_even_if_it_is_no(db):
     job = JobFactory(retryable=True)
     JobErrorFactory(job=job, retryable=False, occurred_at=ago(5))
 

@@ -129,7 +129,7 @@ def test_what_was_rolled_back_did_not_happen():
 
 
 @pytest.mark.parametrize("backwards", [False, True])
-def test_a_jobs_life_is_told_in_order(db, backwards):
+def test_the_events_of_a_job_are_in_order(db, backwards):
     document = {"type": "email.send", "args": [], "retry": {"jitter": False, "max_attempts": 2}}
     engine.enqueue([new_job(document, timezone.now())])
     (job,) = engine.claim(["default"], worker_id="worker-1")
@@ -211,7 +211,7 @@ def test_a_reader_misses_nothing_whatever_the_order_of_commits(another_writer):
 
 
 @pytest.mark.postgres
-def test_a_writer_that_gave_up_holds_nobody_back(another_writer):
+def test_a_writer_that_rolled_back_delays_no_reader(another_writer):
     record(subject="late")
 
     another_writer.rollback()

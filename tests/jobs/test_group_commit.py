@@ -87,7 +87,7 @@ def test_two_with_one_key_are_never_done_at_once():
     assert recorder.done == [["gate"], ["a1", "b1"], ["a2"]]
 
 
-def test_several_may_be_under_way_and_only_then_somebody_waits():
+def test_a_caller_waits_only_at_the_limit_of_groups_in_flight():
     recorder = Recorder(max_in_flight=2)
 
     with ThreadPoolExecutor(1) as pool:
@@ -98,7 +98,7 @@ def test_several_may_be_under_way_and_only_then_somebody_waits():
 
 
 @pytest.mark.parametrize("problem", [ValueError(), Gone()], ids=["an error", "its end"])
-def test_what_ends_the_one_that_does_it_ends_nobody_else(problem):
+def test_an_error_of_the_committing_caller_reaches_no_other(problem):
     recorder = Recorder()
     recorder.problem = problem
 

@@ -339,7 +339,7 @@ def test_another_transaction_may_wait():
 
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
-def test_a_job_that_nobody_waits_for_is_completed_by_one_statement(django_assert_num_queries):
+def test_a_job_without_a_waiter_is_completed_by_one_statement(django_assert_num_queries):
     handle = jobs.enqueue("report.build")
     claimed()
 

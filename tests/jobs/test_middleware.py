@@ -191,7 +191,7 @@ def test_the_request_a_job_comes_from_travels_in_its_meta(settings):
     }
 
 
-def test_an_async_view_and_a_visitor_who_is_nobody(settings):
+def test_an_async_view_and_an_anonymous_visitor(settings):
     settings.OJS = {"ENQUEUE_MIDDLEWARE": ["jobs.middleware.ContextMiddleware"]}
     request = RequestFactory().get("/", headers={"X-Request-Id": "req_2"})
     request.user = AnonymousUser()

@@ -152,7 +152,7 @@ def test_a_broken_transaction_refuses_it_as_every_statement():
         connection.needs_rollback = False
 
 
-def test_what_somebody_discarded_is_prepared_again():
+def test_a_discarded_statement_is_prepared_again():
     run("SELECT %s::int", [1])
     with connection.cursor() as cursor:
         cursor.execute("DEALLOCATE ALL")
@@ -325,7 +325,7 @@ def test_several_in_a_savepoint_are_undone_with_it():
     assert Queue.objects.get().name == "other"
 
 
-def test_several_that_somebody_discarded_are_prepared_again():
+def test_several_discarded_statements_are_prepared_again():
     both = (INSERT, ["one"]), ("SELECT %s::int", [1])
     run_together(*both)
     Queue.objects.all().delete()

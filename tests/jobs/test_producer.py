@@ -312,7 +312,7 @@ def test_the_rules_are_those_of_http(arguments, field):
     assert refused(**arguments).details["field"] == field
 
 
-def test_an_option_nobody_knows_is_refused():
+def test_an_unknown_option_is_refused():
     with pytest.raises(InvalidRequest, match="no option 'que'"):
         jobs.enqueue_many([{"type": "email.send", "que": "mail"}])
 

@@ -92,7 +92,7 @@ def test_jobs_the_heartbeat_does_not_name_are_not_extended(db):
     assert left(unnamed) <= 5
 
 
-def test_a_job_fetched_without_a_worker_id_is_adopted_by_whoever_says_to_run_it(db):
+def test_a_job_fetched_without_a_worker_id_is_adopted_by_the_worker_that_reports_it(db):
     job = JobFactory(active=True, reserved_by="")
 
     assert engine.extend([job.pk], worker_id="worker-3") == {job.pk}

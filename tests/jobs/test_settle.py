@@ -59,7 +59,7 @@ def test_only_the_holder_may_ack(db):
     assert (job.state, job.reserved_by, job.result) == (State.ACTIVE, "worker-1", None)
 
 
-def test_a_named_worker_may_not_ack_a_job_that_nobody_in_particular_holds(db):
+def test_a_named_worker_may_not_ack_a_job_fetched_without_a_worker_id(db):
     job = JobFactory(active=True, reserved_by="")
 
     assert isinstance(ack(job, worker_id="worker-1").error, ReservationLost)
@@ -118,7 +118,7 @@ def test_a_job_that_does_not_exist_cannot_be_acked(db):
     assert not RefusedFinish.objects.exists()
 
 
-def test_an_ack_after_the_deadline_counts_as_long_as_nobody_took_the_job_back(db):
+def test_an_ack_after_the_deadline_counts_until_the_job_is_reclaimed(db):
     """The reservation is lost when the job is reclaimed, not when the time is up (§5.5)."""
     job = JobFactory(active=True, reserved_until=ago(60))
 

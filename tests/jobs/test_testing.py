@@ -150,7 +150,7 @@ def test_run_jobs_runs_what_is_there_and_what_that_enqueues(place, mails):
     assert testing.all_enqueued(args=["two"])[0].result == {"sent": "two"}
 
 
-def test_run_jobs_can_be_told_which_and_how_many(place, mails):
+def test_run_jobs_can_be_limited_to_some_jobs(place, mails):
     for queue in ("default", "default", "other"):
         jobs.enqueue("tests.mail", [queue], queue=queue)
 
@@ -487,7 +487,7 @@ def test_what_a_handler_decides_comes_out_of_inline_and_happens(inline_jobs, mai
     assert job.state == state
 
 
-def test_inline_leaves_alone_what_waits_for_somebody(inline_jobs, mails):
+def test_inline_leaves_pending_jobs_alone(inline_jobs, mails):
     made = jobs.enqueue("tests.mail", ["x"], pending=True)
 
     testing.assert_job_state(made.id, "pending")

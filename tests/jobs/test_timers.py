@@ -47,7 +47,7 @@ def test_no_job_becomes_available_before_its_time(db, state):
     assert job.state == state
 
 
-def test_pending_jobs_wait_for_somebody_and_for_no_clock(db):
+def test_pending_jobs_wait_for_an_activation_and_for_no_clock(db):
     JobFactory(pending=True, scheduled_at=ago(60))
 
     assert engine.promote_due() == 0
@@ -145,7 +145,7 @@ def test_each_attempt_has_the_whole_timeout(db):
 
 
 @pytest.mark.parametrize("state", ["available", "scheduled", "pending", "retryable"])
-def test_a_job_that_nobody_took_in_time_is_discarded(db, state):
+def test_a_job_that_was_not_fetched_in_time_is_discarded(db, state):
     trait = {} if state == "available" else {state: True}
     job = JobFactory(**trait, expires_at=ago(1), created_at=ago(61))
 

@@ -84,7 +84,7 @@ def test_what_happens_between_looking_and_waiting_is_not_missed():
         assert bell.wait(PATIENCE)
 
 
-def test_a_bell_rings_once_for_what_it_has_told():
+def test_a_bell_rings_once_for_the_same_queues():
     with wakeup.subscription(["billing"]) as bell:
         push("billing")
         bell.wait(PATIENCE)
@@ -108,7 +108,7 @@ def test_everybody_who_waits_for_a_queue_is_woken():
         assert second.wait(PATIENCE)
 
 
-def test_nothing_is_told_of_work_that_was_rolled_back():
+def test_no_notification_of_work_that_was_rolled_back():
     with wakeup.subscription(["billing"]) as bell, wakeup.subscription(["after"]) as after:
         with pytest.raises(ZeroDivisionError), atomic():
             push("billing")
@@ -119,7 +119,7 @@ def test_nothing_is_told_of_work_that_was_rolled_back():
         assert not bell.wait(0)
 
 
-def test_nothing_is_told_before_the_commit():
+def test_no_notification_before_the_commit():
     with wakeup.subscription(["billing"]) as bell, wakeup.subscription(["other"]) as other:
         with atomic():
             push("billing")
@@ -129,7 +129,7 @@ def test_nothing_is_told_before_the_commit():
 
 
 @pytest.mark.parametrize("options", [{"pending": True}, {"delay_until": "+PT1H"}])
-def test_jobs_that_cannot_be_fetched_yet_wake_nobody(options):
+def test_jobs_that_cannot_be_fetched_yet_wake_no_waiter(options):
     with wakeup.subscription(["billing"]) as bell, wakeup.subscription(["after"]) as after:
         push("billing", **options)
         push("after")
@@ -156,7 +156,7 @@ def test_every_way_back_into_a_queue_rings(way):
         assert bell.wait(PATIENCE)
 
 
-def test_whoever_has_stopped_waiting_is_forgotten():
+def test_a_waiter_that_stopped_waiting_is_removed():
     with wakeup.subscription(["billing"]):
         pass
 

@@ -102,7 +102,7 @@ def test_the_prefix_of_the_include_is_heeded(path, more, settings, db):
     assert behind.paths == [("http", "/ojs/v1/nothing")]
 
 
-def test_a_site_without_the_urls_is_told_what_it_lacks(settings):
+def test_a_site_without_the_urls_is_refused(settings):
     settings.ROOT_URLCONF = "django.contrib.auth.urls"
 
     with pytest.raises(ImproperlyConfigured, match="include"):

@@ -95,7 +95,7 @@ def test_a_body_that_does_not_end_is_answered_and_its_connection_closed(
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(("path", "headers"), [(BEAT, JSON), (LOGIN, FORM)], ids=["ojs", "login"])
 @pytest.mark.parametrize(("interface", "many"), [("asgi", 200), ("wsgi", 30)])
-def test_unfinished_bodies_stop_nobody_else(server, interface, many, path, headers):
+def test_unfinished_bodies_do_not_stop_other_requests(server, interface, many, path, headers):
     """Many times more than there are threads, for an hour."""
     api = server(interface, BODY_TIMEOUT=3600, MAX_UNFINISHED_BODIES=3)
 

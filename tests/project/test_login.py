@@ -54,7 +54,7 @@ def site(database_url, tmp_path):
 
 # Each attempt costs a password hash, deliberately.
 @pytest.mark.slow
-def test_guessing_a_password_locks_out_the_one_who_guesses_and_nobody_else(site, tmp_path):
+def test_guessing_a_password_locks_out_only_the_guesser(site, tmp_path):
     login, environment = site
     wrong = [login.try_out("ada", f"guess {number}") for number in range(MOST)]
     refused = login.try_out("ada", PASSWORD)

@@ -49,7 +49,7 @@ def test_operators_do_not(visited, admin_client):
     assert answer["X-Frame-Options"] == "DENY"
 
 
-def test_an_address_that_is_none_is_told_so_in_the_protocols_own_form(db):
+def test_an_unknown_address_is_refused_in_the_protocols_own_form(db):
     answer = Client().get("/ojs/v1/nothing")
 
     assert answer.status_code == 404

@@ -36,7 +36,7 @@ def test_what_only_this_machine_reaches(host):
     assert Address.find(host, 8000).is_local
 
 
-def test_without_debug_nobody_is_let_in_unasked(environ):
+def test_without_debug_anonymous_access_is_not_allowed(environ):
     # `check` refuses an open server outside DEBUG.
     prepare([], environ | {"DJANGO_DEBUG": "0"})
 

@@ -170,7 +170,7 @@ def test_an_event_of_several_channels_is_sent_on_each():
     assert len({message["id"] for message in sent}) == 1
 
 
-def test_a_job_that_has_ended_is_told_to_a_client_that_subscribes_to_it():
+def test_a_client_that_subscribes_to_an_ended_job_gets_its_end():
     async def story(loop, client):
         job_id = await loop.in_thread(stories.finish)
         await client.ask(action="subscribe", channel=f"job:{job_id}")
@@ -354,7 +354,7 @@ def test_a_subscription_may_say_where_it_goes_on():
 # §5.4, §8.4
 
 
-def test_a_slow_client_is_warned_and_told_what_it_missed(settings):
+def test_a_slow_client_is_warned_and_gets_the_number_it_missed(settings):
     settings.OJS = settings.OJS | {"REALTIME_BUFFER_SIZE": 5}
 
     async def story(loop, client):
@@ -418,7 +418,7 @@ def test_silence_is_broken_and_pings_are_answered(monkeypatch):
     assert (first["type"], last["type"]) == ("ping", "pong")
 
 
-def test_the_end_of_the_server_is_told():
+def test_the_end_of_the_server_is_announced():
     async def story(loop, client):
         await client.ask(action="subscribe", channel="all")
         loop.ending.set()

@@ -55,7 +55,7 @@ def test_a_stream_of_a_job_tells_each_transition_and_ends_with_the_job():
 
 
 @pytest.mark.parametrize("keeps_events", [True, False])
-def test_a_job_that_has_ended_is_told_in_one_event(keeps_events):
+def test_a_job_that_has_ended_is_sent_in_one_event(keeps_events):
     async def story(loop):
         job_id = await loop.in_thread(stories.finish)
         if not keeps_events:
@@ -69,7 +69,7 @@ def test_a_job_that_has_ended_is_told_in_one_event(keeps_events):
     assert sent.data["from"] == ("active" if keeps_events else "completed")
 
 
-def test_a_job_that_ends_while_its_stream_begins_is_told_all_the_same(monkeypatch):
+def test_a_job_that_ends_while_its_stream_begins_is_sent_all_the_same(monkeypatch):
     """Between the query of the job and the first read of the record."""
 
     async def story(loop):
@@ -146,7 +146,7 @@ def test_without_a_record_there_is_nothing_to_stream(settings):
         on_loop(lambda loop: listen(loop, "all"))
 
 
-def test_progress_is_told_as_the_document_says():
+def test_progress_is_sent_as_specified():
     async def story(loop):
         await loop.in_thread(stories.enqueue)
         job = await loop.in_thread(stories.fetch)
@@ -167,7 +167,7 @@ def test_progress_is_told_as_the_document_says():
     assert moves([end]) == [("active", "completed")]
 
 
-def test_heartbeats_are_told_where_they_are_recorded(settings):
+def test_heartbeats_are_sent_where_they_are_recorded(settings):
     settings.OJS = settings.OJS | {"RECORD_HEARTBEATS": True}
 
     async def story(loop):
@@ -407,7 +407,7 @@ def test_a_client_of_a_job_that_ended_meanwhile_gets_all_that_it_missed():
 
 
 @pytest.mark.parametrize("given", ["evt_0042", "nonsense", "evt_000000000000-ffffffffffff", "gone"])
-def test_what_the_record_does_not_have_any_more_is_told_as_a_gap(given):
+def test_events_that_the_record_no_longer_has_are_reported_as_a_gap(given):
     async def story(loop):
         job_id = await loop.in_thread(stories.enqueue)
         before = await loop.in_thread(Event.objects.latest, "id")
@@ -437,7 +437,7 @@ def test_what_the_record_does_not_have_any_more_is_told_as_a_gap(given):
 # §5.4, §5.7: slow clients
 
 
-def test_a_slow_client_is_told_what_it_missed_and_gets_the_newest(settings):
+def test_a_slow_client_gets_a_gap_and_then_the_newest_events(settings):
     settings.OJS = settings.OJS | {"REALTIME_BUFFER_SIZE": 10}
 
     async def story(loop):
@@ -538,7 +538,7 @@ def test_silence_is_broken_by_heartbeats_which_carry_the_position(monkeypatch):
 # §5.1: the end of the server
 
 
-def test_the_end_of_the_server_is_told_and_ends_the_streams():
+def test_the_end_of_the_server_is_announced_and_ends_the_streams():
     async def story(loop):
         await loop.in_thread(stories.enqueue)
         readers = [await listen(loop, name) for name in ("all", "queue:default")]
@@ -741,7 +741,7 @@ def test_many_subscribers_cost_one_read_and_each_event_is_written_once(settings,
     assert not after._connections and not after._live and after._reader is None
 
 
-def test_nobody_reads_the_record_while_nobody_listens():
+def test_the_record_is_not_read_without_a_listener():
     async def story(loop):
         reader = await listen(loop, "all")
         await loop.in_thread(stories.enqueue)

@@ -76,7 +76,7 @@ def test_the_worker_is_given_the_whole_envelope():
         assert document[moment].endswith("Z")
 
 
-def test_a_start_is_told_as_an_event():
+def test_a_start_is_recorded_as_an_event():
     job = JobFactory()
     fetch(worker_id="w")
 
@@ -295,7 +295,7 @@ def test_a_fetch_is_one_statement(django_assert_num_queries):
         assert len(fetch(worker_id=worker.pk, count=2)) == 2
 
 
-def test_a_worker_nobody_knows_is_served_all_the_same():
+def test_an_unknown_worker_is_served_all_the_same():
     JobFactory.create_batch(2)
 
     assert len(fetch(worker_id="never-registered")) == 1

@@ -81,7 +81,7 @@ def test_everything_is_asked_for_expressly():
     assert set(directives().values()) == {"terminate"}
 
 
-def test_nobody_matches_and_nothing_happens():
+def test_no_worker_matches_and_nothing_happens():
     WorkerFactory(labels=["eu"])
     WorkerFactory(dead=True, labels=["us"])
 

@@ -103,7 +103,7 @@ def test_a_heartbeat_without_a_list_of_jobs_says_nothing_about_them():
     assert worker.active_job_ids == []
 
 
-def test_a_worker_that_goes_quiet_is_told_as_an_event_once():
+def test_a_worker_that_goes_quiet_is_recorded_as_an_event_once():
     worker = WorkerFactory()
     for state in (WorkerState.QUIET, WorkerState.QUIET, WorkerState.RUNNING):
         protocol.beat(worker.pk, state=state)
@@ -174,7 +174,7 @@ def test_only_the_jobs_named_are_extended():
     assert reserved_until(unnamed) == deadline
 
 
-def test_an_overdue_job_that_nobody_took_back_yet_is_saved_by_a_heartbeat():
+def test_an_overdue_job_not_yet_reclaimed_is_saved_by_a_heartbeat():
     job = JobFactory(active=True, reserved_until=ago(1))
 
     protocol.beat("worker-1", active_job_ids=[str(job.pk)])
@@ -184,7 +184,7 @@ def test_an_overdue_job_that_nobody_took_back_yet_is_saved_by_a_heartbeat():
     assert (job.state, job.attempt) == (State.ACTIVE, 1)
 
 
-def test_jobs_the_worker_does_not_hold_are_told_to_it_and_left_alone():
+def test_jobs_the_worker_does_not_hold_are_reported_as_lost_and_left_alone():
     deadline = ahead(60)
     foreign = JobFactory(active=True, reserved_by="worker-2", reserved_until=deadline)
     reclaimed = JobFactory(attempt=2, attempt_counted=True)
@@ -274,7 +274,7 @@ def test_a_heartbeat_that_was_overtaken_changes_nothing(late):
     assert reserved_until(job) == deadline
 
 
-def test_a_heartbeat_that_was_overtaken_saves_nobody_from_being_declared_dead():
+def test_a_heartbeat_that_was_overtaken_saves_no_worker_from_being_declared_dead():
     worker = WorkerFactory()
     protocol.beat(worker.pk, sequence=5)
     Worker.objects.update(last_heartbeat_at=ago(31))

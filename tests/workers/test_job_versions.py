@@ -164,7 +164,7 @@ def test_steps_of_a_workflow_and_runs_of_a_cron_job_have_versions_of_their_own(a
 
 
 @pytest.mark.django_db
-def test_a_job_that_nobody_takes_says_why_it_waits():
+def test_a_job_that_no_worker_takes_says_why_it_waits():
     job = JobFactory(type="t", version_number=read_versions("2.0").least)
     WorkerFactory(queues=["default"], job_versions=bounds(t="1.0"))
 
@@ -175,7 +175,7 @@ def test_a_job_that_nobody_takes_says_why_it_waits():
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("another", [None, bounds(other="5.0"), bounds(t="2.0")])
-def test_versions_that_nobody_takes_want_attention_once_they_have_waited(another):
+def test_versions_that_no_worker_takes_need_attention_once_they_have_waited(another):
     wait = ojs_settings.WAIT_LIMIT.total_seconds() + 60
     Queue.objects.get_or_create(name="default")
     WorkerFactory(queues=["default"], job_versions=bounds(t="1.0"))

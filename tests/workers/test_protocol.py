@@ -77,7 +77,7 @@ def test_the_holder_fails_its_job():
     ],
     ids=str,
 )
-def test_nobody_else_may_and_no_other_attempt_either(verb, said):
+def test_no_other_worker_may_and_no_other_attempt_either(verb, said):
     job = JobFactory(active=True, reserved_by="w", attempt=2)
     before = facts(job)
 
@@ -210,7 +210,7 @@ def test_a_finish_after_the_visibility_timeout_is_refused_once_the_job_was_taken
 
 
 @VERBS
-def test_a_finish_after_the_visibility_timeout_counts_while_nobody_took_the_job_back(verb):
+def test_a_finish_after_the_visibility_timeout_counts_until_the_job_is_reclaimed(verb):
     job = JobFactory(active=True, reserved_by="w", reserved_until=ago(1))
 
     assert verb(job, worker_id="w").error is None

@@ -111,7 +111,7 @@ def test_one_that_has_left_stays_away(speak):
 
 
 @others
-def test_what_is_no_sign_of_life_brings_nobody_back(speak):
+def test_what_is_no_sign_of_life_brings_no_worker_back(speak):
     worker = WorkerFactory(dead=True)
     JobFactory()
 
@@ -143,7 +143,7 @@ def speak_as(project, speak, worker):
 
 
 @others
-def test_a_worker_that_nobody_knows_is_not_discovered_by_it(speak):
+def test_an_unknown_worker_is_not_discovered_by_it(speak):
     worker = WorkerFactory.build(worker_id="stranger")
 
     speak(worker)

@@ -306,7 +306,7 @@ def test_the_server_cannot_resume_a_worker_that_quieted_itself(shop):
 # Lost reservations (§10.4) and servers that go away (§4.6)
 
 
-def test_a_lost_reservation_is_told_to_the_handler_and_the_worker_goes_on(shop):
+def test_a_lost_reservation_reaches_the_handler_and_the_worker_goes_on(shop):
     made = jobs.enqueue("shop.patient", ["patient"])
     with shop.worker() as started:
         shop.wait_for("patient.began")

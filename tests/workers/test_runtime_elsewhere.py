@@ -287,7 +287,7 @@ def test_a_worker_whose_registration_is_gone_registers_again_and_goes_on(shop, e
     assert second == first, "the same worker, with all it said"
 
 
-def test_progress_is_told_the_latest_of_it_and_not_in_the_handlers_time(shop, elsewhere):
+def test_only_the_latest_progress_is_sent_and_not_in_the_handlers_time(shop, elsewhere):
     job = elsewhere.enqueue("shop.advance", "advance")
     with shop.worker(*POLL):
         shop.wait_for("advance.told")
@@ -301,7 +301,7 @@ def test_progress_is_told_the_latest_of_it_and_not_in_the_handlers_time(shop, el
     assert told[-1]["attempt"] == 1 and told[-1]["worker_id"]
 
 
-def test_progress_that_nobody_takes_harms_no_job(shop, elsewhere):
+def test_progress_that_the_server_refuses_harms_no_job(shop, elsewhere):
     elsewhere.fails_progress = True
     job = elsewhere.enqueue("shop.advance", "advance")
     with shop.worker(*POLL):

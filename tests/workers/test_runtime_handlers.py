@@ -165,7 +165,7 @@ def test_a_job_is_given_the_results_of_the_jobs_it_waited_for(shop):
     assert Job.objects.get(pk=waiter.id).result == [Job.objects.get(pk=first.id).result]
 
 
-def test_a_checkpoint_of_a_lost_job_is_refused_and_its_handler_is_told(either_shop):
+def test_a_checkpoint_of_a_lost_job_raises_in_its_handler(either_shop):
     made = jobs.enqueue("shop.resume_when_told", ["late"])
     with either_shop.worker(HEARTBEAT_INTERVAL=60, HEARTBEAT_TIMEOUT=600):
         either_shop.wait_for("late.began")
@@ -350,7 +350,7 @@ def test_a_django_task_has_a_limit_and_a_time_of_its_own(shop, settings):
 # Several processes
 
 
-def test_a_supervisor_starts_crashed_children_again_and_ends_all_when_told(shop):
+def test_a_supervisor_restarts_crashed_children_and_ends_all_on_a_signal(shop):
     made = jobs.enqueue("shop.die", ["crash"])
     with shop.worker("--processes", "2") as started:
         died = shop.wait_for("crash.died")

@@ -76,7 +76,7 @@ def test_they_are_served_in_the_order_they_came():
     run(story)
 
 
-def test_a_ring_in_vain_costs_nobody_its_place():
+def test_a_ring_in_vain_costs_no_waiter_its_place():
     async def story(work):
         for number in range(10):
             work.wait(f"w-{number}")
@@ -105,7 +105,7 @@ def test_no_more_of_them_look_than_there_are_jobs_for_but_a_few(jobs):
     run(story)
 
 
-def test_those_who_cannot_run_what_there_is_keep_nobody_from_it():
+def test_workers_that_cannot_run_a_job_keep_no_other_from_it():
     async def story(work):
         for number in range(5):
             work.wait(f"other-{number}", takes=lambda job: job == "special")
@@ -120,7 +120,7 @@ def test_those_who_cannot_run_what_there_is_keep_nobody_from_it():
     run(story)
 
 
-def test_quieted_workers_at_the_front_keep_nobody_from_work():
+def test_quieted_workers_at_the_front_keep_no_other_from_work():
     async def story(work):
         for number in range(20):
             work.wait(f"quiet-{number}", takes=lambda job: False)

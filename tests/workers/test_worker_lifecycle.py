@@ -136,7 +136,7 @@ def test_a_directive_does_not_outlive_the_process_it_was_meant_for():
 # Resume (§2.3; docs/architecture.md)
 
 
-def test_a_worker_that_a_directive_quieted_is_told_to_run_again():
+def test_a_worker_that_a_directive_quieted_gets_the_directive_to_run_again():
     worker = WorkerFactory()
     direct(worker, QUIET)
     beats(worker, RUNNING)
