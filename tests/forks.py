@@ -95,14 +95,14 @@ class Parent:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            told = json.loads(line)
-            if "code" in told:
-                child = self._children.pop(told["pid"])
-                child.returncode = told["code"]
+            message = json.loads(line)
+            if "code" in message:
+                child = self._children.pop(message["pid"])
+                child.returncode = message["code"]
                 child.ended.set()
                 continue
             with self._begun:
-                child = self._children[told["pid"]] = Forked(told["pid"])
+                child = self._children[message["pid"]] = Forked(message["pid"])
                 self._newest.append(child)
                 self._begun.notify_all()
 

@@ -27,7 +27,7 @@ def staff(*permissions: str, username: str = "ops") -> Client:
 
 
 def viewer() -> Client:
-    """A staff member who may view everything of ours, and change nothing."""
+    """A staff member who may view everything in the project, and change nothing."""
     views = Permission.objects.filter(
         codename__startswith="view_", content_type__app_label__in=APPS
     )
@@ -35,7 +35,7 @@ def viewer() -> Client:
 
 
 def operator(*more: str, username: str = "ops") -> Client:
-    """A staff member who may view everything of ours and do what an operator does."""
+    """A staff member who may view everything in the project and do what an operator does."""
     client = staff(*more, username=username)
     user = User.objects.get(username=username)
     user.user_permissions.add(*permissions_of("OJS operator"))

@@ -68,7 +68,7 @@ class Worker:
         """Report that it runs a job; return whether it still holds the job."""
         raise NotImplementedError
 
-    def told(self) -> str:
+    def directive(self) -> str:
         """The reply to its next heartbeat."""
         raise NotImplementedError
 
@@ -122,7 +122,7 @@ class OJSWorker(Worker):
         assert reply["jobs_extended"] in ([], [job_id])
         return bool(reply["jobs_extended"])
 
-    def told(self) -> str:
+    def directive(self) -> str:
         return str(self._post("heartbeat", state="running").json()["state"])
 
 
@@ -301,7 +301,7 @@ class RotaWorker(Worker):
         assert (job_id in answer["jobs_extended"]) != (job_id in answer["jobs_lost"])
         return job_id in answer["jobs_extended"]
 
-    def told(self) -> str:
+    def directive(self) -> str:
         return str(self._say()["state"])
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ def rows():
 
 
 def pages(client: Any, site: str = "admin") -> dict[str, Any]:
-    """Every page of ours, and the first page of an action on each list."""
+    """Every page of the project, and the first page of an action on each list."""
     found = {}
     for model in OURS:
         name = f"{model._meta.app_label}_{model._meta.model_name}"

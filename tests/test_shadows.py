@@ -1,4 +1,4 @@
-"""A site's top-level package with the name of one of ours is reported, with a remedy."""
+"""A site's top-level package with the name of one of the project's is reported, with a remedy."""
 
 from __future__ import annotations
 

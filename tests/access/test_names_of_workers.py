@@ -414,8 +414,8 @@ def test_a_project_reads_the_id_it_gave_and_an_operator_the_stored_one(acme, twi
 
     for project, client in (("acme", acme), ("", ojs())):
         assert client.job(job_id)["errors"][0]["worker_id"] == error[project]
-        told = client.see(f"admin/jobs/{job_id}").json()
-        assert told["worker_id"] == told["errors"][0]["worker_id"] == error[project]
+        answer = client.see(f"admin/jobs/{job_id}").json()
+        assert answer["worker_id"] == answer["errors"][0]["worker_id"] == error[project]
         listed = client.see("admin/jobs", worker_id=error[project]).json()["items"]
         assert [(job["id"], job["worker_id"]) for job in listed] == [(job_id, error[project])]
         events = client.see("events", worker_id=error[project], types="job.started").json()
@@ -451,11 +451,11 @@ def test_orders_reach_the_worker_that_was_meant(acme, twins, project):
     quieted = client.send(f"admin/workers/{named}/quiet").json()
     many = {"filter": {"worker_id": named}, "confirm": True}
     resumed = client.send("admin/workers/bulk/resume", many).json()
-    told = client.send(f"admin/workers/{named}/directive", {"directive": "terminate"}).json()
+    answer = client.send(f"admin/workers/{named}/directive", {"directive": "terminate"}).json()
 
     assert (quieted["id"], quieted["desired_state"]) == (named, "quiet")
     assert (resumed["workers"], resumed["signalled"]) == ([named], 1)
-    assert (told["id"], len(told["directives"])) == (named, 3)
+    assert (answer["id"], len(answer["directives"])) == (named, 3)
     assert set(Directive.objects.values_list("worker_id", flat=True)) == {"acme@/w"}
     beat = acme.send("workers/heartbeat", {"worker_id": "w"}).json()
     assert beat["state"] == "terminate"
@@ -493,12 +493,12 @@ def test_a_silent_worker_is_removed_by_the_id_its_project_knows(acme, twins):
 
 def test_the_fleet_command_shows_projects_and_takes_them(twins, capsys):
     call_command("fleet", "status", "--all", "--format", "json")
-    told = json.loads(capsys.readouterr().out)["workers"]
+    answer = json.loads(capsys.readouterr().out)["workers"]
     call_command("fleet", "quiet", "--project", "acme", "--worker", "w")
     call_command("fleet", "status", "--worker", "acme@/w")
     table = capsys.readouterr().out
 
-    assert {(worker["worker_id"], worker["project"]) for worker in told} == {
+    assert {(worker["worker_id"], worker["project"]) for worker in answer} == {
         ("w", "other"),
         ("acme@/w", "acme"),
     }

@@ -295,8 +295,8 @@ def test_no_endpoint_tells_a_project_that_another_has_a_worker_of_the_same_id(ki
             reply = ask(client, door, s)
             shown = content(reply)
         is_about_all = door.command.startswith("OJS documentation.")
-        told = tells_of_twin(shown) and not is_about_all
-        if told or not kept_its(kind.promised(door.declared), door, reply, shown):
+        reveals = tells_of_twin(shown) and not is_about_all
+        if reveals or not kept_its(kind.promised(door.declared), door, reply, shown):
             telling.append(f"{door}: {reply.status_code} {shown[:300]}")
 
     assert not telling, "\n".join(telling)

@@ -146,7 +146,7 @@ def heartbeat(wire: Wire, spec: dict[str, Any]) -> Step:
 
     def step() -> int:
         if EXTENDED not in wire.send("heartbeat", request):
-            raise Refused("A heartbeat was told that jobs were lost.")
+            raise Refused("The reply to a heartbeat lists lost jobs.")
         return 1
 
     return step

@@ -169,15 +169,17 @@ def _measure(
         "seconds": plan.seconds,
         "from": time.monotonic() + START + WARM_UP + len(held) / HANDED_OVER,
     }
-    told = [drive_fleet(connections, spec | {"held": held})] if held else drive(connections, spec)
-    seconds = max(client["seconds"] for client in told)
+    outcomes = (
+        [drive_fleet(connections, spec | {"held": held})] if held else drive(connections, spec)
+    )
+    seconds = max(client["seconds"] for client in outcomes)
     result = results.get(group, scenario.name, "req/s" if scenario.load == "floor" else "/s")
-    result.rounds.append(sum(client["done"] for client in told) / seconds)
-    for kind in told[0]["times"]:
-        times = [moment / 1000 for client in told for moment in client["times"].get(kind, ())]
+    result.rounds.append(sum(client["done"] for client in outcomes) / seconds)
+    for kind in outcomes[0]["times"]:
+        times = [moment / 1000 for client in outcomes for moment in client["times"].get(kind, ())]
         result.p50[kind] = percentile(times, 0.5)
         result.p99[kind] = percentile(times, 0.99)
-    if any(client["ran_dry"] for client in told):
+    if any(client["ran_dry"] for client in outcomes):
         result.note = "(ran out of jobs early)"
     say(f"  {group}: {scenario.name}: {result.rounds[-1]:,.0f}")
 

@@ -93,12 +93,12 @@ def processed(port: int, clients: int, slots: int, count: int) -> float:
     return count / took
 
 
-def delays(port: int, samples: int, *, idle: int = 0, told: Any = None) -> list[float]:
+def delays(port: int, samples: int, *, idle: int = 0, on_connected: Any = None) -> list[float]:
     """Milliseconds from the return of an enqueue to the job's arrival at a waiting worker.
 
     Args:
         idle: number of workers that wait for another queue meanwhile.
-        told: called once they do.
+        on_connected: called once they do.
     """
     import jobs
 
@@ -121,8 +121,8 @@ def delays(port: int, samples: int, *, idle: int = 0, told: Any = None) -> list[
     thread = threading.Thread(target=asyncio.run, args=[run()])
     thread.start()
     ready.wait()
-    if told is not None:
-        told()
+    if on_connected is not None:
+        on_connected()
     sent = []
     pause = threading.Event()
     for number in range(samples):
@@ -190,12 +190,12 @@ def main() -> None:
         memory = psutil.Process(server.process.pid).memory_info
         before = memory().rss
 
-        def told() -> None:
+        def on_connected() -> None:
             grown = (memory().rss - before) / 2**20
             text = f"{options.idle} workers that wait and beat"
             print(f"{text:<44} {grown:.1f} MiB, of {memory().rss / 2**20:.0f}")
 
-        took = delays(port, options.samples, idle=options.idle, told=told)
+        took = delays(port, options.samples, idle=options.idle, on_connected=on_connected)
         shown("enqueue to a waiting worker beside them", took)
 
 

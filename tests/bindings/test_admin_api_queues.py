@@ -334,9 +334,9 @@ def test_jobs_that_a_verb_cannot_change_are_listed_and_left_alone(everything, ve
     assert (report["matched"], report["succeeded"]) == (8, len(able))
     assert report["failed"] == len(report["errors"]) == 8 - len(able)
     unchanged = {name: state for name, state in states().items() if name == state}
-    told = {error["job_id"]: error["error"] for error in report["errors"]}
+    problems = {error["job_id"]: error["error"] for error in report["errors"]}
     for job in Job.objects.filter(type__in=set(State.values) - able):
-        assert told[str(job.pk)] == f"Job is currently {job.type} and cannot be {did}"
+        assert problems[str(job.pk)] == f"Job is currently {job.type} and cannot be {did}"
         assert job.type in unchanged
 
 

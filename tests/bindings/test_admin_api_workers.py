@@ -196,16 +196,16 @@ def test_quiet_reaches_the_next_heartbeat_and_resume_takes_it_back(operator, wor
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"), [("quiet", "quiet"), ("terminate", "terminate"), ("running", "running")]
+    ("asked", "answer"), [("quiet", "quiet"), ("terminate", "terminate"), ("running", "running")]
 )
-def test_a_directive_says_what_the_worker_shall_be(operator, worker, asked, told):
+def test_a_directive_says_what_the_worker_shall_be(operator, worker, asked, answer):
     beat(worker, "w")
 
     reply = operator.send("admin/workers/w/directive", {"directive": asked})
 
     assert reply.status_code == 200
     assert reply.json()["signalled"] is (asked != "running"), "it runs already"
-    assert beat(worker, "w") == told
+    assert beat(worker, "w") == answer
 
 
 def test_a_worker_may_be_asked_to_terminate_by_that_word(operator, worker):

@@ -431,7 +431,7 @@ def test_a_silent_worker_is_dead_and_its_job_goes_to_another(connect, worker):
     assert other.pull()["attempt"] == 2
     refusal = worker.refused("JOB.UPDATE", str(job.pk), '{"status": "completed"}')
     assert refusal == "Worker worker-001 cannot update job claimed by worker-002"
-    assert worker("GET", "worker:worker-001:metadata"), "kept for whoever wants to know why"
+    assert worker("GET", "worker:worker-001:metadata"), "kept to show why"
 
 
 def test_a_job_past_its_hour_is_taken_back_and_the_worker_flagged(worker):
@@ -530,7 +530,7 @@ def test_a_session_key_speaks_for_its_worker_and_no_other(guarded, capsys):
     assert first.register().startswith("OK")
     second = Client(guarded.port, username="worker-001", password=key)
     assert second("WORKER.HEARTBEAT", "worker-001") == "OK", "a second connection of the same"
-    assert second.register().startswith("OK"), "whoever has the key is the worker"
+    assert second.register().startswith("OK"), "the key alone identifies the worker"
     for words in (
         ("WORKER.REGISTER", registration("worker-002")),
         ("WORKER.HEARTBEAT", "worker-002"),
@@ -600,7 +600,7 @@ def test_a_project_sees_its_own_jobs_and_workers_only(guarded, capsys):
     theirs.register("theirs")
     foreign = push()
 
-    assert mine.pull(timeout=0.2) is None, "the job is nobody's"
+    assert mine.pull(timeout=0.2) is None, "no worker holds the job"
     assert acme("LPUSH", "queue:ready", '{"plan": 1}') == 1
     own = mine.pull()
     assert Job.objects.get(pk=own["job_id"]).project == "acme"

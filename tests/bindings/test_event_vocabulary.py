@@ -72,8 +72,8 @@ def everything_happens(api: OJSClient) -> None:
     _a_schedule(api)
     job_id = api.pushed(timeout=60)
     api.fetch(worker_id="w")
-    told = {"progress": 0.5, "message": "half", "data": {"row": 1}, "worker_id": "w"}
-    api.put(f"/ojs/v1/jobs/{job_id}/progress", told, content_type="application/json")
+    report = {"progress": 0.5, "message": "half", "data": {"row": 1}, "worker_id": "w"}
+    api.put(f"/ojs/v1/jobs/{job_id}/progress", report, content_type="application/json")
     api.send("workers/heartbeat", {"worker_id": "w", "state": "quiet", "active_job_ids": [job_id]})
     _time_passes(api)
     api.send("workers/deregister", {"worker_id": "w"})

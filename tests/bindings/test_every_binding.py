@@ -213,7 +213,7 @@ def test_quiet_is_honoured_until_it_is_taken_back(hire, protocol):
     waiting = enqueue()
     assert worker.is_given_nothing()
     if worker.hears_directives:
-        assert worker.told() == "quiet"
+        assert worker.directive() == "quiet"
     assert worker.still_holds(inherited) and worker.complete(inherited), "it may finish"
     page = ops.get(reverse(f"admin:{WORKER}_change", args=[quote(worker.id)])).content.decode()
     operators.confirm(ops, WORKER, "resume", known)
@@ -231,7 +231,7 @@ def test_a_worker_with_the_directive_terminate_gets_no_jobs(hire, protocol):
 
     assert worker.is_given_nothing()
     if worker.hears_directives:
-        assert worker.told() == "terminate"
+        assert worker.directive() == "terminate"
 
 
 def test_all_stand_in_one_list_and_one_button_quiets_them(hire):

@@ -31,8 +31,8 @@ def test_a_job_is_enqueued_and_its_whole_envelope_comes_back(api):
     job = reply.json()["job"]
     assert UUID7_PATTERN.fullmatch(job["id"])
     assert reply.headers["Location"] == f"/ojs/v1/jobs/{job['id']}"
-    told = {name: job[name] for name in ("type", "state", "queue", "priority", "attempt")}
-    assert told == {
+    answer = {name: job[name] for name in ("type", "state", "queue", "priority", "attempt")}
+    assert answer == {
         "type": "email.send",
         "state": "available",
         "queue": "email",

@@ -42,8 +42,12 @@ def test_progress_is_kept_and_returned_with_its_data(api, job):
     report(api, job, progress=0.47, data={"rows": 14}, message="Half way")
 
     reply = api.see(f"jobs/{job.pk}/progress")
-    told = reply.json()
-    assert (told["progress"], told["data"], told["message"]) == (0.47, {"rows": 14}, "Half way")
+    answer = reply.json()
+    assert (answer["progress"], answer["data"], answer["message"]) == (
+        0.47,
+        {"rows": 14},
+        "Half way",
+    )
     assert (reply.headers["X-OJS-Progress"], reply.headers["Cache-Control"]) == ("0.47", "no-cache")
 
 
@@ -53,9 +57,9 @@ def test_progress_is_kept_and_returned_with_its_data(api, job):
 )
 def test_progress_is_clamped_and_never_goes_down(api, job, said, kept):
     for value in said:
-        told = report(api, job, progress=value)
+        answer = report(api, job, progress=value)
 
-    assert told["progress"] == kept
+    assert answer["progress"] == kept
 
 
 def test_data_alone_keeps_the_number_and_the_number_alone_keeps_the_data(api, job):
@@ -205,9 +209,9 @@ def test_a_stream_tells_each_report_and_ends_with_the_job(api, job):
 
 @pytest.mark.parametrize(("state", "event"), [("dead", "failed"), ("cancelled", "cancelled")])
 def test_a_stream_tells_how_else_a_job_may_end(api, state, event):
-    (told,) = follow(api, JobFactory(**{state: True}))
+    (answer,) = follow(api, JobFactory(**{state: True}))
 
-    assert told[0] == event
+    assert answer[0] == event
 
 
 def test_there_is_no_stream_of_a_job_that_is_not_there(api):

@@ -362,8 +362,8 @@ def test_the_story_of_a_workflow_is_in_the_record_of_events(api):
     run(api, None)
 
     events = api.see("events", subject=chain["id"]).json()["events"]
-    told = [event["type"].removeprefix("workflow.") for event in events]
-    assert told == ["created", "started", "step_completed", "step_failed", "failed"]
+    recorded = [event["type"].removeprefix("workflow.") for event in events]
+    assert recorded == ["created", "started", "step_completed", "step_failed", "failed"]
     by_type = {event["type"]: event["data"] for event in events}
     assert by_type["workflow.step_completed"]["steps_remaining"] == 1
     assert by_type["workflow.failed"]["failed_step_type"] == "b"

@@ -316,8 +316,8 @@ def test_progress_is_that_of_every_protocol(connect, api):
         worker.say(status={"jobs": [said]})
         worker.hear("heartbeat")
 
-    told = api.get(f"/ojs/v1/jobs/{job.id}/progress").json()
-    assert (told["progress"], told["message"]) == (0.4, "at 0.2")
+    reported = api.get(f"/ojs/v1/jobs/{job.id}/progress").json()
+    assert (reported["progress"], reported["message"]) == (0.4, "at 0.2")
 
 
 def test_the_manifest_says_where_workers_connect(api, transactional_db):
@@ -735,11 +735,11 @@ def test_behind_a_proxy_the_address_is_the_one_that_it_saw(start, connecting):
 
 
 def test_the_documents_examples_follow_its_schema_and_are_understood():
-    said, told = SCHEMA_AND_EXAMPLES[1:4], SCHEMA_AND_EXAMPLES[4:]
+    from_worker, from_server = SCHEMA_AND_EXAMPLES[1:4], SCHEMA_AND_EXAMPLES[4:]
 
-    assert all(follows("from_server", example) for example in told)
-    assert {example["type"] for example in told} == {"heartbeat", "assignment", "error"}
-    for example in said:
+    assert all(follows("from_server", example) for example in from_server)
+    assert {example["type"] for example in from_server} == {"heartbeat", "assignment", "error"}
+    for example in from_worker:
         VALIDATORS["from_worker"].validate(example)
         messages.read(json.dumps(example), "mail-1", timedelta(seconds=5))
 

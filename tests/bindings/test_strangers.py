@@ -35,14 +35,14 @@ FROM_OTHER_SITES = {
 }
 FROM_OURS = {
     "no page": {},
-    "a page of ours": {"HTTP_ORIGIN": "http://testserver"},
-    "a page of ours, with the port": {"HTTP_ORIGIN": "http://testserver:80"},
-    "a page of ours behind HTTPS": {"HTTP_ORIGIN": "https://testserver"},
-    "a page of ours behind another name": {
+    "a page of this site": {"HTTP_ORIGIN": "http://testserver"},
+    "a page of this site, with the port": {"HTTP_ORIGIN": "http://testserver:80"},
+    "a page of this site behind HTTPS": {"HTTP_ORIGIN": "https://testserver"},
+    "a page of this site behind another name": {
         "HTTP_ORIGIN": "https://jobs.example.com",
         "HTTP_SEC_FETCH_SITE": "same-origin",
     },
-    "somebody who typed it": {"HTTP_SEC_FETCH_SITE": "none"},
+    "an address typed by hand": {"HTTP_SEC_FETCH_SITE": "none"},
 }
 
 

@@ -164,4 +164,4 @@ def test_a_filter_of_the_dead_letter_is_retried_and_who_did_it_is_read_in_the_au
     ids = OperatorAction.objects.get().selection["ids"]
     assert len(ids) == 3 and all(key in shown for key in ids)
     assert "127.0.0.1" in shown, "from where"
-    assert page.locator("[name=_save]").count() == 0, "nobody writes here"
+    assert page.locator("[name=_save]").count() == 0, "nothing can be saved here"

@@ -1,4 +1,4 @@
-"""Every page of ours, found through the admin's own patterns, so that none is forgotten."""
+"""Every page of the project, found through the admin's own patterns, so that none is forgotten."""
 
 from __future__ import annotations
 

@@ -216,10 +216,10 @@ def test_a_job_that_ends_while_its_heartbeat_waits_is_lost():
 
 def test_receivers_of_signals_hear_of_each():
     (one, jobs), (other, _) = worker(), worker()
-    told = []
+    notified = []
 
     def hear(worker_id: str, job_ids: list[Any], **kwargs: Any) -> None:
-        told.append((worker_id, {str(job_id) for job_id in job_ids}))
+        notified.append((worker_id, {str(job_id) for job_id in job_ids}))
 
     jobs_extended.connect(hear)
     try:
@@ -229,7 +229,7 @@ def test_receivers_of_signals_hear_of_each():
     finally:
         jobs_extended.disconnect(hear)
 
-    assert told == [(one, set(jobs))]
+    assert notified == [(one, set(jobs))]
 
 
 def test_a_caller_in_a_transaction_keeps_it():

@@ -44,8 +44,8 @@ def test_of_two_predecessors_that_end_together_one_frees_the_waiter():
     freed = Job.objects.filter(pk__in=[job.id for job in waiters])
     assert set(freed.values_list("state", flat=True)) == {State.AVAILABLE}
     assert all(job.parent_results == ["left", "right"] for job in freed)
-    told = Event.objects.filter(type="job.enqueued", subject__in=[str(w.id) for w in waiters])
-    assert told.count() == ROUNDS
+    recorded = Event.objects.filter(type="job.enqueued", subject__in=[str(w.id) for w in waiters])
+    assert recorded.count() == ROUNDS
 
 
 def batch(index):

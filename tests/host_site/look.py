@@ -1,4 +1,4 @@
-"""Checks the results, and every page of ours in the site's own admin."""
+"""Checks the results, and every page of the project in the site's own admin."""
 
 import json
 

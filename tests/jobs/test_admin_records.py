@@ -47,9 +47,9 @@ def test_the_newest_event_comes_first_and_all_about_one_subject_are_found(admin_
 
 
 def test_an_event_tells_its_data(admin_client):
-    told = event("job.completed", "x", data={"duration_ms": 1234})
+    recorded = event("job.completed", "x", data={"duration_ms": 1234})
 
-    page = admin_client.get(reverse("admin:ojs_jobs_event_change", args=[told.pk]))
+    page = admin_client.get(reverse("admin:ojs_jobs_event_change", args=[recorded.pk]))
 
     assert "&quot;duration_ms&quot;: 1234" in page.content.decode()
 
@@ -87,10 +87,10 @@ def test_the_lists_take_the_same_queries_for_one_row_and_for_a_hundred(
 
 
 def test_the_past_cannot_be_changed(admin_client):
-    told = event("worker.started", "web_1")
+    recorded = event("worker.started", "web_1")
     refused = RefusedFinish.objects.create(job_id=uuid4(), operation="ack", state="active")
 
-    for model, row in ((EVENT, told), (REFUSED, refused)):
+    for model, row in ((EVENT, recorded), (REFUSED, refused)):
         for page in ("change", "delete"):
             url = reverse(f"admin:{model}_{page}", args=[row.pk])
             assert admin_client.post(url, {"type": "x", "post": "yes"}).status_code == 403

@@ -50,11 +50,11 @@ def shop(settings):
 @pytest.fixture
 def heard():
     """The signals of the framework, in order, with the status of the task."""
-    told = []
+    signals = []
 
     def receiver(name):
         def receive(sender, task_result, **kwargs):
-            told.append((name, str(task_result.status)))
+            signals.append((name, str(task_result.status)))
 
         return receive
 
@@ -68,7 +68,7 @@ def heard():
     }
     for signal, receive in receivers.items():
         signal.connect(receive)
-    yield told
+    yield signals
     for signal, receive in receivers.items():
         signal.disconnect(receive)
 
@@ -206,10 +206,10 @@ def test_a_task_is_finished_when_no_attempt_will_follow(shop, heard):
 
 @pytest.mark.django_db
 def test_a_receiver_gets_the_result_the_errors_and_the_exception(shop):
-    told = []
+    signals = []
 
     def receive(sender, task_result, **kwargs):
-        told.append((task_result, sys.exc_info()[1]))
+        signals.append((task_result, sys.exc_info()[1]))
         raise ConnectionError("of the receiver, and its own affair")
 
     task_finished.connect(receive)
@@ -220,7 +220,7 @@ def test_a_receiver_gets_the_result_the_errors_and_the_exception(shop):
     finally:
         task_finished.disconnect(receive)
 
-    (added, none), (refused, problem) = told
+    (added, none), (refused, problem) = signals
     assert (added.return_value, none) == (3, None)
     assert added.enqueued_at <= added.started_at <= added.finished_at
     assert [error.exception_class for error in refused.errors] == [ValueError]

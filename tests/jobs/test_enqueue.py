@@ -60,11 +60,11 @@ def test_the_options_decide_in_which_state_a_job_begins(db, options, state):
 
 
 def test_a_new_job_has_no_attempt_and_both_stamps_are_the_same(db):
-    told = push()
+    pushed = push()
 
     job = Job.objects.get()
     assert (job.attempt, job.attempt_counted, job.max_attempts) == (0, False, 3)
-    assert job.created_at == job.enqueued_at == told.created_at == told.enqueued_at
+    assert job.created_at == job.enqueued_at == pushed.created_at == pushed.enqueued_at
     assert abs(timezone.now() - job.created_at) < timedelta(seconds=30)
     assert (job.started_at, job.finished_at, job.reserved_until) == (None, None, None)
 
@@ -178,10 +178,10 @@ def test_a_job_is_the_same_whichever_statement_stored_it(db, document):
         return {name: kept[name] for name in kept.keys() - {"created_at", "enqueued_at"}}
 
     def events(job):
-        told = Event.objects.filter(subject=str(job.id)).values()
+        recorded = Event.objects.filter(subject=str(job.id)).values()
         return [
             {name: event[name] for name in event.keys() - {"id", "txid", "subject", "time"}}
-            for event in told
+            for event in recorded
         ]
 
     assert [row(job) for job in stored] == [row(new)] * 5
@@ -315,8 +315,8 @@ def test_a_batch_of_several_statements_is_one_in_order_and_in_time(db):
     assert [job.args for job in jobs] == [[number] for number in range(BATCH + 5)]
     stored = Job.objects.order_by("enqueued_at", "pk").values_list("pk", "args__0", "project")
     assert list(stored) == [(job.id, number, "acme") for number, job in enumerate(jobs)]
-    told = Event.objects.filter(type="job.enqueued").order_by("id")
-    assert list(told.values_list("subject", flat=True)) == [str(job.id) for job in jobs]
+    recorded = Event.objects.filter(type="job.enqueued").order_by("id")
+    assert list(recorded.values_list("subject", flat=True)) == [str(job.id) for job in jobs]
 
 
 # All or none

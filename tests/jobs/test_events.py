@@ -141,9 +141,9 @@ def test_the_events_of_a_job_are_in_order(db, backwards):
     else:
         engine.complete([engine.Completion(job.id, worker_id="worker-1")])
 
-    told = [event.type for event in events.settled().order_by("id")]
+    recorded = [event.type for event in events.settled().order_by("id")]
 
-    assert told == [
+    assert recorded == [
         "job.enqueued",
         "job.started",
         "job.failed",

@@ -397,7 +397,7 @@ def test_nothing_to_fail_is_no_error(db):
 # Events and signals
 
 
-def told() -> list[tuple[str, dict]]:
+def recorded() -> list[tuple[str, dict]]:
     return list(Event.objects.order_by("id").values_list("type", "data"))
 
 
@@ -406,7 +406,7 @@ def test_the_record_tells_of_the_failure_and_of_the_retry(db):
 
     failed(job, worker_id="worker-1", code="smtp", message="No answer")
 
-    (kind, failure), (second, retry) = told()
+    (kind, failure), (second, retry) = recorded()
     error = {"code": "smtp", "message": "No answer"}
     assert (kind, second) == ("job.failed", "job.retrying")
     assert failure == {"error": error | {"retryable": True}, "state": "retryable"}
@@ -419,7 +419,7 @@ def test_the_record_tells_of_the_last_failure_and_of_the_end(db):
 
     failed(job, worker_id="worker-1", type="Boom", message="No answer")
 
-    (_, failure), (kind, last) = told()
+    (_, failure), (kind, last) = recorded()
     assert failure["error"]["retryable"] is False
     assert kind == "job.discarded"
     assert last == {"total_attempts": 3, "last_error": {"code": "Boom", "message": "No answer"}}
@@ -428,7 +428,7 @@ def test_the_record_tells_of_the_last_failure_and_of_the_end(db):
 def test_a_released_job_was_only_enqueued_again(db):
     failed(JobFactory(active=True), release=True)
 
-    assert [kind for kind, _ in told()] == ["job.enqueued"]
+    assert [kind for kind, _ in recorded()] == ["job.enqueued"]
 
 
 def test_listeners_hear_what_became_of_each(db, django_capture_on_commit_callbacks):

@@ -105,7 +105,7 @@ def test_an_error_of_the_committing_caller_reaches_no_other(problem):
     leader, *others = recorder.behind_the_gate("a", "b", "c")
 
     assert leader.exception() is problem
-    assert [one.result() for one in others] == [None, None], "nobody did it for them"
+    assert [one.result() for one in others] == [None, None], "it was not done for them"
     recorder.problem = None
     assert recorder.group.do("d", "d") == "D"
 

@@ -431,7 +431,7 @@ class Lifecycle(RuleBasedStateMachine):
         assert counts == {job_id: job.errors for job_id, job in self.jobs.items()}
 
     @invariant()
-    def every_attempt_that_began_is_told(self):
+    def every_attempt_that_began_is_recorded(self):
         assert Event.objects.filter(type="job.started").count() == self.starts
 
 

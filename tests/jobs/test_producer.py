@@ -171,8 +171,8 @@ def test_waiting_workers_are_woken_when_the_transaction_commits_and_not_before()
             before_commit = list(other.notifies(timeout=0.1))
 
         assert before_commit == []
-        (told,) = other.notifies(timeout=PATIENCE, stop_after=1)
-        assert told.payload == "mail"
+        (notification,) = other.notifies(timeout=PATIENCE, stop_after=1)
+        assert notification.payload == "mail"
 
 
 @pytest.mark.django_db

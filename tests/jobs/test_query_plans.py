@@ -162,7 +162,7 @@ CHORES = {
     "expired reservations": (Job.objects.overdue(), "ojs_job_held"),
     "overrun jobs": (Job.objects.overrun(), "ojs_job_held"),
     "due jobs": (Job.objects.due().order_by("scheduled_at")[:1000], "ojs_job_due"),
-    "jobs that nobody took in time": (
+    "jobs that were not fetched in time": (
         Job.objects.filter(state__in=sorted(WAITING), expires_at__lte=Now()),
         "ojs_job_expires",
     ),

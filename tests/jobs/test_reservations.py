@@ -298,11 +298,11 @@ def test_the_record_tells_of_the_crash_and_of_what_follows(db):
 
     engine.expire()
 
-    def told(job):
+    def recorded_events(job):
         events = Event.objects.filter(subject=str(job.pk)).order_by("id")
         return {event.type: event for event in events}
 
-    retried, ended = told(again), told(spent)
+    retried, ended = recorded_events(again), recorded_events(spent)
     assert list(retried) == ["job.stalled", "job.failed", "job.retrying"]
     assert list(ended) == ["job.stalled", "job.failed", "job.discarded"]
     stalled = retried["job.stalled"]

@@ -24,7 +24,7 @@ def api(settings):
     return OJSClient()
 
 
-def told(job: Job) -> dict[str, dict]:
+def recorded(job: Job) -> dict[str, dict]:
     return dict(Event.objects.filter(subject=str(job.pk)).values_list("type", "data"))
 
 
@@ -40,9 +40,9 @@ def test_a_job_that_had_its_time_is_discarded_whatever_attempts_are_left(state):
     (error,) = job.errors.all()
     assert (job.state, job.dead_letter, error.type) == (State.DISCARDED, True, "total_timeout")
     assert error.details["timeout_kind"] == "total" and error.details["limit_seconds"] == 60
-    assert told(job)["job.total_timeout"] == error.details
-    assert told(job)["job.discarded"]["last_error"]["code"] == "total_timeout"
-    assert ("job.failed" in told(job)) is (state == "active")
+    assert recorded(job)["job.total_timeout"] == error.details
+    assert recorded(job)["job.discarded"]["last_error"]["code"] == "total_timeout"
+    assert ("job.failed" in recorded(job)) is (state == "active")
     assert engine.discard_overdrawn() == 0
 
 
@@ -96,7 +96,7 @@ def test_a_job_that_no_worker_took_in_time_is_discarded_and_says_why(api):
     job = api.job(job_id)
     assert (job["state"], job["error"]["type"]) == ("discarded", "enqueue_ttl_expired")
     assert job["error"]["timeout_kind"] == "enqueue_ttl" and job["error"]["limit_seconds"] == 300
-    events = told(Job.objects.get())
+    events = recorded(Job.objects.get())
     assert events["job.ttl_expired"]["timeout_kind"] == "enqueue_ttl"
     assert "job.expired" in events
 

@@ -104,14 +104,14 @@ class Client:
 
 
 def talk(story, **meta):
-    async def told(loop):
+    async def with_client(loop):
         client = Client(**meta).connect(loop)
         try:
             return await story(loop, client)
         finally:
             await client.leave()
 
-    return on_loop(told)
+    return on_loop(with_client)
 
 
 # §3.2, §3.3, §3.4, §8.2
@@ -383,8 +383,8 @@ def test_a_slow_client_is_warned_and_gets_the_number_it_missed(settings):
         "newest_dropped_id": notice["data"]["newest_dropped_id"],
     }
     assert notice["event"] == "system.events_dropped"
-    told = [one for one in heard if one["type"] == "event" and one is not notice]
-    assert len(told) + notice["data"]["dropped_count"] == 30
+    with_client = [one for one in heard if one["type"] == "event" and one is not notice]
+    assert len(with_client) + notice["data"]["dropped_count"] == 30
 
 
 def test_a_client_that_reads_nothing_at_all_is_let_go(monkeypatch):

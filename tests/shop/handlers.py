@@ -73,8 +73,8 @@ def resume(context: Any, name: str) -> list[Any]:
     return [*before, context.last_checkpoint]
 
 
-@handler("shop.resume_when_told")
-def resume_when_told(context: Any, name: str) -> None:
+@handler("shop.resume_on_cue")
+def resume_on_cue(context: Any, name: str) -> None:
     """Save a checkpoint that may come too late."""
     mark(f"{name}.began")
     wait_for(f"{name}.go")
@@ -199,7 +199,7 @@ def advance(context: Any, name: str) -> None:
     """Report its progress a hundred times in a row."""
     for page in range(1, 101):
         context.progress(page / 100, f"page {page} of a\udcff", {"pages": 100})
-    mark(f"{name}.told")
+    mark(f"{name}.reported")
     wait_for(f"{name}.go")
 
 

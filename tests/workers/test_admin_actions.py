@@ -236,8 +236,8 @@ def test_a_button_on_the_page_of_a_worker_asks_and_shows_how_it_comes_to_it(api)
     assert done.context["words"].startswith("0 of 1 report “quiet”")
     assert done.context["back"] == url
     assert beat(api, worker) == "quiet"
-    told = ops.get(reverse("admin:ojs_workers_worker_history", args=[quote(worker.pk)]))
-    assert "Too hot" in told.content.decode()
+    page_of_history = ops.get(reverse("admin:ojs_workers_worker_history", args=[quote(worker.pk)]))
+    assert "Too hot" in page_of_history.content.decode()
 
 
 # Users who may only view

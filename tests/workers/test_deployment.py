@@ -73,8 +73,8 @@ def test_a_release_takes_the_place_of_another_without_losing_a_job(tmp_path, dat
         # Otherwise they would still run while the tables are emptied for the next test.
         eventually(lambda: not Worker.objects.live().exists())
 
-    told = json.loads((tmp_path / "drain.json").read_text())
-    assert (told["state"], told["finished"]) == ("completed", 2)
+    report = json.loads((tmp_path / "drain.json").read_text())
+    assert (report["state"], report["finished"]) == ("completed", 2)
     assert (tmp_path / "removed").read_text() == "--label release-41\n"
     assert OperatorAction.objects.get(verb="drain_fleet").reason == "Release 42"
 

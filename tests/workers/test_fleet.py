@@ -64,7 +64,7 @@ def test_the_history_of_a_worker_says_who_asked_why_and_when_it_reported(api):
     fleet.beat()
 
     reaper.sweep()
-    assert Directive.objects.get().answer == "waiting", "told, and not yet confirmed"
+    assert Directive.objects.get().answer == "waiting", "ordered, not yet confirmed"
 
     fleet.round()
     directive = Directive.objects.get()

@@ -114,19 +114,19 @@ def test_a_worker_with_ranges_is_held_to_its_concurrency(api):
 
 @pytest.mark.django_db
 def test_a_registration_or_a_heartbeat_changes_what_a_worker_takes(api):
-    def told() -> Any:
+    def taken() -> Any:
         return Worker.objects.get().job_versions
 
     protocol.register("w", Description(job_versions=bounds(t="1.0", u=">=2.0")))
     protocol.beat("w", description=Description(hostname="host-1"))
-    assert told() == bounds(t="1.0", u=">=2.0"), "a heartbeat that says nothing changes nothing"
+    assert taken() == bounds(t="1.0", u=">=2.0"), "a heartbeat that says nothing changes nothing"
     protocol.beat("w", description=Description(job_versions=bounds(t="2.0")))
-    assert told() == bounds(t="2.0")
+    assert taken() == bounds(t="2.0")
     protocol.register("w", Description())
-    assert told() is None, "a registration says all there is to say"
+    assert taken() is None, "a registration says all there is to say"
     Worker.objects.all().delete()
     protocol.beat("w", description=Description(job_versions=bounds(t="2.0")))
-    assert told() == bounds(t="2.0"), "so that one discovered by its heartbeat is given no others"
+    assert taken() == bounds(t="2.0"), "so that one discovered by its heartbeat is given no others"
 
 
 @pytest.mark.django_db
@@ -183,10 +183,10 @@ def test_versions_that_no_worker_takes_need_attention_once_they_have_waited(anot
         JobFactory(type="t", version_number=read_versions(text).least, enqueued_at=ago(wait))
     JobFactory(type="t", enqueued_at=ago(wait))
 
-    assert told() == ["Version 2.0 of “t” waits in “default”, and no live worker takes it."]
+    assert shown() == ["Version 2.0 of “t” waits in “default”, and no live worker takes it."]
     # One that declares nothing for the type, or accepts the version.
     WorkerFactory(queues=["default"], job_versions=another)
-    assert told() == []
+    assert shown() == []
 
 
 @pytest.mark.django_db
@@ -211,7 +211,7 @@ def figures() -> Figures:
     return Figures(admin.site, request, None)
 
 
-def told() -> list[str]:
+def shown() -> list[str]:
     return [str(item.text) for item in unwanted_versions(figures())]
 
 

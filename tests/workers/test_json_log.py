@@ -23,11 +23,11 @@ TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 @pytest.fixture
 def lines():
     """The log lines, parsed."""
-    told = []
+    parsed = []
 
     class Kept(logging.Handler):
         def emit(self, record):
-            told.append(json.loads(self.format(record)))
+            parsed.append(json.loads(self.format(record)))
 
     kept = Kept(logging.DEBUG)
     kept.setFormatter(JSONFormatter())
@@ -35,7 +35,7 @@ def lines():
     level = root.level
     root.addHandler(kept)
     root.setLevel(logging.INFO)
-    yield told
+    yield parsed
     root.setLevel(level)
     root.removeHandler(kept)
 
@@ -92,8 +92,8 @@ def test_the_end_of_an_attempt_names_its_job_outside_of_it_as_well(
     with django_capture_on_commit_callbacks(execute=True):
         testing.run_jobs()
 
-    told = next(line for line in lines if "failed attempt 1" in line["message"])
-    assert told["ojs"] == {"job_id": str(made.id), "attempt": 1, "state": "retryable"}
+    parsed = next(line for line in lines if "failed attempt 1" in line["message"])
+    assert parsed["ojs"] == {"job_id": str(made.id), "attempt": 1, "state": "retryable"}
 
 
 def test_an_error_comes_with_where_it_happened_and_no_job_where_there_is_none(lines):

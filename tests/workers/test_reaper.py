@@ -80,7 +80,7 @@ def test_a_database_that_went_away_ends_the_round(monkeypatch, caplog):
             reaper.sweep()
     finally:
         connection.close()
-    assert "failed" not in caplog.text, "one trouble is told once"
+    assert "failed" not in caplog.text, "one problem is logged once"
 
 
 def test_a_chore_works_through_batch_after_batch(monkeypatch):

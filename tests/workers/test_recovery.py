@@ -91,9 +91,17 @@ def test_an_expiry_is_recorded_as_events():
 
     reaper.sweep()
 
-    told = Event.objects.values_list("type", flat=True)
-    assert list(told.filter(subject=str(again.pk))) == ["job.stalled", "job.failed", "job.retrying"]
-    assert list(told.filter(subject=str(last.pk))) == ["job.stalled", "job.failed", "job.discarded"]
+    recorded = Event.objects.values_list("type", flat=True)
+    assert list(recorded.filter(subject=str(again.pk))) == [
+        "job.stalled",
+        "job.failed",
+        "job.retrying",
+    ]
+    assert list(recorded.filter(subject=str(last.pk))) == [
+        "job.stalled",
+        "job.failed",
+        "job.discarded",
+    ]
 
 
 def test_the_error_of_a_workers_death_says_how_long_it_was_silent(api):

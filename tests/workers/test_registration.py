@@ -39,7 +39,7 @@ def recovered(job) -> tuple[str, int, list[str]]:
     return job.state, job.attempt, [error.type for error in job.errors.all()]
 
 
-def told_of(worker_id: str) -> list[str]:
+def events_of(worker_id: str) -> list[str]:
     return list(Event.objects.filter(worker_id=worker_id).values_list("type", flat=True))
 
 
@@ -252,7 +252,7 @@ def test_leaving_twice_or_unknown_is_no_error():
     assert protocol.deregister(worker.pk) is True
     assert protocol.deregister(worker.pk) is False
     assert protocol.deregister("nobody") is False
-    assert told_of(worker.pk) == ["worker.stopped"]
+    assert events_of(worker.pk) == ["worker.stopped"]
 
 
 def test_a_worker_that_left_is_given_no_more_jobs():

@@ -149,7 +149,7 @@ def test_a_reaper_that_is_stopped_in_the_middle_leaves_nothing_half_done(runreap
         assert following.wait() == 0
 
     assert all_recovered()
-    assert JobError.objects.count() == 1500, "one error for each job, whoever recovered it"
+    assert JobError.objects.count() == 1500, "one error for each job, whichever reaper recovered it"
 
 
 def test_two_reapers_at_once_do_everything_once(runreaper):

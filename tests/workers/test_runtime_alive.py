@@ -139,27 +139,27 @@ def test_a_supervisor_gives_no_sign_of_life_for_a_child_that_is_stuck():
     first.beat()
     assert first.is_alive and first.is_ready
 
-    told: list[str] = []
+    signals: list[str] = []
 
     class Outside(health_signal.HealthSignal):
         def beat(self) -> None:
-            told.append("alive")
+            signals.append("alive")
 
         def ready(self) -> None:
-            told.append("ready")
+            signals.append("ready")
 
     crew = supervisor.Supervisor(2, lambda pulse: 0, Outside())
     crew._pulses, crew._places = pulses, {101: 0, 102: 1}
     crew._beat()
     second.ready()
     crew._beat()
-    assert told == ["alive", "ready"], "ready when all are; alive at most once a second"
+    assert signals == ["alive", "ready"], "ready when all are; alive at most once a second"
     crew._beaten_at = 0.0
     health_signal.SLOT.pack_into(
         pulses._slots, health_signal.SLOT.size, -health_signal.STALE, True, True
     )
     crew._beat()
-    assert told == ["alive", "ready"]
+    assert signals == ["alive", "ready"]
 
 
 def test_work_goes_on_where_no_sign_can_be_left(shop, file):

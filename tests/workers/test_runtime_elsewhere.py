@@ -81,15 +81,15 @@ class Elsewhere(ThreadingHTTPServer):
         with self.lock:
             return [body for asked, body in self.asked if asked == path]
 
-    def was_told_of(self, job_id: str) -> bool:
+    def has_report_of(self, job_id: str) -> bool:
         """Whether a report about the job has arrived, separately or with a fetch."""
-        told = [
+        reports = [
             report
             for path in ("ack", "fetch")
             for body in self.heard(path)
             for report in [body, *body.get("acks", [])]
         ]
-        return any(report.get("job_id") == job_id for report in told)
+        return any(report.get("job_id") == job_id for report in reports)
 
     def beats(self, count: int, **like: Any) -> None:
         """Wait for that many more heartbeats of this kind."""
@@ -235,7 +235,7 @@ def test_heartbeats_that_fail_change_nothing(shop, elsewhere):
         elsewhere.fails = True
         started.wait_for("Heartbeat failed")
         shop.go("work")
-        eventually(lambda: elsewhere.was_told_of(working))
+        eventually(lambda: elsewhere.has_report_of(working))
         assert elsewhere.heard("heartbeat")[-1]["state"] == "running"
         elsewhere.fails = False
         after = elsewhere.enqueue("shop.echo")
@@ -265,7 +265,7 @@ def test_a_refusal_of_its_progress_tells_a_handler_that_the_job_is_lost(shop, el
         assert shop.wait_for("advance.ended") == "lost"
         started.wait_for(f"Job {job} was taken back")
         after = elsewhere.enqueue("shop.echo")
-        eventually(lambda: elsewhere.was_told_of(after))
+        eventually(lambda: elsewhere.has_report_of(after))
 
 
 def test_a_server_without_registration_is_registered_with_at_every_chance(shop, elsewhere):
@@ -282,7 +282,7 @@ def test_a_worker_whose_registration_is_gone_registers_again_and_goes_on(shop, e
         eventually(lambda: len(elsewhere.heard("register")) == 2)
         tell(started, signal.SIGCONT)
         after = elsewhere.enqueue("shop.echo")
-        eventually(lambda: elsewhere.was_told_of(after))
+        eventually(lambda: elsewhere.has_report_of(after))
     first, second = elsewhere.heard("register")
     assert second == first, "the same worker, with all it said"
 
@@ -290,25 +290,25 @@ def test_a_worker_whose_registration_is_gone_registers_again_and_goes_on(shop, e
 def test_only_the_latest_progress_is_sent_and_not_in_the_handlers_time(shop, elsewhere):
     job = elsewhere.enqueue("shop.advance", "advance")
     with shop.worker(*POLL):
-        shop.wait_for("advance.told")
+        shop.wait_for("advance.reported")
         eventually(lambda: elsewhere.heard("progress"))
         eventually(lambda: elsewhere.heard("progress")[-1].get("progress") == 1.0)
         shop.go("advance")
-        eventually(lambda: elsewhere.was_told_of(job))
-    told = elsewhere.heard("progress")
-    assert len(told) <= 2, "not each of a hundred"
-    assert told[-1]["data"] == {"message": r"page 100 of a\udcff", "pages": 100}
-    assert told[-1]["attempt"] == 1 and told[-1]["worker_id"]
+        eventually(lambda: elsewhere.has_report_of(job))
+    reports = elsewhere.heard("progress")
+    assert len(reports) <= 2, "not each of a hundred"
+    assert reports[-1]["data"] == {"message": r"page 100 of a\udcff", "pages": 100}
+    assert reports[-1]["attempt"] == 1 and reports[-1]["worker_id"]
 
 
 def test_progress_that_the_server_refuses_harms_no_job(shop, elsewhere):
     elsewhere.fails_progress = True
     job = elsewhere.enqueue("shop.advance", "advance")
     with shop.worker(*POLL):
-        shop.wait_for("advance.told")
+        shop.wait_for("advance.reported")
         eventually(lambda: elsewhere.heard("progress"))
         shop.go("advance")
-        eventually(lambda: elsewhere.was_told_of(job))
+        eventually(lambda: elsewhere.has_report_of(job))
     (ack,) = elsewhere.heard("ack") or [elsewhere.heard("fetch")[-1]["acks"][0]]
     assert ack["job_id"] == job
 

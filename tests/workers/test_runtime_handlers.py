@@ -121,7 +121,7 @@ def test_no_handler_can_end_its_worker_or_leave_its_job_unsettled(either_shop):
     burst(either_shop, "--concurrency", "1")
 
     found = [Job.objects.get(pk=job.id) for job in made]
-    told = [
+    recorded = [
         (job.state, job.errors.count(), error.type, error.message[:20])
         for job in found
         for error in [job.errors.last()]
@@ -134,7 +134,7 @@ def test_no_handler_can_end_its_worker_or_leave_its_job_unsettled(either_shop):
         ("discarded", 3, "retry", "Retry"),
         ("discarded", 1, "invalid_result", "The result may have "),
     ]
-    assert told == expected * 2
+    assert recorded == expected * 2
     assert all(job.dead_letter for job in found if job.state == "discarded")
 
 
@@ -166,7 +166,7 @@ def test_a_job_is_given_the_results_of_the_jobs_it_waited_for(shop):
 
 
 def test_a_checkpoint_of_a_lost_job_raises_in_its_handler(either_shop):
-    made = jobs.enqueue("shop.resume_when_told", ["late"])
+    made = jobs.enqueue("shop.resume_on_cue", ["late"])
     with either_shop.worker(HEARTBEAT_INTERVAL=60, HEARTBEAT_TIMEOUT=600):
         either_shop.wait_for("late.began")
         Job.objects.update(queue="elsewhere")

@@ -73,10 +73,10 @@ def test_the_strictest_state_wins_and_silence_does_not_count(states, strictest_o
 def test_reported_states_are_recorded_and_nothing_leads_back_from_terminate(said, recorded):
     worker = WorkerFactory()
 
-    told = [beats(worker, state) for state in said][-1]
+    answered = [beats(worker, state) for state in said][-1]
 
     assert known(worker).state == recorded
-    assert told == recorded
+    assert answered == recorded
 
 
 # Directives of an operator (§4.4)
@@ -184,7 +184,7 @@ def test_a_quiet_withdrawn_before_it_was_heard_leaves_nothing_behind():
     resume(worker)
 
     assert known(worker).directive == ""
-    assert beats(worker, QUIET) == QUIET, "nobody but the worker itself quieted it"
+    assert beats(worker, QUIET) == QUIET, "only the worker itself quieted it"
 
 
 def test_a_worker_that_heard_quiet_but_has_not_said_so_yet_is_resumed():

@@ -139,7 +139,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Results:
             and (not options.only or peer.name in {*options.only, OURS})
         ]
         if not redis:
-            say("There is no redis-server here: whoever needs one is skipped.")
+            say("No redis-server here: peers that need one are skipped.")
         Run(bench, results, options).measure(peers)
     return results
 

@@ -110,7 +110,7 @@ class Bench:
         return ", ".join(sorted(listed.stdout.split()))
 
     def run(self, who: str, *arguments: str, more: dict[str, str]) -> subprocess.Popen[str]:
-        """Start a command of a peer, or of ours."""
+        """Start a command of a peer, or of this project."""
         if who == OURS:
             command, environ = [sys.executable, *arguments], self.own_environment
         else:
