@@ -1,6 +1,6 @@
 """A user's site passes `mypy --strict`: no `Any` comes from us, and mistakes are reported.
 
-Checked without django-stubs, as in many sites, so that none of the package is typed by Django's models.
+Checked without django-stubs, as in many sites, so that no type of the package depends on them.
 """
 
 from __future__ import annotations
