@@ -10,7 +10,7 @@
 #   make bench    the benchmarks                                  (ARGS="--help" shows their options)
 #   make campaign breaks what can break, and accounts for every job: half an hour, as root for all of it
 #                 (ARGS="--help" shows the options; docs/reliability.md)
-#   make clean    remove the environment and the caches; data/ stays, it may hold somebody's jobs
+#   make clean    remove the environment and the caches; data/ stays, it may hold jobs
 
 PYTHON ?= python3
 # Two workers: the tests are short and mostly wait for the database. `PYTEST_ARGS="-k claim"` runs

@@ -1,5 +1,5 @@
-/* Fetches the page again every few seconds and replaces what has changed. Rests while nobody looks.
-   Without it, the page is reloaded by its button. */
+/* Fetches the page again every few seconds and replaces what has changed. Pauses while the page is
+   hidden. Without this script, a button reloads the page. */
 "use strict";
 
 document.addEventListener("DOMContentLoaded", () => {

@@ -1,5 +1,5 @@
 /* Keeps the part of a page marked `data-ojs-refresh="5"` (seconds) up to date, unless the tab is
-   hidden or somebody is in the middle of typing there. Without script the page reloads itself. */
+   hidden or a user is typing there. Without script the page reloads itself. */
 (function () {
     "use strict";
 
