@@ -1,4 +1,4 @@
-"""The Django Tasks backend (DEP 14).
+"""Backend for Django Tasks (DEP 14).
 
     TASKS = {"default": {"BACKEND": "jobs.backends.OJSBackend"}}
 

@@ -1,4 +1,4 @@
-"""The `OJS` setting: names, types, defaults and a description of each option.
+"""`OJS` setting: names, types, defaults and descriptions of its options.
 
 Durations are seconds in the site's settings and `timedelta` here. Names follow Appendix A of the
 OJS worker protocol, in capitals. The setting is read on first use and again when it changes, so

@@ -1,4 +1,4 @@
-"""The errors of the engine, with their codes (OJS errors §4, HTTP binding §16.3).
+"""Errors of the engine, with their codes (OJS errors §4, HTTP binding §16.3).
 
 Every binding has one table that translates them into its own format.
 """

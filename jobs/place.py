@@ -1,4 +1,4 @@
-"""The database that the Python API uses: the site's, or that of a mode of `jobs.testing`."""
+"""Database that the Python API uses: the site's, or that of a mode of `jobs.testing`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The stand-alone job server: settings, URLs and the demonstration. No app imports it."""
+"""Stand-alone job server: settings, URLs and the demonstration. No app imports it."""

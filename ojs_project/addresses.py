@@ -1,4 +1,4 @@
-"""The address that a login comes from, as far as it is known."""
+"""Address from which a login comes, as far as it is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The announcement of quickstart once everything runs: addresses, and how to log in."""
+"""Announcement of quickstart once everything runs: addresses, and how to log in."""
 
 from __future__ import annotations
 

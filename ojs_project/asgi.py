@@ -1,4 +1,4 @@
-"""The ASGI application, for example `granian --interface asgi ojs_project.asgi:application`."""
+"""ASGI application, for example `granian --interface asgi ojs_project.asgi:application`."""
 
 import gc
 import os

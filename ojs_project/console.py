@@ -1,4 +1,4 @@
-"""The output of quickstart: permanent lines and, on a terminal, a status line below them."""
+"""Output of quickstart: permanent lines and, on a terminal, a status line below them."""
 
 from __future__ import annotations
 

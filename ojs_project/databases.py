@@ -1,4 +1,4 @@
-"""The database that `DATABASE_URL` names, with the connection options that a job server needs."""
+"""Database that `DATABASE_URL` names, with the connection options that a job server needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The browser's page for what a user may not do; a line in the log, without a traceback."""
+"""Browser page for what a user may not do; a line in the log, without a traceback."""
 
 from __future__ import annotations
 

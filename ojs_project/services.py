@@ -1,4 +1,4 @@
-"""The processes that make up a running job server, as quickstart starts them."""
+"""Processes that make up a running job server, as quickstart starts them."""
 
 from __future__ import annotations
 

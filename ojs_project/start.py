@@ -1,4 +1,4 @@
-"""The start page of the stand-alone project: the dashboard, for users who may view it."""
+"""Start page of the stand-alone project: the dashboard, for users who may view it."""
 
 from __future__ import annotations
 

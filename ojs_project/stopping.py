@@ -1,4 +1,4 @@
-"""The signals that ask quickstart to end."""
+"""Signals that ask quickstart to end."""
 
 from __future__ import annotations
 

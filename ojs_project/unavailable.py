@@ -1,4 +1,4 @@
-"""The browser's page while the database is unavailable: says so, and reloads itself.
+"""Browser page while the database is unavailable: says so, and reloads itself.
 
 It needs no database. Clients of a protocol are answered in its own form (`jobs.http`).
 """

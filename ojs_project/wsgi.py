@@ -1,4 +1,4 @@
-"""The WSGI application, for example `granian --interface wsgi ojs_project.wsgi:application`."""
+"""WSGI application, for example `granian --interface wsgi ojs_project.wsgi:application`."""
 
 import gc
 import os

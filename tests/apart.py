@@ -1,4 +1,4 @@
-"""The stand-alone project with jobs and workers in a database of their own."""
+"""Stand-alone project with jobs and workers in a database of their own."""
 
 from ojs_project.settings import *  # noqa: F403 (a settings module is made of another one)
 from ojs_project.settings import DATABASES

@@ -1,4 +1,4 @@
-"""The database in which the tests have their jobs, whatever its alias."""
+"""Database in which the tests have their jobs, whatever its alias."""
 
 from __future__ import annotations
 

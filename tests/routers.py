@@ -1,4 +1,4 @@
-"""The third configuration of the test suite: jobs and workers in a separate database."""
+"""Third configuration of the test suite: jobs and workers in a separate database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public Python, JavaScript, Go and Ruby SDKs, as seen from a server.
+"""Public Python, JavaScript, Go and Ruby SDKs, as seen from a server.
 
 Each has only its characteristics: its headers, the bodies it builds, and how strictly it reads
 responses.

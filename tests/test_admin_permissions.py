@@ -1,4 +1,4 @@
-"""What each single permission of the admin permits, page by page and action by action.
+"""Permissions of the admin: what each permits, page by page and action by action.
 
 The tables below declare it; pages and actions are found by the admin's own patterns, and fail here
 if they are missing from the tables. Users who may only view are in `test_view_only`, the groups in

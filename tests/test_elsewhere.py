@@ -1,4 +1,4 @@
-"""The admin's pages in another site: another prefix, another AdminSite, hashed files."""
+"""Admin pages in another site: another prefix, another AdminSite, hashed files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document: complete, consistent with its examples and with the code."""
+"""OpenAPI document: complete, consistent with its examples and with the code."""
 
 from __future__ import annotations
 

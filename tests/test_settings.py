@@ -1,4 +1,4 @@
-"""The stand-alone project's settings, read in processes with separate environments."""
+"""Settings of the stand-alone project, read in processes with separate environments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The admin in German and Spanish: complete translations, and pages in these languages."""
+"""Admin in German and Spanish: complete translations, and pages in these languages."""
 
 from __future__ import annotations
 

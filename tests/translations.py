@@ -1,4 +1,4 @@
-"""The translation catalogues: the marked strings, the `.po` files, and the `.mo` files from them.
+"""Translation catalogues: the marked strings, the `.po` files, and the `.mo` files from them.
 
     python -m tests.translations     after marking a string: update the .po files, compile them
 

@@ -1,4 +1,4 @@
-"""The worker protocol without a transport: register, beat, fetch, ack, fail, deregister.
+"""Worker protocol without a transport: register, beat, fetch, ack, fail, deregister.
 
 Every wire format calls these six; what is documented here holds for all of them.
 """

@@ -1,4 +1,4 @@
-"""The client's address, as the audit and a key's last use record it, on every protocol.
+"""Address of a client, as the audit and the last use of a key record it, on every protocol.
 
 Behind a proxy the other end of a connection is the proxy. Each of our proxies (`PROXIES`) appends
 the address that it saw to `X-Forwarded-For`. Anything before those entries was sent by the client

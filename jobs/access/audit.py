@@ -1,4 +1,4 @@
-"""The audit of operators: one `OperatorAction` for each action, beside Django's own history.
+"""Audit of operators: one `OperatorAction` for each action, beside Django's own history.
 
     record_action(of_request(request), "pause_queue", queues, reason=answer.reason)
 

@@ -1,4 +1,4 @@
-"""The audit of refused requests: 401 and 403 of every protocol (OJS security §11.1).
+"""Audit of refused requests: 401 and 403 of every protocol (OJS security §11.1).
 
 One row of the audit counts all similar refusals of a minute, so a scanner cannot fill the table,
 neither by repeating itself nor by coming from many addresses. What a client sent is not recorded,

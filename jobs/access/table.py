@@ -1,4 +1,4 @@
-"""The table of commands, and the one function that checks it.
+"""Table of commands, and the function that checks it.
 
 A binding looks its commands up once, when its URLs or tables are set up, and calls `authorize` for
 each request. What a row declares about objects (`OfProject`, `OfWorker`) is enforced where they

@@ -1,4 +1,4 @@
-"""The audit of operators' actions, to read and search.
+"""Audit of operators' actions, to read and search.
 
 Other apps can extend it: `found_by` adds search criteria, `leads_to` links to pages about an
 action's outcome.

@@ -1,4 +1,4 @@
-"""The dead letter: jobs that failed for good, to retry or discard (OJS dead letter §6)."""
+"""Dead letter: jobs that failed for good, to retry or discard (OJS dead letter §6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of events, and the ACKs and FAILs that were refused."""
+"""Record of events, and the ACKs and FAILs that were refused."""
 
 from __future__ import annotations
 

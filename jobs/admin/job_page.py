@@ -1,4 +1,4 @@
-"""The pages of a job, in whichever list it was found: columns, search, and the job's own page."""
+"""Pages of a job, in whichever list it was found: columns, search, and the job's own page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dead letter at a glance: dead jobs by type and by error, for several periods."""
+"""Dead letter at a glance: dead jobs by type and by error, for several periods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search box of the job list: `type:email.send queue:mail worker:w1 id:…`.
+"""Search box of the job list: `type:email.send queue:mail worker:w1 id:…`.
 
 All terms must match. A bare word is a job id, or the beginning of a type.
 """

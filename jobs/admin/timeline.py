@@ -1,4 +1,4 @@
-"""The timeline of a job: each step and its duration."""
+"""Timeline of a job: each step and its duration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hot verbs of producers: enqueue one job or many (OJS HTTP §9.1, §9.2)."""
+"""Hot verbs of producers: enqueue one job or many (OJS HTTP §9.1, §9.2)."""
 
 from __future__ import annotations
 

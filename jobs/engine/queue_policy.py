@@ -1,4 +1,4 @@
-"""The default policy: the configuration that new queues start with (queue config §7)."""
+"""Default policy: the configuration that new queues start with (queue config §7)."""
 
 from __future__ import annotations
 

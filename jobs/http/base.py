@@ -1,4 +1,4 @@
-"""The viewset behind every HTTP endpoint, with its policies (OJS HTTP §3 to §6).
+"""Viewset behind every HTTP endpoint, with its policies (OJS HTTP §3 to §6).
 
 All of REST framework's policies are pinned here: a site's `REST_FRAMEWORK` setting changes nothing.
 """

@@ -1,4 +1,4 @@
-"""The fast path: the hot verbs answered without REST framework's and Django's objects.
+"""Fast path: the hot verbs answered without REST framework's and Django's objects.
 
 Enqueue, fetch, ack, nack and heartbeat come thousands of times a second. For them, creating a
 request and a response of REST framework takes longer than the rest of the Python code. `fast()`

@@ -1,4 +1,4 @@
-"""The interface of an event loop to requests that wait, stream, or stay open.
+"""Interface of an event loop to requests that wait, stream, or stay open.
 
 The ASGI application (`workers.asgi`) implements it. Nothing here imports a server.
 """

@@ -1,4 +1,4 @@
-"""The version of the specification that a client requests (OJS HTTP §3.2, §3.3)."""
+"""Version of the specification that a client requests (OJS HTTP §3.2, §3.3)."""
 
 from __future__ import annotations
 

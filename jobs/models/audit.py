@@ -1,4 +1,4 @@
-"""The audit: one row for each action of an operator, whether by admin, API or shell."""
+"""Audit: one row for each action of an operator, whether by admin, API or shell."""
 
 from __future__ import annotations
 

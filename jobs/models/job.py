@@ -1,4 +1,4 @@
-"""The job, its errors, and refused ACKs and FAILs."""
+"""Jobs, their errors, and refused ACKs and FAILs."""
 
 from __future__ import annotations
 

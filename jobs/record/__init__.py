@@ -1,1 +1,1 @@
-"""The record of events, and the figures computed from it."""
+"""Record of events, and the figures computed from it."""

@@ -1,4 +1,4 @@
-"""How the types of jobs, or the queues, compare over a range: from the roll-ups, in one query."""
+"""Compares job types, or queues, over a range: from the roll-ups, in one query."""
 
 from __future__ import annotations
 

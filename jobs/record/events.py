@@ -1,4 +1,4 @@
-"""The durable, pollable record of what happened (OJS events).
+"""Record of events: durable, and readable from a cursor (OJS events).
 
 Rows are written in the transaction of the change that they record. The hot statements of the
 engine write theirs themselves, in the same statement; all others go through `record()`.

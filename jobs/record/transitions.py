@@ -1,4 +1,4 @@
-"""Which transition of a job's state an event of the record stands for (OJS realtime §4.1)."""
+"""Maps events of the record to transitions of a job's state (OJS realtime §4.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life cycle of a job as data: states, events and their transitions (OJS core §6).
+"""Life cycle of a job as data: states, events and their transitions (OJS core §6).
 
 Nothing here touches a database. `JobQuerySet.transition()` turns a row of this table into the
 `WHERE` of an UPDATE; that is the only way a state changes.

@@ -1,4 +1,4 @@
-"""The uniqueness policy of a job and its key (OJS unique jobs §2 to §4). No database here."""
+"""Uniqueness policy of a job and its key (OJS unique jobs §2 to §4). No database here."""
 
 from __future__ import annotations
 

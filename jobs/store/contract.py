@@ -1,4 +1,4 @@
-"""The interface between the engine and its stores, which write rows, whatever the database.
+"""Interface between the engine and its stores, which write rows, whatever the database.
 
 The engine decides what happens to jobs; a store writes it. Every verb, events included, is one
 transaction or part of the caller's, and returns what happened. `tests/contract` runs the same

@@ -1,4 +1,4 @@
-"""The database that holds the jobs, and its dialect; routers are honoured."""
+"""Database that holds the jobs, and its dialect; routers are honoured."""
 
 from __future__ import annotations
 

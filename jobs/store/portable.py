@@ -1,4 +1,4 @@
-"""The store on Django's ORM, for databases where one statement cannot do everything: SQLite.
+"""Store on Django's ORM, for databases where one statement cannot do everything: SQLite.
 
 With it a site can try the app without PostgreSQL, and tests run in memory. The PostgreSQL store
 inherits the verbs that work the same on every database.

@@ -1,4 +1,4 @@
-"""The jobs of one `fake()` or `inline()`, kept by the engine in a database in memory."""
+"""Jobs of one `fake()` or `inline()`, kept by the engine in a database in memory."""
 
 from __future__ import annotations
 

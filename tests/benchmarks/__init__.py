@@ -1,1 +1,1 @@
-"""The benchmarks of `make bench`. Absolute numbers depend on the machine: compare within a run."""
+"""Benchmarks of `make bench`. Absolute numbers depend on the machine: compare within a run."""

@@ -1,4 +1,4 @@
-"""The cost of single features: `python -m tests.benchmarks.features [PART …]`.
+"""Cost of single features: `python -m tests.benchmarks.features [PART …]`.
 
 On a PostgreSQL of its own. `due`: jobs that become due in a short time: all executed, and how late?
 `group`: a workflow of many members. `unique`, `rate`: beside plain jobs. `events`: the record of

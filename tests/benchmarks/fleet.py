@@ -1,4 +1,4 @@
-"""The load of a fleet: one process that acts for thousands of workers, over many connections.
+"""Load of a fleet: one process that acts for thousands of workers, over many connections.
 
 Standard library only. One process, because the workers of a fleet are not on the server's machine:
 a process for each of a few connections takes more of the processors than PostgreSQL's commits. On

@@ -1,4 +1,4 @@
-"""The floor: a DRF view that does nothing, with DRF's default configuration.
+"""A DRF view that does nothing, with DRF's default configuration: the floor of the benchmarks.
 
 Served in the product's own configuration (`floor_settings`); the product carries none of it.
 """

@@ -1,4 +1,4 @@
-"""The engine without HTTP, against bare psycopg and pgbench doing the same shape of work."""
+"""Engine without HTTP, against bare psycopg and pgbench doing the same shape of work."""
 
 from __future__ import annotations
 

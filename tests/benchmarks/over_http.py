@@ -1,4 +1,4 @@
-"""The HTTP binding under load: a real server, clients in separate processes, and the floor."""
+"""HTTP binding under load: a real server, clients in separate processes, and the floor."""
 
 from __future__ import annotations
 

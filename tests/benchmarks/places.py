@@ -1,4 +1,4 @@
-"""The names of measurements, by which above all the goals find them."""
+"""Names of measurements, mainly for the goals, which find measurements by name."""
 
 from __future__ import annotations
 

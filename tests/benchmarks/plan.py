@@ -1,4 +1,4 @@
-"""The options of a run of the benchmarks."""
+"""Options of a run of the benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The limit: the same shapes of work in bare psycopg and in pgbench, on a minimal table."""
+"""Upper limit: the same shapes of work in bare psycopg and pgbench, on a minimal table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Admin API with a project's key: only its own jobs and workers."""
+"""Admin API with a project's key: only its own jobs and workers."""
 
 from __future__ import annotations
 

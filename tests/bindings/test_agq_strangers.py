@@ -1,4 +1,4 @@
-"""What AGQ accepts from unauthenticated clients and from browsers."""
+"""AGQ and unauthenticated clients and browsers: accepted commands, and refusals."""
 
 from __future__ import annotations
 

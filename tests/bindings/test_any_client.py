@@ -1,4 +1,4 @@
-"""The running server under generated requests, valid and not, of the whole OpenAPI document.
+"""A running server under generated requests, valid and not, of the whole OpenAPI document.
 
 No response may be a 5xx or deviate from its description, in status, media type, headers or schema.
 The seed is fixed, so that a failure repeats.

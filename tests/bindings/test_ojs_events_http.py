@@ -1,4 +1,4 @@
-"""The record of events over HTTP: in order, filtered, and from a cursor (OJS events §6)."""
+"""Record of events over HTTP: in order, filtered, and from a cursor (OJS events §6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker endpoints over HTTP (OJS HTTP §10, worker protocol §3 to §6)."""
+"""Worker endpoints over HTTP (OJS HTTP §10, worker protocol §3 to §6)."""
 
 from __future__ import annotations
 

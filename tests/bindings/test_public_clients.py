@@ -1,4 +1,4 @@
-"""The requests of the public Python, JavaScript, Go and Ruby SDKs, and what they can read.
+"""Requests of the public Python, JavaScript, Go and Ruby SDKs, and what they can read.
 
 Each scenario runs once with each SDK, as `tests.sdks` describes them.
 """

@@ -1,4 +1,4 @@
-"""The address of Rota beside the HTTP endpoints, in the ASGI server's manifest."""
+"""Address of Rota beside the HTTP endpoints, in the ASGI server's manifest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The admin as an operator sees it, in a real browser."""
+"""Admin as an operator sees it, in a real browser."""
 
 from __future__ import annotations
 

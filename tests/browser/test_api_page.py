@@ -1,4 +1,4 @@
-"""The page about the API, in a real browser under a strict content security policy."""
+"""Page about the API, in a real browser under a strict content security policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of a workflow in a real browser, under a strict content security policy."""
+"""Picture of a workflow in a real browser, under a strict content security policy."""
 
 from __future__ import annotations
 

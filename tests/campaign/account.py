@@ -1,4 +1,4 @@
-"""The account: the outcome of every job, by the participants' files and by the database."""
+"""Outcome of every job, by the participants' files and by the database."""
 
 from __future__ import annotations
 

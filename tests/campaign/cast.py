@@ -1,4 +1,4 @@
-"""The processes of a campaign: servers, gateways, reapers and workers, kept alive and killed."""
+"""Processes of a campaign: servers, gateways, reapers and workers, kept alive and killed."""
 
 from __future__ import annotations
 

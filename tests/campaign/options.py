@@ -1,4 +1,4 @@
-"""The options of `make campaign`, and the parts they choose from."""
+"""Options of `make campaign`, and the parts they choose from."""
 
 from __future__ import annotations
 

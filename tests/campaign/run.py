@@ -1,4 +1,4 @@
-"""The parts, one after the other, or several at a time if they are short; what `guard` runs."""
+"""Runs the parts, one after the other, or several at once if they are short. `guard` runs this."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server depends on, to be broken: PostgreSQL, PgBouncer, a network, a small disk."""
+"""Dependencies of the server, to be broken: PostgreSQL, PgBouncer, a network, a small disk."""
 
 from __future__ import annotations
 

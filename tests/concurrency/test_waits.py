@@ -1,4 +1,4 @@
-"""What was read before waiting for a lock is read again after it.
+"""Rows read before waiting for a lock are read again after it.
 
 PostgreSQL rereads a row for which it had to wait, and decides by the new version; but it keeps the
 earlier result of a subquery.

@@ -1,4 +1,4 @@
-"""The public Open Job Spec conformance cases, in the strict reading, against a real server.
+"""Public Open Job Spec conformance cases, in the strict reading, against a real server.
 
 They are kept beside the repository, not in it. Without them, these tests are skipped.
 """

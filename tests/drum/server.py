@@ -1,4 +1,4 @@
-"""The server of Drum.
+"""Server of Drum.
 
 Its lines are `join <worker> <queue>`, `beat <worker>`, `next <worker> <queue>` and
 `done <worker> <job>`.

@@ -1,4 +1,4 @@
-"""The site's own ASGI application: Django, a WebSocket and lifespan events."""
+"""ASGI application of the site: Django, a WebSocket and lifespan events."""
 
 from django.core.asgi import get_asgi_application
 

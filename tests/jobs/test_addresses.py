@@ -1,4 +1,4 @@
-"""The address of a client behind proxies: one rule for everything that records it."""
+"""Address of a client behind proxies: one rule for everything that records it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit in the admin: actions, actors and targets, in the reader's language."""
+"""Audit in the admin: actions, actors and targets, in the reader's language."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dead letter in the admin: retried, or discarded for good (OJS dead letter §6)."""
+"""Dead letter in the admin: retried, or discarded for good (OJS dead letter §6)."""
 
 from __future__ import annotations
 

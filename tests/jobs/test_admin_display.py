@@ -1,4 +1,4 @@
-"""How the admin shows durations, times, and places."""
+"""Durations, times and places as the admin shows them."""
 
 from __future__ import annotations
 

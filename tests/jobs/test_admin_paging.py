@@ -1,4 +1,4 @@
-"""The job list page by page: each begins where the last one ended."""
+"""Pages of the job list: each begins where the last one ended."""
 
 from __future__ import annotations
 

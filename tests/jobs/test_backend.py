@@ -1,4 +1,4 @@
-"""The Django Tasks backend, on `django.tasks` where Django has it, else on `django-tasks`."""
+"""Django Tasks backend, on `django.tasks` where Django has it, else on `django-tasks`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `OJS` setting, and the errors for a wrong one (docs/architecture.md)."""
+"""`OJS` setting, and the errors for a wrong one (docs/architecture.md)."""
 
 from __future__ import annotations
 

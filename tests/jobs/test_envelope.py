@@ -1,4 +1,4 @@
-"""The envelope of a job in each of its states (core §5, JSON format §3, retry §10, errors §6)."""
+"""Envelope of a job in each of its states (core §5, JSON format §3, retry §10, errors §6)."""
 
 from __future__ import annotations
 

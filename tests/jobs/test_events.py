@@ -1,4 +1,4 @@
-"""The durable record of events, and reading it from a cursor (OJS events §2, §6)."""
+"""Durable record of events, and reading it from a cursor (OJS events §2, §6)."""
 
 from __future__ import annotations
 

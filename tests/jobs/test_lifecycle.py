@@ -1,4 +1,4 @@
-"""The life of a job against the transition table of OJS core §6.3, row by row.
+"""Life cycle of a job against the transition table of OJS core §6.3, row by row.
 
 The table is repeated here, by hand from the document: the engine is checked against it, not
 against our own table.

@@ -1,4 +1,4 @@
-"""How PostgreSQL finds the rows of the hot statements when the table is big.
+"""Plans of the hot statements on PostgreSQL, with a big table.
 
 A fetch reads the available jobs of a queue in their order and no further, an ack finds its job by
 primary key whatever else is active, and no sweep reads the whole table. The table has 100,000

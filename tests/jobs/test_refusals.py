@@ -1,4 +1,4 @@
-"""The audit of refused requests: what is recorded, how much of it, and what is not."""
+"""Audit of refused requests: what is recorded, how much of it, and what is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is deleted, when, and what is never deleted (dead letter §5, §8)."""
+"""Retention: what is deleted, when, and what is never deleted (dead letter §5, §8)."""
 
 from __future__ import annotations
 

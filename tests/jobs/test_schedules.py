@@ -1,4 +1,4 @@
-"""When schedules are due (OJS cron §3 to §5), compared with a second library."""
+"""Due times of schedules (OJS cron §3 to §5), compared with a second library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which database errors are worth a retry, and how they are reported."""
+"""Database errors: those worth a retry, and how they are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first page of an operator: the dashboard under the project's name, or the first steps."""
+"""First page of an operator: the dashboard under the project's name, or the first steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stand-alone project with the shop in it, for worker processes of the tests."""
+"""Stand-alone project with the shop in it, for worker processes of the tests."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The fleet in the admin: the workers and their condition."""
+"""Fleet in the admin: the workers and their condition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard: problems, current figures, history, and the number of queries."""
+"""Dashboard: problems, current figures, history, and the number of queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routine of a busy worker: reporting finished jobs and fetching more in one request."""
+"""Routine of a busy worker: reporting finished jobs and fetching more in one request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The slow chores as django-q2 schedules, run by a cluster (docs/architecture.md)."""
+"""Slow chores as django-q2 schedules, run by a cluster (docs/architecture.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reaper's rounds: chore after chore, whatever fails (docs/architecture.md)."""
+"""Rounds of the reaper: chore after chore, whatever fails (docs/architecture.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recipes of docs/worker.md: systemd accepts the unit, Kubernetes' probes work."""
+"""Recipes of docs/worker.md: systemd accepts the unit, Kubernetes' probes work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What handlers may do, in real worker processes of a site."""
+"""Abilities of handlers, in real worker processes of a site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which waiters look when work arrives, and in which order they are served."""
+"""Order of waiters: which look when work arrives, and in which order they are served."""
 
 from __future__ import annotations
 

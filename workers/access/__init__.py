@@ -1,1 +1,1 @@
-"""The workers for which a caller may act, and the jobs that it may access."""
+"""Limits a caller to the workers for which it may act, and to the jobs that it may access."""

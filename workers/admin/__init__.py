@@ -1,4 +1,4 @@
-"""The fleet in the Django admin."""
+"""Admin pages of the fleet."""
 
 from . import audit, notices, why  # noqa: F401 (register what our pages say in others)
 from .dashboard import DashboardAdmin

@@ -1,4 +1,4 @@
-"""The actions Quiet, Terminate and Resume: their confirmation pages and effects."""
+"""Actions Quiet, Terminate and Resume: their confirmation pages and effects."""
 
 from __future__ import annotations
 

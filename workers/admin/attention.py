@@ -1,4 +1,4 @@
-"""The most urgent problems for an operator: each source yields what is wrong, or nothing.
+"""Urgent problems for an operator: each source yields what is wrong, or nothing.
 
 An app with something to watch adds a function with `watch`. A source is one kind of problem, and
 one line: several of a kind are counted, and folded under their number.

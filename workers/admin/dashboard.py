@@ -1,4 +1,4 @@
-"""The dashboard: problems, current figures and history."""
+"""Dashboard: problems, current figures and history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard's current figures: a handful of queries, however big the tables."""
+"""Current figures of the dashboard: a handful of queries, however big the tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker list added up: one line for each host or label."""
+"""Totals of the worker list: one line for each host or label."""
 
 from __future__ import annotations
 

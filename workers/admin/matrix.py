@@ -1,4 +1,4 @@
-"""The matrix of job types and workers: which implement the registered specification (Rota)."""
+"""Matrix of job types and workers: which implement the registered specification (Rota)."""
 
 from __future__ import annotations
 

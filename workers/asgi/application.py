@@ -1,4 +1,4 @@
-"""The ASGI application: reads requests on the loop, has them answered in threads, and waits.
+"""ASGI application: reads requests on the loop, answers them in threads, and waits.
 
 A request is read completely, then answered by the site's WSGI application in one of a limited
 number of threads. A response that is not available yet comes back to the loop

@@ -1,4 +1,4 @@
-"""The event loop of a server process, for requests that wait, stream or stay open."""
+"""Event loop of a server process, for requests that wait, stream or stay open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The slow chores as django-q2 schedules; neither celery beat nor a cluster is required.
+"""Slow chores as django-q2 schedules; neither celery beat nor a cluster is required.
 
 `manage.py qcluster` runs them; without a cluster, `manage.py runreaper` does.
 """

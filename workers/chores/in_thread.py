@@ -1,4 +1,4 @@
-"""The reaper's sweeps in a thread of another process, for small sites: `runjobworker --reaper`."""
+"""Sweeps of the reaper in a thread of another process: `runjobworker --reaper`, for small sites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Prometheus families of OJS observability §8, read from the database at each scrape.
+"""Prometheus families of OJS observability §8, read from the database at each scrape.
 
 The process keeps no figures: every server returns the same ones. Requires the extra `metrics`. A
 site with its own registry may register `Collector()` there instead of scraping this endpoint.

@@ -1,4 +1,4 @@
-"""The reaper's sweeps. The list of chores below documents them.
+"""Sweeps of the reaper. The list of chores below documents them.
 
 Sweeps converge: each takes a small batch under SKIP LOCKED and repairs whatever it finds. Any
 number of reapers may run, without an election; after a crash, the next sweep finishes the work.

@@ -1,4 +1,4 @@
-"""The fetch gate: whether a worker may have more jobs, how many, and which.
+"""Fetch gate: whether a worker may have more jobs, how many, and which.
 
 A worker gets none if it is quiet or terminating, or was asked to be (§6.6), if it was declared dead
 and not heard since, or if it already runs as many as it can (§8.2). An unknown worker is treated

@@ -1,4 +1,4 @@
-"""How many workers a queue needs: a number for KEDA, a HorizontalPodAutoscaler, or a person.
+"""Computes how many workers a queue needs, for KEDA, a HorizontalPodAutoscaler, or a person.
 
 By Little's law a queue keeps as many places busy as jobs arrive in the time one job takes. Jobs
 that already wait need extra places, enough to finish within `AUTOSCALE_WITHIN`, but never more

@@ -1,4 +1,4 @@
-"""The option `--alive-file` of all long-running commands."""
+"""Option `--alive-file` of all long-running commands."""
 
 from __future__ import annotations
 

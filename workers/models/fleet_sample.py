@@ -1,4 +1,4 @@
-"""The history of the fleet, by minute and by hour."""
+"""History of the fleet, by minute and by hour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document as served to tools and as pages."""
+"""OpenAPI document as served to tools and as pages."""
 
 from __future__ import annotations
 

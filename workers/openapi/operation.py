@@ -1,4 +1,4 @@
-"""The description of an endpoint: one row of the tables in `operations`."""
+"""Description of an endpoint: one row of the tables in `operations`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The errors that an endpoint may raise, with their meaning there."""
+"""Errors that an endpoint may raise, with their meaning there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker's side of the protocol: a process that runs jobs (OJS worker §2, §4, §7 to §9).
+"""Runtime of a worker: a process that runs jobs (OJS worker §2, §4, §7 to §9).
 
 Usually started by `manage.py runjobworker`; use `WorkerProcess` to embed it. A site writes the
 handlers:

@@ -1,4 +1,4 @@
-"""The jobs that a process holds, and the places they take (OJS worker protocol §8.2).
+"""Jobs that a process holds, and the places they take (OJS worker protocol §8.2).
 
 A job takes its place from FETCH until the server knows its outcome and its thread is free again.
 """

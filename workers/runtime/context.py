@@ -1,4 +1,4 @@
-"""The context passed to a handler: the job, and the link to the worker that runs it."""
+"""Context passed to a handler: the job, and the link to the worker that runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The heartbeat, in its own thread that no handler can starve (OJS worker protocol §4).
+"""Heartbeats, sent from a thread that no handler can starve (OJS worker protocol §4).
 
 A failed heartbeat changes nothing (§4.6): it is logged and sent again, at growing intervals, yet
 often enough that the worker is not declared dead as soon as the server is back.

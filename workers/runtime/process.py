@@ -1,4 +1,4 @@
-"""The worker process: register, fetch, run, report, drain, leave (OJS worker protocol §2, §7).
+"""Worker process: register, fetch, run, report, drain, leave (OJS worker protocol §2, §7).
 
 One thread, that of `run()`, fetches and reports; handlers run in the pool, heartbeats in a thread
 of their own. The threads share `ActiveJobs`, `ProcessState` and the event that wakes the loop.

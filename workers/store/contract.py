@@ -1,4 +1,4 @@
-"""The contract between heartbeats and the store that writes them."""
+"""Contract between heartbeats and the store that writes them."""
 
 from __future__ import annotations
 

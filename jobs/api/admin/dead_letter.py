@@ -1,4 +1,4 @@
-"""The dead letter for operators (OJS admin API §11; dead letter §9, §10)."""
+"""Dead letter for operators (OJS admin API §11; dead letter §9, §10)."""
 
 from __future__ import annotations
 

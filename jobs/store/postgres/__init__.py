@@ -1,4 +1,4 @@
-"""The store on PostgreSQL: one statement for each verb, complete in an SQL file in this folder."""
+"""Store on PostgreSQL: one statement for each verb, complete in an SQL file in this folder."""
 
 from __future__ import annotations
 

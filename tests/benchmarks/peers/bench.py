@@ -1,4 +1,4 @@
-"""The databases, the environment and the processes of a comparison."""
+"""Databases, environment and processes of a comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contenders and their settings: each is judged by its best one.
+"""Contenders and their settings: each is judged by its best one.
 
 "Places" are how many jobs a process may hold at once: threads, greenlets or coroutines. All have
 ten, the default of this server, and fifty and a hundred if they support it. This server runs short

@@ -1,4 +1,4 @@
-"""The job for dramatiq: an actor in a module that names its broker."""
+"""Job for dramatiq: an actor in a module that names its broker."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The same no-op job for every peer, and the ways to enqueue and process it.
+"""The same no-op job for every peer, and how each enqueues and processes it.
 
 python peer_jobs.py PEER enqueue|bulk COUNT     prints the seconds it took
 python peer_jobs.py PEER stock COUNT            the fastest way there is, for others to work off

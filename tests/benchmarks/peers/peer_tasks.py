@@ -1,4 +1,4 @@
-"""The job for django-tasks-db: a task in a module."""
+"""Job for django-tasks-db: a task in a module."""
 
 import peer_jobs
 from django_tasks import task

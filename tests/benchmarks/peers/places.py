@@ -1,4 +1,4 @@
-"""The names of measurements of peers."""
+"""Names of measurements of peers."""
 
 from __future__ import annotations
 

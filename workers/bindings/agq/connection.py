@@ -1,4 +1,4 @@
-"""The connection of an AGQ client, and the order of the work on it.
+"""Connection of an AGQ client, and the order of the work on it.
 
 Commands of a connection are carried out one at a time, and reading pauses while many are waiting:
 a client that pipelines without reading delays only itself. Commands run in threads, each with its

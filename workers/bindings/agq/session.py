@@ -1,4 +1,4 @@
-"""The client at the other end of a connection, and the worker for which it acts."""
+"""Session of an AGQ client, and the worker for which it acts."""
 
 from __future__ import annotations
 

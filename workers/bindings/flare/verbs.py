@@ -1,4 +1,4 @@
-"""The hot verbs of Flare: poll, ack, heartbeat and enqueue."""
+"""Hot verbs of Flare: poll, ack, heartbeat and enqueue."""
 
 from __future__ import annotations
 

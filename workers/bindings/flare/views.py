@@ -1,4 +1,4 @@
-"""The Zeridion Flare Workers API over HTTP: parse, one call, reply."""
+"""Zeridion Flare Workers API over HTTP: parse, one call, reply."""
 
 from __future__ import annotations
 

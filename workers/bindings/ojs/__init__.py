@@ -1,4 +1,4 @@
-"""The OJS worker protocol over HTTP (`seeds/ojs-worker-protocol.md`, OJS HTTP §10)."""
+"""OJS worker protocol over HTTP (`seeds/ojs-worker-protocol.md`, OJS HTTP §10)."""
 
 from __future__ import annotations
 

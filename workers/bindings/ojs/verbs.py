@@ -1,4 +1,4 @@
-"""The hot verbs of workers: heartbeat, fetch, ack and nack (OJS HTTP §10)."""
+"""Hot verbs of workers: heartbeat, fetch, ack and nack (OJS HTTP §10)."""
 
 from __future__ import annotations
 

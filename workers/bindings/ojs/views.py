@@ -1,4 +1,4 @@
-"""The worker endpoints of OJS HTTP: parse, one call, reply (OJS HTTP §10)."""
+"""Worker endpoints of OJS HTTP: parse, one call, reply (OJS HTTP §10)."""
 
 from __future__ import annotations
 

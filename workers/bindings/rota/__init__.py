@@ -1,4 +1,4 @@
-"""The Rota worker protocol: a WebSocket at `/work` (`seeds/rota-worker-protocol.txt`)."""
+"""Rota worker protocol: a WebSocket at `/work` (`seeds/rota-worker-protocol.txt`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The connection of one Rota worker: receives heartbeats, sends assignments."""
+"""Connection of one Rota worker: receives heartbeats, sends assignments."""
 
 from __future__ import annotations
 

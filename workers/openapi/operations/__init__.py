@@ -1,4 +1,4 @@
-"""The tables of operations, one module for each part of the API."""
+"""Tables of operations, one module for each part of the API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Admin API: jobs, the dead letter, statistics, the server itself."""
+"""Admin API: jobs, the dead letter, statistics, the server itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Admin API: queues, and changes to many jobs by a filter."""
+"""Admin API: queues, and changes to many jobs by a filter."""
 
 from __future__ import annotations
 

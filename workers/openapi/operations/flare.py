@@ -1,4 +1,4 @@
-"""The Zeridion Flare Workers API, if `OJS["FLARE"]["ENABLED"]` is set."""
+"""Zeridion Flare Workers API, if `OJS["FLARE"]["ENABLED"]` is set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Admin API: workers, and statistics of the whole server."""
+"""Admin API: workers, and statistics of the whole server."""
 
 from __future__ import annotations
 

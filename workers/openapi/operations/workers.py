@@ -1,4 +1,4 @@
-"""The worker protocol: register, beat, fetch, ack, fail, deregister; checkpoints."""
+"""Worker protocol: register, beat, fetch, ack, fail, deregister; checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The no-op job of every peer, as a handler."""
+"""No-op job of every peer, as a handler."""
 
 from __future__ import annotations
 

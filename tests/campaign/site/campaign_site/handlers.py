@@ -1,4 +1,4 @@
-"""The handlers, run by `runjobworker`."""
+"""Handlers, run by `runjobworker`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stand-alone project, in its production configuration, with one kind of job."""
+"""Stand-alone project, in its production configuration, with one kind of job."""
 
 from ojs_project.settings import *  # noqa: F403 (a settings module is made of another one)
 from ojs_project.settings import INSTALLED_APPS

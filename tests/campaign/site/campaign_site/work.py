@@ -1,4 +1,4 @@
-"""The work of a job in the campaign."""
+"""Work of a job in the campaign."""
 
 from __future__ import annotations
 
