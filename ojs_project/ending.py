@@ -19,18 +19,18 @@ def watch_for_the_end() -> None:
     """
     if threading.current_thread() is not threading.main_thread():
         return
-    heard, told = os.pipe()
-    os.set_blocking(told, False)
-    before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     if before != -1:
         signal.set_wakeup_fd(before)
-        os.close(heard)
-        os.close(told)
+        os.close(reader)
+        os.close(writer)
         return
-    threading.Thread(target=_listen, args=[heard], name="ojs-ending", daemon=True).start()
+    threading.Thread(target=_listen, args=[reader], name="ojs-ending", daemon=True).start()
 
 
-def _listen(heard: int) -> None:
-    while numbers := os.read(heard, 1):
+def _listen(reader: int) -> None:
+    while numbers := os.read(reader, 1):
         if numbers[0] in ENDS:
             readiness.end()
