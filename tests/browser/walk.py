@@ -18,9 +18,9 @@ from .records import give_orders, keep
 from .scene import draw
 
 OURS = [model for model in admin.site._registry if model._meta.app_label in APPS]
-NO_PAGES = ("delete", "csv", "live")
-"""Refused to everybody, a file, and a stream."""
-MADE_BY_HAND = ("ojs_jobs_apikey", "jobspec")
+NO_PAGES = ("delete", "csv", "live", "about", "preview")
+"""Refused to everybody, a file, a stream, and what a form asks for."""
+MADE_BY_HAND = ("apikey", "jobspec", "job", "cronjob")
 """Models whose rows are made at a form; of the others it is refused."""
 
 
