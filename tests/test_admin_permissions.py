@@ -133,6 +133,7 @@ def openings() -> dict[str, list[set[str]]]:
     # A job has one history, wherever it is listed.
     pages["ojs_jobs/deadjob/<path:object_id>/history/"] = seen_with("deadjob") + seen_with("job")
     pages["ojs_workers/worker/order/<int:action_id>/"] = seen_with("worker")
+    pages["ojs_workers/worker/map/"] = seen_with("worker")
     return pages
 
 

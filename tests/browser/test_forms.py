@@ -11,7 +11,6 @@ from tests.factories import JobFactory
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
-
 def test_json_is_checked_as_it_is_typed(log_in):
     page = log_in()
     page.goto(reverse("admin:ojs_jobs_job_add"))

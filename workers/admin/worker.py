@@ -29,7 +29,7 @@ from ..fleet.condition import Condition, condition, in_hand
 from ..lifecycle import WorkerState
 from ..liveness.heartbeats import Description
 from ..models import Directive, Worker
-from . import actions, convergence, operation
+from . import actions, convergence, fleet_map, operation
 from .abilities import AbilityFields
 from .filters import (
     ConditionFilter,
@@ -342,8 +342,13 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
         view = self.admin_site.admin_view(self.order_view)
         return [
             path("order/<int:action_id>/", view, name="ojs_workers_worker_order"),
+            path("map/", self.admin_site.admin_view(self.map_view), name="ojs_workers_worker_map"),
             *super().get_urls(),
         ]
+
+    def map_view(self, request: HttpRequest) -> HttpResponse:
+        """The fleet on one screen."""
+        return fleet_map.page(self, request)
 
     def order_view(self, request: HttpRequest, action_id: int) -> HttpResponse:
         """The progress of an order: "12 of 14 report quiet"."""
