@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 
 from .. import engine
 from ..access.audit import of_request, record_action
-from ..access.projects import give
+from ..access.projects import assign_project
 from ..errors import OJSError
 from ..models import Job, JobSchema, JobSpec, Queue, TypeRollup
 from ..record import parts
@@ -164,7 +164,7 @@ def enqueue(
     """
     made = new_job(document, clock.now(), type_pattern=CLASS_PATTERN)
     made.parent_results = parent_results
-    give([made], project)
+    assign_project([made], project)
     with atomic():
         engine.enqueue([made])
         if made.existing is None:

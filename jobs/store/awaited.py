@@ -59,7 +59,7 @@ def workflow_name(workflow_id: UUID) -> str:
     return f"workflow:{workflow_id}"
 
 
-class Bell:
+class WakeEvent:
     """Rings when one of the names has ended."""
 
     def __init__(self, name: str, ring: Callable[[], object]) -> None:
@@ -90,7 +90,7 @@ class Wait:
         if time.monotonic() - self._signed_at < REFRESH:
             return
         if self._signed_at < 0:
-            self._stack.enter_context(wakeup._subscribed(Bell(self._name, self._ring)))
+            self._stack.enter_context(wakeup._subscribed(WakeEvent(self._name, self._ring)))
         self._signed_at = time.monotonic()
         run(SIGN, [self._name])
         if self._job_id is not None:
@@ -115,10 +115,10 @@ class Wait:
 @contextlib.contextmanager
 def waiting(name: str, job_id: UUID | None) -> Iterator[tuple[Wait, threading.Event]]:
     """Wait in this thread."""
-    bell = threading.Event()
-    wait = Wait(name, job_id, bell.set)
+    wake = threading.Event()
+    wait = Wait(name, job_id, wake.set)
     try:
-        yield wait, bell
+        yield wait, wake
     finally:
         wait.close()
 
