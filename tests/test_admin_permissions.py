@@ -144,6 +144,8 @@ EVERYBODYS = (
     "admin/r/<path:content_type_id>/<path:object_id>/",
     # It says that something has changed, and nothing of what.
     "admin/ojs_workers/dashboard/live/",
+    # It finds what the user may look at.
+    "admin/ojs_workers/dashboard/find/",
 )
 """What belongs to no model: every member of the staff may open it."""
 

@@ -44,7 +44,7 @@ class OJSModelAdmin(admin.ModelAdmin):
 
     class Media:
         css: ClassVar[dict[str, Any]] = {"all": ["ojs/admin.css"]}
-        js = ("ojs/admin.js", "ojs/live.js")
+        js = ("ojs/admin.js", "ojs/live.js", "ojs/keys.js")
 
     def allowed(self, obj: Any) -> Collection[str]:
         """Return the buttons that make sense for `obj` in its present state."""

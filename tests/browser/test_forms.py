@@ -19,7 +19,7 @@ def test_json_is_checked_as_it_is_typed(log_in):
     assert problem.inner_text() == ""
 
     args.fill("[1,")
-    page.wait_for_function("document.querySelector('#id_args').hasAttribute('aria-invalid')")
+    page.locator("#id_args[aria-invalid]").wait_for()
     assert problem.inner_text().startswith("This is no JSON: ")
     args.fill('{"a": 1}')
     assert problem.inner_text() == "A JSON array is needed here."

@@ -18,8 +18,8 @@ from .records import give_orders, keep
 from .scene import draw
 
 OURS = [model for model in admin.site._registry if model._meta.app_label in APPS]
-NO_PAGES = ("delete", "csv", "live", "about", "preview")
-"""Refused to everybody, a file, a stream, and what a form asks for."""
+NO_PAGES = ("delete", "csv", "live", "about", "preview", "find")
+"""Refused to everybody, a file, a stream, and what scripts ask for."""
 MADE_BY_HAND = ("apikey", "jobspec", "job", "cronjob")
 """Models whose rows are made at a form; of the others it is refused."""
 
