@@ -212,7 +212,7 @@ def draw(workflow: Workflow, site: str) -> SafeString:
     rows = max(box.row for box in boxes) + 1
     width, height = columns * (WIDTH + GAP) + GAP, rows * (HEIGHT + GAP // 2) + GAP
     return format_html(
-        '<div class="ojs-graph"><svg viewBox="0 0 {} {}" width="{}" height="{}" role="img" '
+        '<div class="ojs-graph"><svg viewBox="0 0 {} {}" width="{}" height="{}" role="group" '
         'aria-label="{}">{}{}</svg></div>',
         width,
         height,
