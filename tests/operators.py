@@ -76,7 +76,12 @@ def press(client: Client, page: Any, action: str) -> Any:
 
 def buttons(page: Any) -> list[str]:
     """The actions that an object's page has buttons for."""
-    return [form.fields["action"] for form in forms(page) if "back" in form.fields]
+    key = str(page.context["original"].pk)
+    return [
+        form.fields["action"]
+        for form in forms(page)
+        if "back" in form.fields and form.fields.get("_selected_action") == key
+    ]
 
 
 def messages(page: Any) -> list[str]:

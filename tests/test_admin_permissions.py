@@ -66,6 +66,8 @@ ACTION_TAKES = {
 
 MANAGES = {"apikey": "manage_keys", "jobspec": "register_spec"}
 """Models whose rows are added and changed in a form, and the permission, which also shows them."""
+MADE_WITH = MANAGES | {"job": "enqueue_job", "cronjob": "add_cronjob"}
+"""Models with a form for a new row, and the permission that opens it."""
 
 WRITES = {
     "ojs_jobs/apikey/add/": ("manage_keys", {"name": "new", "scopes": ["work"]}),
@@ -77,6 +79,9 @@ WRITES = {
     "ojs_jobs/jobspec/<path:object_id>/change/": ("register_spec", {"checksum": "v99"}),
     "ojs_jobs/queue/<path:object_id>/change/": ("change_queue", {"concurrency": "17"}),
     "ojs_jobs/maintenance/": ("maintenance", {"verb": "begin", "reason": "test"}),
+    "ojs_jobs/job/add/": ("enqueue_job", {"type": "new.type"}),
+    "ojs_jobs/cronjob/add/": ("add_cronjob", {"name": "new", "type": "new.type"}),
+    "ojs_jobs/cronjob/<path:object_id>/change/": ("change_cronjob", {"type": "new.type"}),
     "ojs_jobs/job/<str:object_id>/copy/": ("enqueue_job", {}),
     "ojs_jobs/deadjob/<str:object_id>/copy/": ("enqueue_job", {}),
 }
@@ -88,6 +93,9 @@ COPY = {
     "meta": "{}",
     "tags": "[]",
     "delay_until": "",
+    "expression": "@daily",
+    "timezone": "UTC",
+    "overlap_policy": "skip",
 }
 
 
@@ -113,16 +121,19 @@ def openings() -> dict[str, list[set[str]]]:
         for page in ("history", "change"):
             pages[f"{place}<path:object_id>/{page}/"] = look
         pages[f"{place}<path:object_id>/delete/"] = NEVER
-        pages[f"{place}add/"] = [{MANAGES[name]}] if name in MANAGES else NEVER
+        pages[f"{place}add/"] = [{MADE_WITH[name]}] if name in MADE_WITH else NEVER
     for name in ("job", "deadjob"):
         pages[f"ojs_jobs/{name}/csv/"] = seen_with(name)
         # The dead job in the tests has hidden arguments.
         takes = {"enqueue_job"} if name == "job" else {"enqueue_job", "view_job_args"}
         copy = f"ojs_jobs/{name}/<str:object_id>/copy/"
         pages[copy] = [takes | look for look in seen_with(name)]
+    pages["ojs_jobs/job/about/"] = [{"enqueue_job"}]
+    pages["ojs_jobs/cronjob/preview/"] = [{"add_cronjob"}, {"change_cronjob"}]
     # A job has one history, wherever it is listed.
     pages["ojs_jobs/deadjob/<path:object_id>/history/"] = seen_with("deadjob") + seen_with("job")
     pages["ojs_workers/worker/order/<int:action_id>/"] = seen_with("worker")
+    pages["ojs_workers/worker/map/"] = seen_with("worker")
     return pages
 
 
@@ -133,6 +144,8 @@ EVERYBODYS = (
     "admin/r/<path:content_type_id>/<path:object_id>/",
     # It only reports that something has changed, not what.
     "admin/ojs_workers/dashboard/live/",
+    # It finds what the user may look at.
+    "admin/ojs_workers/dashboard/find/",
 )
 """Pages that belong to no model: every staff member may open them."""
 

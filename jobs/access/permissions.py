@@ -24,6 +24,8 @@ OPERATES = frozenset(
         "run_job",
         "enqueue_job",
         "operate_cron",
+        "add_cronjob",
+        "change_cronjob",
         "register_spec",
         "pause_queue",
         "maintenance",

@@ -43,6 +43,14 @@ class ApiKeyForm(forms.ModelForm):
         model = ApiKey
         fields: ClassVar[list[str]] = [*GRANTED, "expires_at"]
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "expires_at" in self.fields:
+            # Django labels the pair, neither of the two.
+            boxes = getattr(self.fields["expires_at"].widget, "widgets", ())
+            for box, label in zip(boxes, (_("Date"), _("Time")), strict=False):
+                box.attrs["aria-label"] = label
+
     def clean_expires_at(self) -> datetime | None:
         date: datetime | None = self.cleaned_data["expires_at"]
         # An existing key may be ended this way: its clients are then refused with this date.

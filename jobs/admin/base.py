@@ -44,7 +44,7 @@ class OJSModelAdmin(admin.ModelAdmin):
 
     class Media:
         css: ClassVar[dict[str, Any]] = {"all": ["ojs/admin.css"]}
-        js = ("ojs/admin.js", "ojs/live.js")
+        js = ("ojs/admin.js", "ojs/live.js", "ojs/keys.js")
 
     def allowed(self, obj: Any) -> Collection[str]:
         """Return the buttons that make sense for `obj` in its present state."""
@@ -61,8 +61,12 @@ class OJSModelAdmin(admin.ModelAdmin):
         obj = super().get_object(request, object_id, from_field)
         if obj is not None:
             obj.is_redacted = not may_see(request.user)
+            obj.is_withheld = False
             for name in self.sensitive if obj.is_redacted else ():
-                setattr(obj, name, redact_quotes(getattr(obj, name)))
+                whole = getattr(obj, name)
+                setattr(obj, name, redact_quotes(whole))
+                # A part of it is hidden from this user.
+                obj.is_withheld |= getattr(obj, name) != whole
         return obj
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:

@@ -2,76 +2,46 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.contrib.admin.models import ADDITION
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.contrib.admin.models import DELETION
+from django.core.exceptions import PermissionDenied
+from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import engine
 from ..access.audit import of_request, record_action
-from ..access.projects import assign_project
 from ..access.redaction import may_see, redact
 from ..errors import OJSError
-from ..models import Job
+from ..models import Job, OperatorAction
 from ..spec.envelope import envelope
 from ..spec.identifiers import parse_uuid
-from ..spec.validation import CLASS_PATTERN, SYSTEM_MANAGED, NewJob, new_job
-from ..store import clock
+from ..spec.lifecycle import State
+from ..spec.validation import SYSTEM_MANAGED, NewJob
 from ..store.database import atomic
 from . import display
+from .job_form import FIELDS, JobForm, enqueue, suggest
 
 LEFT_OUT = SYSTEM_MANAGED | {"id", "scheduled_at", "expires_at", "unique"}
 """Fields of the original that a copy lacks. A unique policy would find the original."""
-FIELDS = ("type", "queue", "priority", "args", "meta", "tags")
-WIDE = {"class": "vTextField", "autocomplete": "off"}
+SHOWN = 10
+"""Copies that the page of a job names."""
 
 
-class JSONText(forms.CharField):
-    """A JSON document in a text area, indented."""
-
-    def __init__(self, *, rows: int, **options: Any) -> None:
-        looks = {"class": "vLargeTextField ojs-document", "spellcheck": "false", "rows": rows}
-        super().__init__(widget=forms.Textarea(attrs=looks), **options)
-
-    def prepare_value(self, value: Any) -> Any:
-        return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
-
-    def clean(self, value: Any) -> Any:
-        try:
-            return json.loads(super().clean(value), parse_constant=_no_number)
-        except (ValueError, RecursionError) as problem:
-            text = gettext("This is no JSON: %(problem)s") % {"problem": problem}
-            raise ValidationError(text) from None
-
-
-def _no_number(name: str) -> None:
-    raise ValueError(name)
-
-
-class CopyForm(forms.Form):
-    type = forms.CharField(label=_("Type"), max_length=255, widget=forms.TextInput(attrs=WIDE))
-    queue = forms.CharField(label=_("Queue"), max_length=128, widget=forms.TextInput(attrs=WIDE))
-    priority = forms.IntegerField(label=_("Priority"), localize=False)
-    args = JSONText(label=_("Arguments"), rows=12, help_text=_("A JSON array."))
-    meta = JSONText(label=_("Meta"), rows=5, help_text=_("A JSON object."))
-    tags = JSONText(label=_("Tags"), rows=2, help_text=_("A JSON array of texts."))
-    delay_until = forms.CharField(
-        label=_("Run at"),
+class CopyForm(JobForm):
+    discard = forms.BooleanField(
+        label=_("Discard the original"),
         required=False,
-        max_length=64,
-        widget=forms.TextInput(attrs=WIDE),
-        help_text=_("Empty for now; a moment, 2026-01-31T12:00:00Z; or in a while, +PT5M."),
+        help_text=_("Delete it from the dead letter, with its errors, once the copy is enqueued."),
     )
-    reason = forms.CharField(
-        label=_("Reason"), required=False, max_length=500, widget=forms.TextInput(attrs=WIDE)
-    )
+    field_order = (*FIELDS, "delay_until", "discard", "reason")
 
 
 def may_copy(request: HttpRequest, job: Any) -> bool:
@@ -92,6 +62,10 @@ def copy_view(model_admin: Any, request: HttpRequest, object_id: str) -> HttpRes
         raise PermissionDenied
     original = envelope(job)
     form = CopyForm(request.POST or None, initial={name: original[name] for name in FIELDS})
+    user: Any = request.user
+    if job.state != State.DISCARDED or not user.has_perm("ojs_jobs.discard_job"):
+        del form.fields["discard"]
+    suggest(form, request)
     if form.is_valid():
         made = _enqueue(request, job, original, form)
         if made is not None:
@@ -114,26 +88,63 @@ def copy_view(model_admin: Any, request: HttpRequest, object_id: str) -> HttpRes
 def _enqueue(request: HttpRequest, job: Job, original: Any, form: CopyForm) -> NewJob | None:
     """Enqueue the copy; None if it was refused, with the reason in the form."""
     document = {name: value for name, value in original.items() if name not in LEFT_OUT}
-    document |= {name: form.cleaned_data[name] for name in FIELDS}
-    if form.cleaned_data["delay_until"]:
-        document["delay_until"] = form.cleaned_data["delay_until"].strip()
+    document |= form.document()
+    reason = form.cleaned_data["reason"]
     try:
-        made = new_job(document, clock.now(), type_pattern=CLASS_PATTERN)
-        made.parent_results = job.parent_results
-        assign_project([made], job.project)
         with atomic():
-            engine.enqueue([made])
-            record_action(
-                of_request(request),
-                "enqueue_job",
-                [Job(pk=made.id, type=made.type)],
+            made = enqueue(
+                request,
+                document,
+                reason,
+                gettext("Enqueued as an edited copy of %(id)s.") % {"id": job.pk},
                 selection={"copy_of": str(job.pk)},
-                reason=form.cleaned_data["reason"],
-                message=gettext("Enqueued as an edited copy of %(id)s.") % {"id": job.pk},
-                flag=ADDITION,
+                project=job.project,
+                parent_results=job.parent_results,
             )
+            # It may have been retried or discarded meanwhile: then there is nothing to do.
+            if form.cleaned_data.get("discard") and engine.delete_dead([job.pk]):
+                record_action(
+                    of_request(request),
+                    "discard_job",
+                    [Job(pk=job.pk, type=job.type)],
+                    selection={"copied_as": str(made.id)},
+                    reason=reason,
+                    message=gettext("Discarded: an edited copy was enqueued as %(id)s.")
+                    % {"id": made.id},
+                    flag=DELETION,
+                )
     except OJSError as refusal:
-        field = str(refusal.details.get("field", "")).partition(".")[0].partition("[")[0]
-        form.add_error(field if field in form.fields else None, refusal.message)
+        form.refuse(refusal)
         return None
     return made
+
+
+def related(job: Any, site_name: str) -> tuple[SafeString, SafeString]:
+    """Links to the original of which this job is a copy, and to its own copies, newest first.
+
+    The record of operators' actions knows them: a job does not.
+    """
+    key = str(job.pk)
+    actions = OperatorAction.objects.filter(
+        Q(selection__copy_of=key) | Q(selection__ids=[key], selection__has_key="copy_of"),
+        verb="enqueue_job",
+    )
+    originals, copies = [], []
+    for chosen in actions.order_by("-pk").values_list("selection", flat=True)[: SHOWN + 1]:
+        if chosen["copy_of"] == key:
+            copies += chosen["ids"]
+        else:
+            originals.append(chosen["copy_of"])
+    found = Job.objects.filter(pk__in=[*originals, *copies]).values_list("pk", "state")
+    states = {str(pk): state for pk, state in found}
+    return _links(site_name, originals, states), _links(site_name, copies, states)
+
+
+def _links(site_name: str, ids: list[str], states: dict[str, str]) -> SafeString:
+    def shown(key: str) -> SafeString:
+        if key not in states:
+            gone = display.chip("cancelled", gettext("deleted"))
+            return format_html("{} {}", display.ident(key), gone)
+        return format_html("{} {}", display.job_link(site_name, key), display.chip(states[key]))
+
+    return format_html_join("", "<div>{}</div>", ((shown(key),) for key in ids))

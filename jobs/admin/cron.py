@@ -1,32 +1,39 @@
-"""Cron jobs: when they run and with what outcome; run now, enable, disable."""
+"""Cron jobs: when they run and with what outcome; make, change, run now, enable, disable."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
 
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
 from django.db.models import Max
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
+from django.urls import path
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import engine
+from ..access.audit import of_request, record_action
+from ..errors import Conflict, OJSError
 from ..models import CronJob, CronRun
 from ..spec.schedules import InvalidSchedule, read_schedule, upcoming
 from ..store.database import atomic
 from . import display
-from .base import ReadOnlyModelAdmin, may
+from .base import OJSModelAdmin, may
 from .confirm import Answer, Question, ask, say, trace
+from .cron_form import CronForm, drawn, preview
 from .cron_words import in_words
+from .job_form import suggest
 
 RUNS = 10
 
 
 @admin.register(CronJob)
-class CronJobAdmin(ReadOnlyModelAdmin):
+class CronJobAdmin(OJSModelAdmin):
+    change_form_template = "admin/ojs/cron.html"
     list_display = (
         "name",
         "shown_state",
@@ -68,7 +75,96 @@ class CronJobAdmin(ReadOnlyModelAdmin):
         "shown_template",
     )
 
+    made_of: ClassVar[Any] = (
+        (_("Schedule"), {"fields": ("expression", "timezone", "shown_preview", "overlap_policy")}),
+        (_("Each job"), {"fields": ("type", "queue", "args", "meta", "options")}),
+        (None, {"fields": ("reason",)}),
+    )
+    """What a user who may make or change it fills in, beside its name and description."""
+
     has_operate_permission = may("ojs_jobs.operate_cron")
+    has_add_permission = may("ojs_jobs.add_cronjob")
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        user: Any = request.user
+        # To save what one does not see would overwrite it.
+        return user.has_perm("ojs_jobs.change_cronjob") and not getattr(obj, "is_withheld", False)
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        if obj is None:
+            about = ("name", "description", "enabled")
+            return ((None, {"fields": about}), *self.made_of)
+        if not self.has_change_permission(request, obj):
+            return self.fieldsets
+        about = ("name", "shown_state", *(("declared",) if obj.declared_by else ()), "description")
+        runs = (_("Runs"), {"fields": ("last_run", "run_count", "runs")})
+        return ((None, {"fields": about}), *self.made_of, runs)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        if obj is None:
+            return ("shown_preview",)
+        if not self.has_change_permission(request, obj):
+            return self.readonly_fields
+        return ("name", "shown_state", "declared", "shown_preview", "last_run", "run_count", "runs")
+
+    def get_form(
+        self, request: HttpRequest, obj: Any = None, change: bool = False, **kw: Any
+    ) -> Any:
+        if obj is not None and not self.has_change_permission(request, obj):
+            return super().get_form(request, obj, change, **kw)
+        made = super().get_form(request, obj, change, form=CronForm, **kw)
+
+        class Suggesting(made):  # type: ignore[misc, valid-type]
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                super().__init__(*args, **kwargs)
+                suggest(self, request)
+
+        return Suggesting
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        with atomic():
+            if change and not CronJob.objects.select_for_update().filter(pk=obj.pk).exists():
+                raise Conflict(gettext("It has been deleted meanwhile."))
+            cron, created = engine.upsert_cron(form.new)
+            if not change and not created:
+                raise Conflict(gettext("A cron job of this name was made meanwhile."))
+            # The form's own history entry has the rest.
+            record_action(
+                of_request(request),
+                "change_cron" if change else "add_cron",
+                [cron],
+                selection={"expression": cron.expression, "timezone": cron.timezone},
+                reason=form.cleaned_data["reason"],
+                history=False,
+            )
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().changeform_view(request, *args, **kwargs)
+        except OJSError as refusal:
+            self.message_user(request, refusal.message, messages.ERROR)
+            return HttpResponseRedirect(request.get_full_path())
+
+    def get_urls(self) -> Any:
+        view = self.admin_site.admin_view(self.preview_view)
+        return [path("preview/", view, name="ojs_jobs_cronjob_preview"), *super().get_urls()]
+
+    def preview_view(self, request: HttpRequest) -> HttpResponse:
+        """What the schedule that is typed means, and when it runs next."""
+        if not (self.has_add_permission(request) or self.has_change_permission(request)):
+            raise PermissionDenied
+        asked = (request.GET.get(name, "").strip() for name in ("expression", "timezone"))
+        return JsonResponse(preview(*asked))
+
+    @admin.display(description=_("next five runs"))
+    def shown_preview(self, cron: CronJob) -> SafeString:
+        url = display.admin_url(self.admin_site.name, "ojs_jobs_cronjob", "preview")
+        return drawn(preview(cron.expression, cron.timezone) if cron.expression else {}, url)
+
+    @admin.display(description=_("declared by"))
+    def declared(self, cron: CronJob) -> str:
+        text = gettext("The code of %(site)s; saving it here takes it over from the code.")
+        return text % {"site": cron.declared_by}
 
     def add_figures(self, crons: Sequence[Any]) -> None:
         names = [cron.pk for cron in crons]

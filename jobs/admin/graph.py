@@ -17,10 +17,12 @@ from django.utils.translation import gettext as _
 
 from ..http.workflow_document import STEP_STATE, Tree
 from ..models import Job, Workflow, WorkflowType
+from ..spec.lifecycle import State
+from ..store import clock
 from . import display
 from .words import word
 
-WIDTH, HEIGHT, GAP = 168, 44, 28
+WIDTH, HEIGHT, GAP = 168, 60, 28
 ROWS, COLUMNS = 12, 60
 LETTERS = 22
 
@@ -35,6 +37,8 @@ class Box:
     state: str
     url: str = ""
     note: str = ""
+    time: str = ""
+    """How long it waits, runs, or took."""
 
 
 @dataclass
@@ -86,7 +90,7 @@ class Drawing:
         if progress is not None and job.finished_at is None:
             note = f"{progress:.0%}"
         state = STEP_STATE.get(job.state, str(job.state))  # type: ignore[call-overload]
-        return Box(column, row, job.type, state, url, note)
+        return Box(column, row, job.type, state, url, note, _time_of(job))
 
     def _box(self, box: Box) -> Part:
         self.picture.boxes.append(box)
@@ -169,6 +173,23 @@ class Drawing:
         return Part(every, every, max(filled) + 1, max(filled.values()))
 
 
+def _time_of(job: Job) -> str:
+    """How long a job took, runs or waits, and which attempt it is if not the first."""
+    parts = []
+    if job.finished_at is not None and job.started_at is not None:
+        span = display.lasted(job.finished_at - job.started_at)
+        parts.append(_("took %(span)s") % {"span": span})
+    elif job.state == State.ACTIVE and job.started_at is not None:
+        span = display.lasted(clock.now() - job.started_at)
+        parts.append(_("runs for %(span)s") % {"span": span})
+    elif job.state == State.AVAILABLE and job.enqueued_at is not None:
+        span = display.lasted(clock.now() - job.enqueued_at)
+        parts.append(_("waits for %(span)s") % {"span": span})
+    if job.attempt > 1:
+        parts.append(_("attempt %(number)d") % {"number": job.attempt})
+    return ", ".join(parts)
+
+
 def _levels(steps: list[Any], index_of: dict[str, int]) -> list[int]:
     level = [0] * len(steps)
     # A graph without cycles settles in as many rounds as its longest path.
@@ -191,7 +212,7 @@ def draw(workflow: Workflow, site: str) -> SafeString:
     rows = max(box.row for box in boxes) + 1
     width, height = columns * (WIDTH + GAP) + GAP, rows * (HEIGHT + GAP // 2) + GAP
     return format_html(
-        '<div class="ojs-graph"><svg viewBox="0 0 {} {}" width="{}" height="{}" role="img" '
+        '<div class="ojs-graph"><svg viewBox="0 0 {} {}" width="{}" height="{}" role="group" '
         'aria-label="{}">{}{}</svg></div>',
         width,
         height,
@@ -222,7 +243,8 @@ def _drawn(box: Box) -> SafeString:
     shape = format_html(
         '<g class="ojs-node ojs-node-{}"><title>{}</title>'
         '<rect x="{}" y="{}" width="{}" height="{}" rx="6"/>'
-        '<text x="{}" y="{}">{}</text><text class="ojs-below" x="{}" y="{}">{}</text></g>',
+        '<text x="{}" y="{}">{}</text><text class="ojs-below" x="{}" y="{}">{}</text>'
+        '<text class="ojs-below" x="{}" y="{}">{}</text></g>',
         box.state,
         f"{box.title} {below}",
         x,
@@ -235,5 +257,8 @@ def _drawn(box: Box) -> SafeString:
         x + 10,
         y + 35,
         Truncator(below).chars(LETTERS + 4),
+        x + 10,
+        y + 50,
+        Truncator(box.time).chars(LETTERS + 4),
     )
     return format_html('<a href="{}">{}</a>', box.url, shape) if box.url else shape

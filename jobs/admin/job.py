@@ -11,6 +11,7 @@ from django.contrib import admin
 from django.contrib.admin.models import DELETION
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.http.response import HttpResponseBase
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
@@ -24,6 +25,7 @@ from .base import may
 from .confirm import Answer, Question, ask, in_batches, say
 from .filters import CreatedFilter, QueueFilter, StateFilter, TypeFilter
 from .job_page import JobPages
+from .making import about_view, add_view
 
 SUMMARY = ("type", "queue", "state")
 
@@ -74,6 +76,17 @@ class JobAdmin(JobPages):
 
     def allowed(self, obj: Any) -> Collection[str]:
         return [verb for verb, states in STATES.items() if obj.state in states]
+
+    has_add_permission = may("ojs_jobs.enqueue_job")
+
+    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> Any:
+        return add_view(self, request)
+
+    def about_view(self, request: HttpRequest) -> HttpResponseBase:
+        return about_view(self, request)
+
+    def own_views(self) -> list[tuple[str, str, Any]]:
+        return [("about", "about/", self.about_view), *super().own_views()]
 
     has_cancel_permission = may("ojs_jobs.cancel_job")
     has_retry_permission = may("ojs_jobs.retry_job")

@@ -24,7 +24,7 @@ from ..spec.lifecycle import State
 from ..spec.versions import version_text
 from . import display
 from .base import ReadOnlyModelAdmin
-from .copying import copy_view, may_copy
+from .copying import copy_view, may_copy, related
 from .export import as_csv
 from .job_list import PREVIEW, NewestDead, NewestJobs
 from .search import HELP, search
@@ -132,16 +132,19 @@ class JobPages(ReadOnlyModelAdmin):
         return NewestJobs if self.is_searched_by_id else NewestDead
 
     def get_urls(self) -> Any:
-        views: tuple[tuple[str, str, Any], ...] = (
-            ("csv", "csv/", self.csv_view),
-            ("copy", "<str:object_id>/copy/", self.copy_view),
-        )
         name = f"{self.opts.app_label}_{self.opts.model_name}"
         ours = [
             path(route, self.admin_site.admin_view(view), name=f"{name}_{page}")
-            for page, route, view in views
+            for page, route, view in self.own_views()
         ]
         return ours + super().get_urls()
+
+    def own_views(self) -> list[tuple[str, str, Any]]:
+        """Name, route and view of each page that Django's admin lacks."""
+        return [
+            ("csv", "csv/", self.csv_view),
+            ("copy", "<str:object_id>/copy/", self.copy_view),
+        ]
 
     def copy_view(self, request: HttpRequest, object_id: str) -> HttpResponseBase:
         return copy_view(self, request, object_id)
@@ -170,6 +173,7 @@ class JobPages(ReadOnlyModelAdmin):
         context["lines_of_job"] = job.logs.order_by("-pk")[:LINES_SHOWN]
         context["timeline"] = timeline(job, self.admin_site.name)
         context["bar"] = bar(context["timeline"])
+        context["original_of_job"], context["copies_of_job"] = related(job, self.admin_site.name)
         context["why"] = why(job)
         context["reasons"] = self._reasons(request, context["why"])
         if may_copy(request, job):

@@ -39,6 +39,8 @@ VERBS = {
     "run_now_cron": _("ran cron jobs now"),
     "enable_cron": _("enabled cron jobs"),
     "disable_cron": _("disabled cron jobs"),
+    "add_cron": _("made cron jobs"),
+    "change_cron": _("changed cron jobs"),
     "delete_cron": _("deleted cron jobs"),
     "register_spec": _("registered or withdrew job specs"),
     "manage_keys": _("managed API keys"),

@@ -29,6 +29,7 @@ COLUMNS = (
     "attempt",
     "workflow_id",
     "workflow_index",
+    "enqueued_at",
     "started_at",
     "finished_at",
 )

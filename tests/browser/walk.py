@@ -18,9 +18,9 @@ from .records import give_orders, keep
 from .scene import draw
 
 OURS = [model for model in admin.site._registry if model._meta.app_label in APPS]
-NO_PAGES = ("delete", "csv", "live")
-"""Pages refused to every user, a file, and a stream."""
-MADE_BY_HAND = ("ojs_jobs_apikey", "jobspec")
+NO_PAGES = ("delete", "csv", "live", "about", "preview", "find")
+"""Pages refused to every user, a file, a stream, and what scripts ask for."""
+MADE_BY_HAND = ("apikey", "jobspec", "job", "cronjob")
 """Models whose rows are added in a form; for others it is refused."""
 
 

@@ -153,3 +153,60 @@ def test_a_job_that_waits_for_others_is_not_run_before_them():
 
     assert engine.run_now([second.id]) == []
     assert Job.objects.get(pk=second.id).state == State.PENDING
+
+
+def test_the_original_is_discarded_once_the_copy_is_enqueued():
+    original = JobFactory(dead=True)
+
+    clerk("discard_job").post(copy_of(original), SENT | {"discard": "on"})
+
+    copy = Job.objects.get()
+    assert copy.pk != original.pk
+    discarded = OperatorAction.objects.get(verb="discard_job")
+    assert discarded.selection == {"copied_as": str(copy.pk), "ids": [str(original.pk)]}
+
+
+def test_a_copy_that_is_refused_discards_nothing():
+    original = JobFactory(dead=True)
+
+    clerk("discard_job").post(copy_of(original), SENT | {"discard": "on", "priority": "1000"})
+
+    assert Job.objects.get().pk == original.pk
+    assert not OperatorAction.objects.exists()
+
+
+@pytest.mark.parametrize("original", [{"completed": True}, {}], ids=["completed", "available"])
+def test_only_a_dead_original_is_discarded(original):
+    original = JobFactory(**original)
+    client = clerk("discard_job")
+
+    assert "discard" not in client.get(copy_of(original)).context["form"].fields
+    client.post(copy_of(original), SENT | {"discard": "on"})
+
+    assert Job.objects.filter(pk=original.pk).exists() and Job.objects.count() == 2
+
+
+def test_who_may_not_discard_enqueues_a_copy_alone():
+    original, client = JobFactory(dead=True), clerk()
+
+    assert "discard" not in client.get(copy_of(original)).context["form"].fields
+    client.post(copy_of(original), SENT | {"discard": "on"})
+
+    assert Job.objects.filter(pk=original.pk).exists()
+
+
+def test_original_and_copy_lead_to_each_other():
+    original, client = JobFactory(dead=True), clerk("discard_job")
+    client.post(copy_of(original), SENT)
+    copy = Job.objects.exclude(pk=original.pk).get()
+
+    def page(job):
+        url = reverse("admin:ojs_jobs_job_change", args=[job.pk])
+        return client.get(url).content.decode().partition('id="copies"')[2]
+
+    assert reverse("admin:ojs_jobs_job_change", args=[copy.pk]) in page(original)
+    assert reverse("admin:ojs_jobs_job_change", args=[original.pk]) in page(copy)
+
+    engine.delete_dead([original.pk])
+    assert str(original.pk) in page(copy) and "deleted" in page(copy)
+    assert page(JobFactory()) == ""

@@ -9,7 +9,7 @@ from django.utils import translation
 
 from jobs import engine
 from jobs.admin.cron_words import in_words
-from jobs.models import CronJob, Job
+from jobs.models import CronJob, Job, OperatorAction
 from jobs.spec.schedules import read_schedule
 from tests.operators import answer, buttons, choose, confirm, list_of, messages, press, staff
 
@@ -134,3 +134,169 @@ def test_the_words_are_in_the_readers_language():
     with translation.override("es"):
         assert in_words(schedule) == "Cada 15 minutos, de 09:00 a 17:59, de lunes a viernes"
         assert in_words(nth) == "A las 09:00, el segundo lunes del mes"
+
+
+SENT = {
+    "name": "weekly-report",
+    "description": "For the board",
+    "enabled": "on",
+    "expression": "0 9 * * MON",
+    "timezone": "Asia/Tokyo",
+    "overlap_policy": "enqueue",
+    "type": "report.make",
+    "queue": "reports",
+    "args": "[7]",
+    "meta": "{}",
+    "options": '{"max_attempts": 2}',
+    "reason": "New board",
+    "_save": "1",
+}
+
+
+def add():
+    return reverse(f"admin:{CRON}_add")
+
+
+def test_a_cron_job_is_made_and_recorded():
+    done = staff("view_cronjob", "add_cronjob").post(add(), SENT, follow=True)
+
+    made = CronJob.objects.get()
+    assert "weekly-report" in messages(done)[0]
+    assert (made.pk, made.expression, made.timezone) == (
+        "weekly-report",
+        "0 9 * * MON",
+        "Asia/Tokyo",
+    )
+    assert (made.overlap_policy, made.description) == ("enqueue", "For the board")
+    assert made.enabled and made.next_run_at is not None
+    assert made.template == {
+        "type": "report.make",
+        "args": [7],
+        "options": {"queue": "reports", "max_attempts": 2},
+    }
+    action = OperatorAction.objects.get()
+    assert (action.verb, action.reason) == ("add_cron", "New board")
+    assert action.selection["ids"] == ["weekly-report"]
+    engine.run_cron_now(made.pk)
+    assert Job.objects.get().queue == "reports"
+
+
+def test_a_cron_job_may_be_made_disabled():
+    staff("add_cronjob").post(add(), {k: v for k, v in SENT.items() if k != "enabled"})
+
+    made = CronJob.objects.get()
+    assert not made.enabled and made.next_run_at is None
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("name", "No Name"),
+        ("expression", "0 25 * * *"),
+        ("expression", "never"),
+        ("timezone", "CET"),
+        ("type", "no type!"),
+        ("queue", "No Queue"),
+        ("args", "[1,"),
+        ("args", "{}"),
+        ("meta", "[]"),
+        ("options", "[]"),
+        ("options", '{"max_attempts": "many"}'),
+        ("overlap_policy", "hope"),
+    ],
+)
+def test_what_no_cron_job_can_have_is_refused_at_its_field(field, wrong):
+    page = staff("add_cronjob").post(add(), SENT | {field: wrong})
+
+    assert list(page.context["adminform"].form.errors) == [field]
+    assert "For the board" in page.content.decode(), "what was typed is kept"
+    assert not CronJob.objects.exists() and not OperatorAction.objects.exists()
+
+
+def test_a_name_that_is_taken_is_refused_and_leaves_its_owner_as_it_is(cron):
+    page = staff("add_cronjob").post(add(), SENT | {"name": cron.pk})
+
+    assert list(page.context["adminform"].form.errors) == ["name"]
+    assert CronJob.objects.get().expression == "0 9 * * *"
+
+
+def test_a_cron_job_is_changed_and_keeps_what_the_form_does_not_ask(cron):
+    CronJob.objects.update(template=cron.template | {"version": "2.0"}, declared_by="shop")
+    engine.set_cron_enabled(cron.pk, enabled=False)
+    client = staff("view_cronjob", "change_cronjob")
+    shown = client.get(page_of(cron)).content.decode()
+    assert "The code of shop" in shown and "[\n  1\n]" in shown and 'value="reports"' in shown
+
+    done = client.post(page_of(cron), SENT | {"name": "other", "args": "[8]"})
+
+    assert done.status_code == 302
+    changed = CronJob.objects.get()
+    assert (changed.pk, changed.expression) == (cron.pk, "0 9 * * MON")
+    assert changed.template["args"] == [8] and changed.template["version"] == "2.0"
+    assert not changed.enabled, "that is said by a button"
+    assert changed.declared_by == ""
+    assert OperatorAction.objects.get().verb == "change_cron"
+
+
+def test_what_is_hidden_from_a_user_is_not_overwritten_by_that_user(cron):
+    CronJob.objects.update(template=cron.template | {"args": [{"password": "hunter2"}]})
+    client = staff("view_cronjob", "change_cronjob")
+
+    page = client.get(page_of(cron)).content.decode()
+
+    assert "hunter2" not in page and "_save" not in page
+    assert client.post(page_of(cron), SENT).status_code == 403
+    trusted = staff("change_cronjob", "view_job_args", username="b")
+    assert "hunter2" in trusted.get(page_of(cron)).content.decode()
+
+
+def test_the_next_runs_are_shown_as_one_types_in_the_schedules_zone_and_the_readers():
+    url = reverse(f"admin:{CRON}_preview")
+    client = staff("add_cronjob")
+
+    found = client.get(url, {"expression": "0 9 * * *", "timezone": "Asia/Tokyo"}).json()
+
+    assert found["meaning"] == "At 09:00, every day"
+    assert len(found["runs"]) == 5
+    assert all(" 09:00:00 JST = " in run and " 00:00:00 UTC" in run for run in found["runs"])
+    assert found["notes"] == [
+        "The times are those of Asia/Tokyo, at present UTC+09:00.",
+        "Its clocks do not change within a year.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("expression", "zone", "said"),
+    [
+        ("0 9 * * *", "Europe/Berlin", "Its clocks change on "),
+        ("@every 90m", "Europe/Berlin", "the time zone does not matter"),
+    ],
+)
+def test_what_a_time_zone_means_is_explained(expression, zone, said):
+    url = reverse(f"admin:{CRON}_preview")
+
+    found = staff("change_cronjob").get(url, {"expression": expression, "timezone": zone}).json()
+
+    assert said in found["notes"][-1]
+
+
+@pytest.mark.parametrize(
+    ("expression", "zone"), [("", "UTC"), ("0 25 * * *", "UTC"), ("@daily", "CET"), ("@daily", "")]
+)
+def test_what_is_no_schedule_has_a_problem_in_place_of_runs(expression, zone):
+    url = reverse(f"admin:{CRON}_preview")
+
+    found = staff("add_cronjob").get(url, {"expression": expression, "timezone": zone}).json()
+
+    assert list(found) == ["problem"] and found["problem"]
+
+
+def test_who_may_only_look_makes_and_changes_nothing(cron):
+    client = staff("view_cronjob", "operate_cron")
+
+    assert add() not in client.get(list_of(CRON)).content.decode()
+    assert client.get(add()).status_code == 403
+    assert client.post(add(), SENT).status_code == 403
+    assert client.post(page_of(cron), SENT).status_code == 403
+    assert client.get(reverse(f"admin:{CRON}_preview")).status_code == 403
+    assert "_save" not in client.get(page_of(cron)).content.decode()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 from django.utils import timezone
 
 from jobs import engine
+from jobs.admin.graph import _time_of
 from jobs.engine import Completion, Failure
 from jobs.models import Job, Workflow
 from jobs.spec.workflow_plans import plan_of
+from tests.factories import JobFactory, ago
 from tests.operators import answer, choose, viewer
 
 pytestmark = pytest.mark.django_db
@@ -119,3 +123,16 @@ def test_a_jobs_page_shows_its_workflow_its_progress_and_what_it_was_given(admin
 
     assert str(chain.pk) in text and "hand me down" in text
     assert "42%" in text and "Row 14,000" in text and "<progress" in text
+
+
+def test_a_box_says_how_long_its_job_took_runs_or_waits():
+    def box(**columns):
+        return _time_of(JobFactory.build(**columns))
+
+    began = ago(9)
+    done = {"started_at": began, "finished_at": began + timedelta(seconds=4)}
+    assert box(state="completed", **done) == "took 4.0 s"
+    again = box(state="active", started_at=ago(90), attempt=2)
+    assert again.startswith("runs for 1 min ") and again.endswith(", attempt 2")
+    assert box(state="available", enqueued_at=ago(90)).startswith("waits for 1 min ")
+    assert box(state="pending") == ""

@@ -25,6 +25,7 @@ from ..models import Dashboard, FleetSample
 from . import breakdowns
 from .attention import attention
 from .figures import Figures
+from .finding import find_view
 from .notices import reaper_seen
 
 REFRESH = (0, 2, 5, 15, 60)
@@ -44,7 +45,7 @@ class DashboardAdmin(admin.ModelAdmin):
 
     class Media:
         css: ClassVar[dict[str, Any]] = {"all": ["ojs/admin.css", "ojs/dashboard.css"]}
-        js = ("ojs/dashboard.js", "ojs/charts.js", "ojs/admin.js", "ojs/live.js")
+        js = ("ojs/dashboard.js", "ojs/charts.js", "ojs/admin.js", "ojs/live.js", "ojs/keys.js")
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
@@ -62,9 +63,18 @@ class DashboardAdmin(admin.ModelAdmin):
         by_name = self.admin_site.admin_view(self.breakdown_view)
         return [
             path("", view, name="ojs_workers_dashboard_changelist"),
+            path(
+                "find/",
+                self.admin_site.admin_view(self.find_view),
+                name="ojs_workers_dashboard_find",
+            ),
             path("live/", self.admin_site.admin_view(live), name="ojs_workers_dashboard_live"),
             path("breakdown/", by_name, name="ojs_workers_dashboard_breakdown"),
         ]
+
+    def find_view(self, request: HttpRequest) -> HttpResponse:
+        """What the command palette finds."""
+        return find_view(self.admin_site, request)
 
     def breakdown_view(self, request: HttpRequest) -> HttpResponse:
         """How types and queues compare: count, wait, run and errors over the range."""

@@ -43,6 +43,7 @@ def whole_list(changes: Any, request: HttpRequest, model_admin: Any) -> dict[str
         "groups": grouped(changes, request.GET.get(GroupFilter.parameter_name, "")),
         "verbs": in_order(buttons, may),
         "is_narrowed": is_narrowed,
+        "map_query": changes.get_query_string(remove=["p", "o"]),
     }
 
 

@@ -21,7 +21,7 @@ from jobs.admin import display
 from jobs.admin.base import ReadOnlyModelAdmin, may
 from jobs.admin.words import word
 from jobs.conf import protocol_of
-from jobs.models import RefusedFinish
+from jobs.models import Job, RefusedFinish
 from jobs.record import dashboard
 from jobs.store import clock
 
@@ -29,7 +29,7 @@ from ..fleet.condition import Condition, condition, in_hand
 from ..lifecycle import WorkerState
 from ..liveness.heartbeats import Description
 from ..models import Directive, Worker
-from . import actions, convergence, operation
+from . import actions, convergence, fleet_map, operation
 from .abilities import AbilityFields
 from .filters import (
     ConditionFilter,
@@ -167,12 +167,17 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
         worker = kwargs["obj"]
         context |= {
             "held": dashboard.held([worker.pk])[:SHOWN],
+            "may_cancel": self._may_cancel(request),
             "refused": RefusedFinish.objects.filter(worker_id=worker.pk)[:SHOWN],
             "unfenced": dashboard.unfenced_by(worker.pk)[:SHOWN],
             "recent": dashboard.grouped(dashboard.RECENT),
             "directives": Directive.objects.filter(worker_id=worker.pk)[:SHOWN],
         }
         return super().render_change_form(request, context, *args, **kwargs)
+
+    def _may_cancel(self, request: HttpRequest) -> bool:
+        jobs = self.admin_site._registry.get(Job)
+        return jobs is not None and "cancel" in jobs.get_actions(request)
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
         answer = super().changelist_view(request, extra_context)
@@ -342,8 +347,13 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
         view = self.admin_site.admin_view(self.order_view)
         return [
             path("order/<int:action_id>/", view, name="ojs_workers_worker_order"),
+            path("map/", self.admin_site.admin_view(self.map_view), name="ojs_workers_worker_map"),
             *super().get_urls(),
         ]
+
+    def map_view(self, request: HttpRequest) -> HttpResponse:
+        """The fleet on one screen."""
+        return fleet_map.page(self, request)
 
     def order_view(self, request: HttpRequest, action_id: int) -> HttpResponse:
         """The progress of an order: "12 of 14 report quiet"."""

@@ -9,6 +9,9 @@ document.addEventListener("DOMContentLoaded", () => {
     if (!words || !content || !window.EventSource) {
         return;
     }
+    if (document.querySelector("[data-ojs-json]")) {
+        return; // a form: nothing may change while it is filled in
+    }
     const PAUSE = 2000; // milliseconds between two fetches
     const list = document.querySelector("#result_list tbody");
     const page = document.querySelector("#content-main");

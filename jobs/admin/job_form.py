@@ -1,0 +1,180 @@
+"""The form for a job: what the form for a new one and the form for an edited copy share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from django import forms
+from django.contrib.admin.models import ADDITION
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from .. import engine
+from ..access.audit import of_request, record_action
+from ..access.projects import assign_project
+from ..errors import OJSError
+from ..models import Job, JobSchema, JobSpec, Queue, TypeRollup
+from ..record import parts
+from ..spec.validation import CLASS_PATTERN, NewJob, new_job
+from ..store import clock
+from ..store.database import atomic
+
+WIDE = {"class": "vTextField", "autocomplete": "off"}
+FIELDS = ("type", "queue", "priority", "args", "meta", "tags")
+SAMPLE = 1000
+"""Newest jobs whose types are suggested, beside those of the roll-ups."""
+CHOICES = 500
+"""Most names that are suggested; any other can be typed all the same."""
+
+
+class JSONText(forms.CharField):
+    """A JSON document in a text area, indented; `forms.js` checks it while it is typed.
+
+    Args:
+        kind: `array` or `object`, what the document must be.
+    """
+
+    def __init__(self, *, rows: int, kind: str, **options: Any) -> None:
+        looks = {
+            "class": "vLargeTextField ojs-document",
+            "spellcheck": "false",
+            "rows": rows,
+            "data-ojs-json": kind,
+            "data-ojs-wrong": _("This is no JSON: %(problem)s"),
+            "data-ojs-kind": _("A JSON array is needed here.")
+            if kind == "array"
+            else _("A JSON object is needed here."),
+        }
+        super().__init__(widget=forms.Textarea(attrs=looks), **options)
+
+    def prepare_value(self, value: Any) -> Any:
+        if value is None or isinstance(value, str):
+            return value
+        return json.dumps(value, indent=2, ensure_ascii=False)
+
+    def clean(self, value: Any) -> Any:
+        text = super().clean(value)
+        if not text and not self.required:
+            return None
+        try:
+            return json.loads(text, parse_constant=_no_number)
+        except (ValueError, RecursionError) as problem:
+            text = gettext("This is no JSON: %(problem)s") % {"problem": problem}
+            raise ValidationError(text) from None
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(name)
+
+
+class Suggesting(forms.TextInput):
+    """A text that the browser completes from `suggestions`; others may be typed."""
+
+    suggestions: Sequence[str] = ()
+
+    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+        if not self.suggestions:
+            return super().render(name, value, attrs, renderer)
+        key = f"suggested-{name}"
+        return format_html(
+            '{}<datalist id="{}">{}</datalist>',
+            super().render(name, value, {**(attrs or {}), "list": key}, renderer),
+            key,
+            format_html_join("", '<option value="{}"></option>', ((n,) for n in self.suggestions)),
+        )
+
+
+class JobForm(forms.Form):
+    required_css_class = "required"
+    type = forms.CharField(label=_("Type"), max_length=255, widget=Suggesting(attrs=WIDE))
+    queue = forms.CharField(label=_("Queue"), max_length=128, widget=Suggesting(attrs=WIDE))
+    priority = forms.IntegerField(label=_("Priority"), localize=False)
+    args = JSONText(label=_("Arguments"), rows=12, kind="array", help_text=_("A JSON array."))
+    meta = JSONText(label=_("Meta"), rows=5, kind="object", help_text=_("A JSON object."))
+    tags = JSONText(label=_("Tags"), rows=2, kind="array", help_text=_("A JSON array of texts."))
+    delay_until = forms.CharField(
+        label=_("Run at"),
+        required=False,
+        max_length=64,
+        widget=forms.TextInput(attrs=WIDE),
+        help_text=_("Empty for now; a moment, 2026-01-31T12:00:00Z; or in a while, +PT5M."),
+    )
+    reason = forms.CharField(
+        label=_("Reason"), required=False, max_length=500, widget=forms.TextInput(attrs=WIDE)
+    )
+
+    def document(self) -> dict[str, Any]:
+        """The enqueue request that was filled in."""
+        document: dict[str, Any] = {name: self.cleaned_data[name] for name in FIELDS}
+        if self.cleaned_data["delay_until"]:
+            document["delay_until"] = self.cleaned_data["delay_until"].strip()
+        return document
+
+    def refuse(self, refusal: OJSError) -> None:
+        """Show a refusal at the field that it names, or above all of them."""
+        named = str(refusal.details.get("field", "")).removeprefix("options.")
+        field = named.partition(".")[0].partition("[")[0]
+        self.add_error(field if field in self.fields else None, refusal.message)
+
+
+def suggest(form: forms.Form, request: HttpRequest) -> None:
+    """Complete the names of types and queues, for a user who may see them."""
+    known = {"type": ("ojs_jobs.view_job", types), "queue": ("ojs_jobs.view_queue", queues)}
+    for name, (permission, names) in known.items():
+        if name in form.fields and request.user.has_perm(permission):
+            widget: Any = form.fields[name].widget
+            widget.suggestions = sorted(names())[:CHOICES]
+
+
+def types() -> Iterable[str]:
+    """Types that were registered, or that did anything lately."""
+    newest = Job.objects.order_by("-pk").values_list("type", flat=True)[:SAMPLE]
+    registered = JobSpec.objects.values_list("type", flat=True)[:CHOICES]
+    described = JobSchema.objects.values_list("type", flat=True)[:CHOICES]
+    return {*parts.names(TypeRollup), *registered, *described, *newest}
+
+
+def queues() -> Iterable[str]:
+    return Queue.objects.order_by("name").values_list("name", flat=True)[:CHOICES]
+
+
+def enqueue(
+    request: HttpRequest,
+    document: dict[str, Any],
+    reason: str,
+    message: str,
+    *,
+    selection: dict[str, Any] | None = None,
+    project: str = "",
+    parent_results: Any = None,
+) -> NewJob:
+    """Enqueue the job of a form, and record it; call it inside of a transaction.
+
+    Returns:
+        The job; its `existing` is the one there was already, if a unique policy found it.
+
+    Raises:
+        OJSError: it was refused; nothing was enqueued.
+    """
+    made = new_job(document, clock.now(), type_pattern=CLASS_PATTERN)
+    made.parent_results = parent_results
+    assign_project([made], project)
+    with atomic():
+        engine.enqueue([made])
+        if made.existing is None:
+            record_action(
+                of_request(request),
+                "enqueue_job",
+                [Job(pk=made.id, type=made.type)],
+                selection=selection,
+                reason=reason,
+                message=message,
+                flag=ADDITION,
+            )
+    return made

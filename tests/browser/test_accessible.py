@@ -1,0 +1,39 @@
+"""axe-core over every page: nothing serious or critical, in any light, width or language."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers.chores import reaper
+
+from . import walk
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+
+BAD = ("serious", "critical")
+OPTIONS = {"resultTypes": ["violations"], "preload": False}
+"""Without preloading, which asks for imported style sheets at wrong addresses."""
+LOOKS = {
+    "light": {"viewport": {"width": 1280, "height": 900}},
+    "dark": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"},
+    "phone": {"viewport": {"width": 390, "height": 844}},
+    "german": {"viewport": {"width": 1280, "height": 900}, "locale": "de-DE"},
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_no_page_has_a_serious_fault(log_in, look):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    rows = walk.prepare()
+    # axe itself writes styles, which the policy forbids.
+    page = log_in(reduced_motion="reduce", bypass_csp=True, **LOOKS[look])
+    wrong = []
+    for name, url in walk.pages(rows):
+        reaper.sign_of_life("web-1:41")  # else each page says that it has not run
+        assert page.goto(url).status == 200, url
+        for fault in axe.run(page, options=OPTIONS).response["violations"]:
+            if fault["impact"] in BAD:
+                places = [" ".join(map(str, node["target"])) for node in fault["nodes"]]
+                wrong.append(f"{name}: {fault['id']} ({fault['help']}): {places[:3]}")
+
+    assert wrong == [], "\n".join(wrong)

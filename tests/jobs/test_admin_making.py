@@ -1,0 +1,168 @@
+"""A job made by hand: the form, what it refuses and where, and what it knows of a type."""
+
+from __future__ import annotations
+
+import pytest
+from django.urls import reverse
+
+from jobs.models import Job, JobSchema, OperatorAction, Queue
+from jobs.spec.lifecycle import State
+from tests.factories import JobFactory, QueueFactory
+from tests.operators import messages, staff
+
+pytestmark = pytest.mark.django_db
+
+SENT = {
+    "type": "email.send",
+    "args": '["ann@example.com"]',
+    "queue": "mail",
+    "delay_until": "",
+    "priority": "0",
+    "unique": "",
+    "on_conflict": "reject",
+    "meta": "{}",
+    "tags": "[]",
+    "options": "",
+    "reason": "Asked for by phone",
+}
+
+
+def form():
+    return reverse("admin:ojs_jobs_job_add")
+
+
+def clerk(*more):
+    return staff("view_job", "enqueue_job", *more)
+
+
+def test_a_job_is_enqueued_shown_and_recorded(api):
+    done = clerk().post(form(), SENT | {"options": '{"max_attempts": 7}'}, follow=True)
+
+    (fetched,) = api.fetch("mail")
+    assert messages(done) == [f"The job was enqueued as {fetched['id']}."]
+    assert done.request["PATH_INFO"] == reverse("admin:ojs_jobs_job_change", args=[fetched["id"]])
+    assert (fetched["type"], fetched["args"]) == ("email.send", ["ann@example.com"])
+    assert fetched["max_attempts"] == 7
+    action = OperatorAction.objects.get()
+    assert (action.verb, action.reason) == ("enqueue_job", "Asked for by phone")
+    assert action.selection == {"ids": [fetched["id"]]}
+
+
+def test_a_job_may_be_made_for_later():
+    clerk().post(form(), SENT | {"delay_until": "+PT1H"})
+
+    assert Job.objects.get().state == State.SCHEDULED
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("args", "[1,"),
+        ("args", '{"a": 1}'),
+        ("meta", "[]"),
+        ("type", "no type!"),
+        ("queue", "No Queue"),
+        ("delay_until", "tomorrow"),
+        ("options", "[]"),
+        ("options", '{"priority": 3}'),
+        ("options", '{"max_attemps": 3}'),
+        ("options", '{"max_attempts": "many"}'),
+        ("unique", "by moon"),
+    ],
+)
+def test_what_no_job_can_have_is_refused_at_its_field_and_nothing_typed_is_lost(field, wrong):
+    page = clerk().post(form(), SENT | {field: wrong})
+
+    found = page.context["form"].errors
+    assert list(found) == [field]
+    assert "Asked for by phone" in page.content.decode()
+    assert not Job.objects.exists() and not OperatorAction.objects.exists()
+
+
+def test_a_second_job_that_must_be_unique_is_refused_with_the_id_of_the_first():
+    client, sent = clerk(), SENT | {"unique": "type args"}
+    client.post(form(), sent)
+    first = Job.objects.get()
+
+    page = client.post(form(), sent)
+    kept = client.post(form(), sent | {"on_conflict": "ignore"}, follow=True)
+
+    assert str(first.pk) in page.context["form"].errors["unique"][0]
+    assert messages(kept) == [f"There is such a job already, and it was kept: {first.pk}."]
+    assert Job.objects.count() == OperatorAction.objects.count() == 1
+
+
+def test_unique_by_type_and_arguments_lets_other_arguments_pass():
+    client, sent = clerk(), SENT | {"unique": "type args"}
+
+    client.post(form(), sent)
+    client.post(form(), sent | {"args": '["ben@example.com"]'})
+
+    assert Job.objects.count() == 2
+
+
+def test_types_and_queues_are_suggested_to_who_may_see_them():
+    JobFactory(type="known.type")
+    QueueFactory(name="known-queue")
+
+    seen = clerk("view_queue").get(form()).content.decode()
+    unseen = staff("enqueue_job", username="b").get(form()).content.decode()
+
+    for name in ("known.type", "known-queue"):
+        assert f'<option value="{name}">' in seen
+        assert name not in unseen
+
+
+def test_the_form_can_be_filled_in_from_its_address():
+    page = clerk().get(form(), {"type": "email.send", "queue": "mail", "args": '["x"]', "no": "1"})
+
+    text = page.content.decode()
+    assert 'value="email.send"' in text and 'value="mail"' in text and "[&quot;x&quot;]" in text
+
+
+def test_who_may_enqueue_and_not_look_lands_on_the_index():
+    done = staff("enqueue_job").post(form(), SENT)
+
+    assert done["Location"] == reverse("admin:index")
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize("send", ["get", "post"])
+def test_who_may_not_enqueue_is_not_offered_the_form_and_refused(send):
+    looker = staff("view_job", "retry_job")
+
+    listed = looker.get(reverse("admin:ojs_jobs_job_changelist")).content.decode()
+
+    assert form() not in listed
+    assert getattr(looker, send)(form(), SENT).status_code == 403
+    assert looker.get(reverse("admin:ojs_jobs_job_about")).status_code == 403
+    assert not Job.objects.exists()
+
+
+def test_the_fields_of_a_types_newest_schema_are_told():
+    members = {"to": {"type": "string", "description": "Who"}, "how": {"enum": ["fast", "slow"]}}
+    schema = {"items": [{"properties": members, "required": ["to"]}, {"type": "integer"}]}
+    JobSchema.objects.create(type="email.send", version="1", version_number=1, schema={"x": 1})
+    JobSchema.objects.create(type="email.send", version="2", version_number=2, schema=schema)
+    about = reverse("admin:ojs_jobs_job_about")
+
+    known = clerk().get(about, {"type": "email.send"}).json()
+    unknown = staff("enqueue_job", username="b").get(about, {"type": "other"}).json()
+
+    assert known == {
+        "schema": "Arguments of version 2",
+        "fields": ["[0].to: string; required; Who", "[0].how: enum; fast, slow", "[1]: integer"],
+    }
+    assert unknown == {"schema": "", "fields": []}
+    assert not Queue.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "schema", [[], 1, {"items": 3}, {"properties": []}, {"properties": {"a": 1}, "required": 2}]
+)
+def test_a_schema_in_an_odd_form_breaks_nothing(schema):
+    JobSchema.objects.create(type="t", version="1", version_number=1, schema=schema)
+
+    reply = clerk().get(reverse("admin:ojs_jobs_job_about"), {"type": "t"})
+
+    assert reply.status_code == 200

@@ -1,0 +1,145 @@
+"""The fleet on one screen: a cell for each worker, to see what it does and to act on some.
+
+Drawn by the server: a cell is a box to tick with a picture as its label, so that workers are
+chosen and sent to the list's own actions without script.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from jobs.admin import display
+from jobs.admin.confirm import in_order
+from jobs.store import clock
+
+from ..fleet.condition import Condition
+from ..fleet.orders import places
+from .figures import RECENT
+from .filters import ConditionFilter, GroupFilter
+
+MOST = 2000
+"""Most workers that are drawn; the others are counted."""
+ROOM = 110_000
+"""Square pixels for all cells together: a thousand workers fit one screen."""
+SMALLEST, LARGEST = 10, 64
+"""Sides of a cell, in pixels."""
+GROUPS = (("host", _("by host")), ("label", _("by label")))
+GONE = (Condition.DEAD, Condition.LEFT, Condition.DRAINED)
+
+
+@dataclass(frozen=True)
+class Cell:
+    worker_id: str
+    words: str
+    """All that the picture says, for a tooltip and a screen reader."""
+    picture: SafeString
+    url: str
+
+
+@dataclass(frozen=True)
+class Group:
+    name: str
+    cells: list[Cell]
+    busy: int
+    capacity: int
+
+
+def page(model_admin: Any, request: HttpRequest) -> HttpResponse:
+    """The workers that the list's filters match; without a filter by state, those that are live
+    or have gone lately."""
+    if not model_admin.has_view_permission(request):
+        raise PermissionDenied
+    site = model_admin.admin_site
+    try:
+        changes = model_admin.get_changelist_instance(request)
+    except IncorrectLookupParameters:
+        return HttpResponseRedirect(request.path)
+    workers = changes.queryset.order_by("hostname", "pk")
+    if ConditionFilter.parameter_name not in changes.params:
+        long_gone = {"condition__in": GONE, "last_heartbeat_at__lt": clock.now() - RECENT}
+        workers = workers.exclude(**long_gone)
+    found = list(workers[: MOST + 1])
+    by = request.GET.get(GroupFilter.parameter_name, "host")
+    list_url = reverse("admin:ojs_workers_worker_changelist", current_app=site.name)
+    counts: dict[str, int] = defaultdict(int)
+    for worker in found[:MOST]:
+        counts[worker.condition] += 1
+    may = set(model_admin.get_actions(request)) - {"unflag"}
+    context = {
+        **site.each_context(request),
+        "opts": model_admin.opts,
+        "media": model_admin.media,
+        "title": gettext("Fleet map"),
+        "groups": _grouped(found[:MOST], by, site.name),
+        "count": len(found[:MOST]),
+        "is_partial": len(found) > MOST,
+        "states": [(state, state.label, counts[state]) for state in Condition if counts[state]],
+        "by": by,
+        "ways": [(key, label, changes.get_query_string({"group": key})) for key, label in GROUPS],
+        "list_url": list_url,
+        "query": changes.get_query_string(remove=["group"]),
+        "is_narrowed": bool(changes.get_filters_params()),
+        "verbs": in_order(model_admin.buttons, may),
+    }
+    request.current_app = site.name
+    return TemplateResponse(request, "admin/ojs/map.html", context)
+
+
+def _grouped(workers: list[Any], by: str, site_name: str) -> list[Group]:
+    """Each worker once: under its host, or under all of its labels together."""
+    rooms = [places(worker) for worker in workers]
+    area = min(ROOM / max(sum(rooms), 1), LARGEST**2 / max([*rooms, 1]))
+    parts: dict[str, list[Any]] = defaultdict(list)
+    for worker in workers:
+        name = ", ".join(sorted(worker.labels)) if by == "label" else worker.hostname
+        parts[name].append(worker)
+    return [
+        Group(
+            name or display.NOTHING,
+            [_cell(worker, area, site_name) for worker in part],
+            sum(worker.in_hand for worker in part),
+            sum(places(worker) for worker in part),
+        )
+        for name, part in sorted(parts.items())
+    ]
+
+
+def _cell(worker: Any, area: float, site_name: str) -> Cell:
+    """Draw a worker; `area` is that of one place, in square pixels."""
+    room = places(worker)
+    side = max(round(math.sqrt(area * room)), SMALLEST)
+    filled = round(side * min(worker.in_hand / max(room, 1), 1))
+    words = gettext("%(worker)s: %(state)s, %(busy)d of %(room)d jobs") % {
+        "worker": worker.pk,
+        "state": Condition(worker.condition).label,
+        "busy": worker.in_hand,
+        "room": room,
+    }
+    picture = format_html(
+        '<svg class="ojs-cell ojs-cell-{}" width="{}" height="{}" aria-hidden="true">'
+        '<rect class="ojs-cell-room" width="{}" height="{}"/>'
+        '<rect class="ojs-cell-load" y="{}" width="{}" height="{}"/></svg>',
+        worker.condition,
+        side,
+        side,
+        side,
+        side,
+        side - filled,
+        side,
+        filled,
+    )
+    url = display.admin_url(site_name, "ojs_workers_worker", "change", worker.pk)
+    return Cell(worker.pk, words, picture, url)
