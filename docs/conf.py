@@ -4,6 +4,12 @@ The source folder is the repository, so that links from a page to README.md or C
 the same here, on a code host and in an editor.
 """
 
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
+
 project = "OJS for Django"
 author = "The django-ojs authors"
 root_doc = "docs/index"
@@ -23,3 +29,9 @@ html_extra_path = ["site"]
 
 linkcheck_timeout = 30
 linkcheck_ignore = [r"https?://(localhost|127\.0\.0\.1|ojs|jobs\.example\.com)"]
+
+
+def setup(app: Any) -> None:
+    import generate
+
+    generate.write(Path(__file__).parent / "reference")
