@@ -6,6 +6,7 @@ import argparse
 import ast
 import inspect
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -44,9 +45,10 @@ def settings_page() -> str:
 
     return f"""# Settings
 
-The only setting is the dictionary `OJS` in your settings module; the stand-alone project reads each option from an
-environment variable as well (`OJS_HEARTBEAT_TIMEOUT=45`). An option that does not exist is refused with the name of the
-closest one. Durations are in seconds. `manage.py ojsconfig` prints the values in force.
+The only setting is the dictionary `OJS` in your settings module. The stand-alone project reads each
+option from an environment variable as well (`OJS_HEARTBEAT_TIMEOUT=45`). An option that does not
+exist is refused with the name of the closest one. Durations are in seconds. `manage.py ojsconfig`
+prints the values in force.
 
 {reference()}
 """
@@ -101,8 +103,8 @@ def http_page() -> str:
     parts = [
         """# The HTTP API
 
-Each server describes its endpoints with parameters, examples and every refusal: as a page at `/ojs/v1/docs`, and as an
-OpenAPI document at `/ojs/v1/openapi.json`. This is the list.
+Each server describes its endpoints with parameters, examples and every refusal: as a page at
+`/ojs/v1/docs`, and as an OpenAPI document at `/ojs/v1/openapi.json`. This is the list.
 """
     ]
     for tag in document["tags"]:
@@ -132,7 +134,7 @@ def signals_page() -> str:
 def documented(module: ModuleType) -> Iterator[tuple[str, str]]:
     """Each signal of a module with the text below it."""
     body = ast.parse(inspect.getsource(module)).body
-    for assignment, text in zip(body, body[1:], strict=False):
+    for assignment, text in pairwise(body):
         match assignment, text:
             case (
                 ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id="Signal"))),
