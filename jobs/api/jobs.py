@@ -67,13 +67,13 @@ def full_envelope(job: Job, project: str = "") -> dict[str, Any]:
     document = envelope(job, errors_of(job), project=project)
     report = ProgressReport.objects.filter(pk=job.pk).first()
     if report is not None:
-        shown = engine.standing(job, report)
-        told = {
+        shown = engine.progress_state(job, report)
+        members = {
             "progress": shown.value,
             "progress_data": shown.data,
             "progress_message": shown.message or None,
         }
-        document |= {name: value for name, value in told.items() if value is not None}
+        document |= {name: value for name, value in members.items() if value is not None}
     if job.state != State.CANCELLED and not (job.result_pruned or is_pruned(job)):
         document |= result_metadata(job)
     return document
