@@ -17,15 +17,13 @@ import pytest
 
 from tests.database import connection
 from tests.docs.pages import Block, blocks
+from tests.once import once_is_enough
 from tests.processes import PATIENCE
 from workers.openapi.document import current
 
 ROOT = Path(__file__).resolve().parent.parent
 
 pytestmark = pytest.mark.slow
-once_is_enough = pytest.mark.skipif(
-    connection.vendor != "sqlite", reason="brings its own SQLite file, or needs no database"
-)
 
 HOST_SITE = ROOT / "tests" / "host_site"
 BARE = ["rest_framework", "jobs", "workers"]

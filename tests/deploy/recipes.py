@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,27 @@ def copied() -> list[tuple[str, str]]:
     """What the image copies from the repository: source and target."""
     words = [rest.split() for name, rest in instructions() if name == "COPY"]
     return [(source, target) for source, target in (one for one in words if len(one) == 2)]
+
+
+def copy_into(folder: Path, python: str) -> None:
+    """Make the image's files in an empty folder: what it copies, and its byte code."""
+    for source, target in copied():
+        file = ROOT / source
+        place = folder / (file.name if target in (".", "./") else target)
+        if file.is_dir():
+            shutil.copytree(file, place, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(file, place)
+    (step,) = (rest for _, rest in instructions() if "compileall" in rest)
+    words = step.partition(" -m ")[2].split()
+    subprocess.run([python, "-m", *words], cwd=folder, check=True)
+
+
+def installation(python: str) -> list[str]:
+    """The command that installs the packages, with another Python."""
+    (step,) = (rest for _, rest in instructions() if "pip install" in rest)
+    _, _, words = step.partition("/bin/pip ")
+    return [python, "-m", "pip", *words.split()]
 
 
 def services() -> dict[str, dict[str, Any]]:

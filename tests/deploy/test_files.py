@@ -17,9 +17,12 @@ from django.core.management import get_commands, load_command_class
 from granian.cli import cli
 
 from ojs_project.environment import misread
+from tests.once import once_is_enough
 
 from . import recipes
 from .recipes import CHART, ROOT, UNITS, containers, of_kind
+
+pytestmark = once_is_enough
 
 SCHEMAS = json.loads((Path(__file__).parent / "kubernetes.json").read_text())
 

@@ -7,7 +7,6 @@ this environment, which has the same versions.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,16 +28,7 @@ def image(tmp_path) -> Path:
     """A folder that was empty, with what the image copies; byte code and all."""
     folder = tmp_path / "image"
     folder.mkdir()
-    for source, target in recipes.copied():
-        file = recipes.ROOT / source
-        place = folder / (file.name if target in (".", "./") else target)
-        if file.is_dir():
-            shutil.copytree(file, place, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(file, place)
-    (step,) = (rest for _, rest in recipes.instructions() if "compileall" in rest)
-    words = step.partition(" -m ")[2].split()
-    subprocess.run([sys.executable, "-m", *words], cwd=folder, check=True)
+    recipes.copy_into(folder, sys.executable)
     return folder
 
 
@@ -64,6 +54,7 @@ def contents(folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.slow
+@pytest.mark.postgres
 @pytest.mark.one_database
 def test_the_commands_of_the_image_run_in_an_empty_folder(image, database_url, tmp_path):
     variables = environment(image, database_url)

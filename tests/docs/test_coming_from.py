@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from jobs import crontab, testing
+from tests.once import once_is_enough
 from workers.runtime import handlers
 
 from .pages import ROOT, Block, blocks
+
+pytestmark = once_is_enough
 
 PAGES = sorted((ROOT / "docs" / "coming-from").glob("*.md"))
 

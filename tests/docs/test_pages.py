@@ -8,8 +8,12 @@ import sys
 
 import pytest
 
+from tests.once import once_is_enough
+
 from . import pages
 from .pages import PAGES, ROOT
+
+pytestmark = once_is_enough
 
 GENERATED = {"settings", "commands", "http", "signals"}
 
