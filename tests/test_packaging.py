@@ -292,7 +292,7 @@ def test_the_tutorial_works_as_it_stands(site, tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=PATIENCE * 2,
+        timeout=PATIENCE * 5,
         check=False,
     )
 

@@ -61,3 +61,16 @@ def test_the_reference_pages_are_written_from_the_code(tmp_path):
     assert "## runjobworker" in text["commands"] and "| `--queues` |" in text["commands"]
     assert "| `POST /ojs/v1/jobs` |" in text["http"]
     assert "| `jobs_completed` | `job_ids`" in text["signals"]
+
+
+def test_every_claim_of_the_comparison_leads_to_what_shows_it():
+    lines = (ROOT / "docs" / "why.md").read_text().splitlines()
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in lines
+        if line.startswith("| ") and not line.startswith("| |")
+    ]
+
+    assert len(rows) > 20
+    assert {len(row) for row in rows} == {8}
+    assert [what for what, ours, *_ in rows if "](" not in ours] == []
