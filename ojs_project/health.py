@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from .environment import words
 
 TIMEOUT = 2.0
-"""Seconds to wait for the answer."""
+"""Seconds to wait for the response."""
 ALIVE_FILE = Path("/tmp/alive")
 SILENCE = 60.0
 """Seconds without a touch after which the process of an alive file is taken for stuck."""
