@@ -15,7 +15,7 @@ COPY jobs jobs
 COPY workers workers
 COPY templates templates
 COPY ojs_project ojs_project
-# Nobody can write the byte code later.
+# The byte code is made here: later the file system is read-only.
 RUN /opt/ojs/bin/python -m compileall -q jobs workers ojs_project
 
 FROM python:${PYTHON}
