@@ -7,6 +7,8 @@
 #   make check    lint, format, types, layers, migrations, system checks, OpenAPI, architecture
 #   make lock     write requirements*.lock anew, after a change of constraints.txt or pyproject.toml
 #   make release-check  the files of a release, installed and upgraded to (docs/releasing.md)
+#   make docs     the documentation as a site in build/docs, every link inside it checked
+#                 (ARGS="-b linkcheck" asks for the links to other sites as well)
 #   make bench    the benchmarks                                  (ARGS="--help" shows their options)
 #   make campaign breaks what can break, and accounts for every job: half an hour, as root for all of it
 #                 (ARGS="--help" shows the options; docs/reliability.md)
@@ -32,7 +34,7 @@ DJANGO6 ?= django~=6.1
 DJANGO6_TESTS ?= tests/jobs tests/workers tests/test_packaging.py tests/test_readme.py
 BIN6 := .venv-django6/bin
 
-.PHONY: help install run test test-fast test-django6 check lock release-check bench campaign clean
+.PHONY: help install run test test-fast test-django6 check lock docs release-check bench campaign clean
 .DEFAULT_GOAL := help
 
 help:
@@ -102,6 +104,14 @@ lock:
 	.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check '$(UV)'
 	.venv-lock/bin/uv $(LOCK) --extra dev -o requirements.lock
 	.venv-lock/bin/uv $(LOCK) $(SERVER_EXTRAS:%=--extra %) -o requirements-server.lock
+	.venv-lock/bin/uv $(LOCK) --extra docs -o requirements-docs.lock
+
+# An environment of its own: neither the server nor the tests need what builds a site.
+docs:
+	@test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-docs.lock
+	.venv-docs/bin/python -m sphinx -c docs --fail-on-warning --keep-going --fresh-env --quiet -b html $(ARGS) . build/docs
+	@echo "The site is in build/docs/index.html."
 
 release-check: install
 	$(BIN)/python -m tests.release $(ARGS)
@@ -116,5 +126,5 @@ campaign: install
 	$(BIN)/python -m tests.campaign $(ARGS)
 
 clean:
-	rm -rf .venv .venv-django6 .venv-lock .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .venv-django6 .venv-docs .venv-lock .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

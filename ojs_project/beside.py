@@ -25,6 +25,8 @@ SHARED = (
     "OJS_FLARE_ENABLED",
 )
 """Variables that quickstart sets."""
+DECIDED = ("DJANGO_SECRET_KEY", "DJANGO_SECRET_KEY_FILE", "DJANGO_DEBUG")
+"""Variables that say how the settings are read, so that no quickstart need be looked for."""
 
 
 def be_found(environ: Mapping[str, str]) -> int | None:
@@ -61,7 +63,7 @@ def join(environ: MutableMapping[str, str]) -> Path | None:
     Nothing is taken over if none runs, or if a secret key or `DJANGO_DEBUG` is set: these already
     decide how the settings are read.
     """
-    if environ.get("DJANGO_SECRET_KEY") or environ.get("DJANGO_DEBUG"):
+    if any(environ.get(name) for name in DECIDED):
         return None
     path = data_folder(environ) / NAME
     try:

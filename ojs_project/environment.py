@@ -66,6 +66,23 @@ def words(environ: Mapping[str, str], name: str, default: str = "") -> list[str]
     return [word.strip() for word in environ.get(name, default).split(",") if word.strip()]
 
 
+def secret(environ: Mapping[str, str], name: str) -> str:
+    """Return a variable, or the content of the file that the variable `<name>_FILE` names.
+
+    Raises:
+        ImproperlyConfigured: both are set, or the file cannot be read.
+    """
+    file = environ.get(f"{name}_FILE", "")
+    if not file:
+        return environ.get(name, "")
+    if environ.get(name):
+        raise ImproperlyConfigured(f"Set {name} or {name}_FILE, not both.")
+    try:
+        return Path(file).read_text().strip()
+    except OSError as problem:
+        raise ImproperlyConfigured(f"{name}_FILE: {problem}") from None
+
+
 def data_folder(environ: Mapping[str, str]) -> Path:
     """Return the default folder for files."""
     named = environ.get("DJANGO_DATA_DIR")

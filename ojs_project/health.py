@@ -1,32 +1,48 @@
-"""Queries the health endpoint of a server over HTTP, as a load balancer does."""
+"""Queries the health endpoint of a server over HTTP, as a load balancer does.
+
+`python -m ojs_project.health` is the health check of a container: it exits with 1 and a line that
+says why, unless the process of this container is well. A process with an `--alive-file` at
+`ALIVE_FILE` is judged by that, any other as a server on this machine.
+"""
 
 from __future__ import annotations
 
 import http.client
 import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from .environment import words
+
 TIMEOUT = 2.0
 """Seconds to wait for the response."""
+ALIVE_FILE = Path("/tmp/alive")
+SILENCE = 60.0
+"""Seconds without a touch after which the process of an alive file is taken for stuck."""
 
 
 class NoAnswer(Exception):
     """The server could not be reached, did not answer in time, or is not healthy."""
 
 
-def health(url: str) -> dict[str, Any]:
+def health(url: str, host: str = "") -> dict[str, Any]:
     """Return the answer of the health endpoint.
 
     Args:
         url: base URL of the server, without a path.
+        host: host name to ask for, if not that of `url`.
 
     Raises:
         NoAnswer: there is no answer, or its status is not a success.
     """
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=TIMEOUT)
     try:
-        connection.request("GET", "/ojs/v1/health")
+        connection.request("GET", "/ojs/v1/health", headers={"Host": host} if host else {})
         response = connection.getresponse()
         text = response.read()
     except (OSError, http.client.HTTPException) as problem:
@@ -40,3 +56,37 @@ def health(url: str) -> dict[str, Any]:
     except ValueError:
         raise NoAnswer("not JSON") from None
     return document
+
+
+def check(environ: Mapping[str, str], alive_file: Path = ALIVE_FILE) -> None:
+    """Return if the process of this container is well.
+
+    Args:
+        environ: `GRANIAN_PORT` is the server's port (8000), and `DJANGO_ALLOWED_HOSTS` has a name
+            that it answers to.
+
+    Raises:
+        NoAnswer: it is not.
+    """
+    try:
+        silence = time.time() - alive_file.stat().st_mtime
+    except FileNotFoundError:
+        port = environ.get("GRANIAN_PORT", "8000")
+        health(f"http://127.0.0.1:{port}", _allowed_host(environ))
+        return
+    if silence > SILENCE:
+        raise NoAnswer(f"{alive_file} was touched {silence:.0f} seconds ago.")
+
+
+def _allowed_host(environ: Mapping[str, str]) -> str:
+    """A name that the server answers to: the first allowed one that is no pattern for any."""
+    names = [name for name in words(environ, "DJANGO_ALLOWED_HOSTS") if name != "*"]
+    # `.example.com` stands for the domain and everything below it.
+    return names[0].removeprefix(".") if names else ""
+
+
+if __name__ == "__main__":
+    try:
+        check(os.environ)
+    except NoAnswer as problem:
+        sys.exit(f"Not healthy: {problem}")

@@ -181,7 +181,7 @@ def prepare(arguments: Sequence[str], environ: MutableMapping[str, str]) -> None
     folder = data_folder(environ)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not environ.get("DJANGO_SECRET_KEY"):
+        if not (environ.get("DJANGO_SECRET_KEY") or environ.get("DJANGO_SECRET_KEY_FILE")):
             environ["DJANGO_SECRET_KEY"] = secret_key(folder)
     except OSError as problem:
         raise Unusable(f"Cannot write to {folder}: {problem.strerror}.") from None

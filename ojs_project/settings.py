@@ -25,7 +25,7 @@ from urllib.parse import quote
 from django.core.exceptions import ImproperlyConfigured
 
 from .databases import database
-from .environment import data_folder, flag, number, ojs_options, words
+from .environment import data_folder, flag, number, ojs_options, secret, words
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -33,7 +33,7 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 
 DEBUG = flag(os.environ, "DJANGO_DEBUG")
 
-SECRET_KEY = os.environ.get("DJANGO_SECRET_KEY", "")
+SECRET_KEY = secret(os.environ, "DJANGO_SECRET_KEY")
 if not SECRET_KEY:
     if not DEBUG:
         raise ImproperlyConfigured(
@@ -161,7 +161,7 @@ def _sqlite_url() -> str:
 
 
 DATABASES = {
-    "default": database(os.environ.get("DATABASE_URL") or _sqlite_url(), os.environ),
+    "default": database(secret(os.environ, "DATABASE_URL") or _sqlite_url(), os.environ),
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 

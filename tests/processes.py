@@ -72,11 +72,13 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(command: list[str], log: Path, environment: dict[str, str]) -> Iterator[Running]:
+def running(
+    command: list[str], log: Path, environment: dict[str, str], folder: Path = ROOT
+) -> Iterator[Running]:
     with log.open("wb") as sink:
         process = subprocess.Popen(
             command,
-            cwd=ROOT,
+            cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=sink,

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import postgres
+from .deploy import recipes
 
 ROOT = Path(__file__).resolve().parent.parent
 SUPPORTED = ((3, 11), (3, 12), (3, 13), (3, 14))
@@ -180,6 +181,24 @@ def try_upgrade(site: Site, wheel: Path) -> None:
     expect_completed(site)
 
 
+def try_image(folder: Path, python: str) -> None:
+    """The steps of the Dockerfile, its installation included, in empty folders."""
+    place, venv = folder / "image", folder / "image-venv"
+    place.mkdir()
+    run(python, "-m", "venv", str(venv))
+    tool = str(venv / "bin" / "python")
+    shutil.copy(ROOT / "requirements-server.lock", place)
+    run(*recipes.installation(tool), cwd=place)
+    recipes.copy_into(place, tool)
+    variables = {
+        "DJANGO_SECRET_KEY": "for this check only",
+        "DJANGO_ALLOWED_HOSTS": "jobs.example.com",
+        "DATABASE_URL": f"sqlite:///{folder / 'image.sqlite3'}",
+    }
+    for command in (["migrate", "--verbosity", "0"], ["check"], ["runreaper", "--once"]):
+        run(tool, "manage.py", *command, cwd=place, env=clean() | variables)
+
+
 def databases(folder: Path, number: int) -> Iterator[tuple[str, str]]:
     yield "SQLite", f"sqlite:///{folder / f'{number}.sqlite3'}"
     yield "PostgreSQL", postgres.start(durable=False)
@@ -213,6 +232,8 @@ def main() -> None:
         wheel = build(ROOT, folder / "dist")
         step(f"twine check: {', '.join(sorted(file.name for file in wheel.parent.iterdir()))}")
         check_files(wheel.parent)
+        try_image(folder, found[oldest])
+        step("the image's packages install by hash, and its commands run")
         pairs = [(found[oldest], OLDEST_DJANGO)]
         if newest >= NEWEST_DJANGO_NEEDS:
             pairs.append((found[newest], NEWEST_DJANGO))

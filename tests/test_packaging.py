@@ -16,15 +16,14 @@ from pathlib import Path
 import pytest
 
 from tests.database import connection
+from tests.docs.pages import Block, blocks
+from tests.once import once_is_enough
 from tests.processes import PATIENCE
 from workers.openapi.document import current
 
 ROOT = Path(__file__).resolve().parent.parent
 
 pytestmark = pytest.mark.slow
-once_is_enough = pytest.mark.skipif(
-    connection.vendor != "sqlite", reason="brings its own SQLite file, or needs no database"
-)
 
 HOST_SITE = ROOT / "tests" / "host_site"
 BARE = ["rest_framework", "jobs", "workers"]
@@ -268,3 +267,46 @@ def test_a_host_site_with_names_of_its_own_gets_on_with_both_apps(site, tmp_path
     assert found["jobs"] == [["completed", number] for number in (0, 0, 1, 1)]
     assert len(found["pages"]) > 8
     assert {url: said for url, said in found["pages"].items() if said != [200, True]} == {}
+
+
+@once_is_enough
+def test_the_tutorial_works_as_it_stands(site, tmp_path):
+    """All but the installation, in an empty folder, with the apps of the wheel."""
+    tutorial = ROOT / "docs" / "tutorial.md"
+    _, installation, *steps = ["", *(block for block in blocks(tutorial) if block.is_run)]
+    assert installation.text.splitlines()[1] == "pip install django-ojs"
+    script = "\n".join([installation.text.splitlines()[2], *map(as_shell, steps)])
+    tools = Path(sys.executable).parent
+    environment = {
+        "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(site.packages),
+        "HOME": str(tmp_path),
+    }
+
+    # With job control, as in a terminal: `kill %1`.
+    done = subprocess.run(
+        ["bash", "-meuo", "pipefail"],
+        input=f"trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}\nwait\n",
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE * 5,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.splitlines()[-1].strip() == "200", done.stdout
+    assert "Traceback" not in (tmp_path / "old.log").read_text()
+
+
+def as_shell(block: Block) -> str:
+    """A block as a command; Python goes into the file that its first line names."""
+    if block.language == "bash":
+        return block.text
+    assert block.language == "python"
+    title, _, rest = block.text.partition("\n")
+    file, _, where = title.removeprefix("# ").partition(", ")
+    redirect = ">>" if where == "at the end" else ">"
+    return f"cat {redirect} {file} <<'END-OF-BLOCK'\n{rest}END-OF-BLOCK\n"
