@@ -8,7 +8,7 @@
 
 They are rows, as those that people and clients register, and marked as the code's: `register()`
 makes the rows say what the code says, and removes those of which the code says nothing any more.
-Workers and reapers call it when they start.
+Workers, reapers and web servers call it when they start.
 """
 
 from __future__ import annotations
