@@ -187,7 +187,9 @@ def test_a_failing_task_is_tried_again_and_then_failed_with_all_its_errors(shop,
     assert result.errors[0].exception_class is shop.CardDeclined
     assert "CardDeclined: stolen" in result.errors[0].traceback
     assert "tests/shop/tasks.py" in result.errors[0].traceback
-    assert heard[1:] == [("started", "RUNNING")] * 3 + [("finished", "FAILED")]
+    # A monitor that follows the signals never shows a task as running that waits.
+    again = [("started", "RUNNING"), ("finished", "READY")]
+    assert heard[1:] == [*again, *again, ("started", "RUNNING"), ("finished", "FAILED")]
 
 
 @pytest.mark.one_database
