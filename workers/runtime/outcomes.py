@@ -32,6 +32,11 @@ def _period(value: timedelta | float) -> timedelta:
 class Directive(Exception):
     """Raised by a handler: not a bug, but its decision about the job."""
 
+    is_error = False
+    """Whether error monitoring shall hear of it."""
+    fails = True
+    """Whether the attempt counts as failed."""
+
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason or type(self).__name__)
         self.reason = reason
@@ -55,6 +60,8 @@ class Discard(Directive):
 
 class Snooze(Directive):
     """Release the job and run it again after `in_`; the attempt does not count."""
+
+    fails = False
 
     def __init__(self, in_: timedelta | float, reason: str = "") -> None:
         super().__init__(reason)
