@@ -267,3 +267,22 @@ def test_without_a_client_nothing_is_put_into_a_job(sentry):
     job = of_transaction("tests.work")
 
     assert (job.meta, sentry.items) == ({}, [])
+
+
+# What is logged and stored of an error
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_traceback_leads_with_the_sites_frames_whatever_middleware_there_is(
+    sentry, settings, kind, caplog
+):
+    chain = ["opentelemetry.ContinuedSpan", "sentry.SentryProcess", "middleware.RestoreContext"]
+    chain += ["middleware.LogExecution"]
+    settings.OJS = {"EXECUTION_MIDDLEWARE": [f"jobs.{name}" for name in chain]}
+
+    job = of_transaction(kind, "fail").refresh()
+
+    (error,) = job.errors
+    assert error.backtrace is not None
+    assert f'File "{__file__}"' in error.backtrace[1]
+    assert "raise ValueError" in error.backtrace[-2]

@@ -134,16 +134,31 @@ def backtrace(problem: BaseException) -> list[str]:
     return [legible(entry[:MESSAGE]) for entry in entries]
 
 
+PLUMBING = (
+    *("workers.runtime", "jobs.middleware", "jobs.opentelemetry", "jobs.sentry"),
+    *("asgiref", "asyncio", "concurrent.futures", "contextlib", "threading"),
+    *("opentelemetry", "sentry_sdk"),
+)
+"""Packages whose frames stand between the worker and the site's own code."""
+
+
 def frames_of(problem: BaseException) -> TracebackType | None:
-    """The frames of an exception, without those of this package on top."""
-    frames = problem.__traceback__
-    while frames is not None and _is_ours(frames):
+    """The frames of an exception, without those on top that are not the site's.
+
+    One that was raised before any code of the site's ran keeps the frames below this package's.
+    """
+    return _below(problem.__traceback__, PLUMBING) or _below(problem.__traceback__, PLUMBING[:1])
+
+
+def _below(frames: TracebackType | None, packages: tuple[str, ...]) -> TracebackType | None:
+    while frames is not None and _is_of(frames, packages):
         frames = frames.tb_next
     return frames
 
 
-def _is_ours(frames: Any) -> bool:
-    return str(frames.tb_frame.f_globals.get("__name__", "")).startswith("workers.runtime.")
+def _is_of(frames: TracebackType, packages: tuple[str, ...]) -> bool:
+    module = str(frames.tb_frame.f_globals.get("__name__", ""))
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
 def not_found(context: Any) -> Failure:

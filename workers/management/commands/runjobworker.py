@@ -155,6 +155,7 @@ class Command(BaseCommand):
         # children keep sharing them.
         gc.collect()
         gc.freeze()
+        self._once = in_thread.Once()
         outside = alive.outside(given)
         keepalive.apply()
         if not given["url"]:
@@ -218,4 +219,6 @@ class Command(BaseCommand):
         """Run the reaper beside the worker, or see whether anything else does."""
         if given["reaper"]:
             return in_thread.sweeping()
-        return contextlib.nullcontext() if given["url"] else in_thread.missing_reaper_is_logged()
+        if given["url"]:
+            return contextlib.nullcontext()
+        return in_thread.missing_reaper_is_logged(self._once)
