@@ -73,7 +73,7 @@ def absolute(moment: datetime) -> str:
 
 
 def exactly(moment: datetime) -> str:
-    """For a tooltip: in the reader's time zone and, if that is another one, in UTC."""
+    """For a tooltip: in the reader's time zone and, if different, in UTC."""
     local, utc = absolute(moment), f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
     return local if local == utc else f"{local} = {utc}"
 
@@ -117,17 +117,17 @@ def chips(texts: Iterable[str]) -> str | SafeString:
     )
 
 
-def progress(standing: Any) -> str | SafeString:
+def progress(reported: Any) -> str | SafeString:
     """A job's progress: a bar, the number, and its worker's message."""
-    if standing.updated_at is None:
+    if reported.updated_at is None:
         return NOTHING
     bar: str | SafeString = ""
-    if standing.value is not None:
+    if reported.value is not None:
         bar = format_html(
-            '<progress max="1" value="{}"></progress> {} ', standing.value, f"{standing.value:.0%}"
+            '<progress max="1" value="{}"></progress> {} ', reported.value, f"{reported.value:.0%}"
         )
-    said = standing.message or (json.dumps(standing.data) if standing.data else "")
-    return format_html("{}{} {}", bar, Truncator(said).chars(500), moment(standing.updated_at))
+    text = reported.message or (json.dumps(reported.data) if reported.data else "")
+    return format_html("{}{} {}", bar, Truncator(text).chars(500), moment(reported.updated_at))
 
 
 def code(text: str, most: int = 80) -> SafeString:
@@ -159,7 +159,7 @@ def admin_url(site_name: str, model: str, page: str, *keys: object) -> str:
 
 
 def page_url(site: Any, request: Any, model: Any, page: str, *keys: object) -> str:
-    """`admin_url()` for a reader: empty too where this user may not look at the model."""
+    """`admin_url()` for a reader: also empty if this user may not view the model."""
     pages = site._registry.get(model)
     if pages is None or not pages.has_view_or_change_permission(request):
         return ""

@@ -10,7 +10,7 @@ from rest_framework.response import Response
 
 from .. import engine
 from ..access.audit import of_caller, record_action
-from ..access.projects import of_worker, own
+from ..access.projects import of_worker, scope_to
 from ..access.redaction import redact_job
 from ..errors import Unsupported
 from ..http.base import OJSViewSet
@@ -29,9 +29,9 @@ from ..store.database import atomic
 from .jobs import full_envelope, parse_id
 
 MAX_DEAD = 100
-"""Dead letter jobs on a page (OJS HTTP §12.1)."""
+"""Dead letter jobs per page (OJS HTTP §12.1)."""
 LOOKED_AT = 2000
-"""Events read for one page of a project's."""
+"""Events read for one page of a project's events."""
 
 
 class QueueViewSet(OJSViewSet):
@@ -40,7 +40,7 @@ class QueueViewSet(OJSViewSet):
     resource = "queues"
 
     def create(self, request: Request) -> Response:
-        """Make a queue before its first job (queue configuration §9.2)."""
+        """Create a queue before its first job (queue configuration §9.2)."""
         body = self.read(required=True)
         name = NewQueue.name.read(body)
         config = queue_config.parse(NewQueue.config.read(body) or {})
@@ -82,7 +82,7 @@ def queue_document(queue: Queue) -> dict[str, Any]:
 
 
 def full_document(queue: Queue) -> dict[str, Any]:
-    """A queue and what it was told (queue configuration §9.3)."""
+    """A queue and its configuration (queue configuration §9.3)."""
     config = queue_config.public(queue.config)
     if queue.concurrency is not None:
         config["concurrency"] = queue.concurrency
@@ -93,7 +93,7 @@ def full_document(queue: Queue) -> dict[str, Any]:
 
 
 class DeadLetterViewSet(OJSViewSet):
-    """`/ojs/v1/dead-letter`: the discarded jobs, as a view (OJS HTTP §12)."""
+    """`/ojs/v1/dead-letter`: the discarded jobs (OJS HTTP §12)."""
 
     resource = "dead-letter"
 
@@ -108,7 +108,7 @@ class DeadLetterViewSet(OJSViewSet):
     def retry(self, request: Request, job_id: str) -> Response:
         """Enqueue it again with fresh attempts (OJS HTTP §12.2)."""
         if RetryDead.override.read(self.read()):
-            # Else it would run as it was, and whoever asked for another queue would not know.
+            # Ignoring it would run the job unchanged, without the client's knowledge.
             raise Unsupported(
                 "A job is retried as it is: 'override' is not supported.", field="override"
             )
@@ -120,7 +120,7 @@ class DeadLetterViewSet(OJSViewSet):
         return Response(job_reply(request.META, document))
 
     def destroy(self, request: Request, job_id: str) -> Response:
-        """Delete it for good (OJS HTTP §12.3)."""
+        """Delete it permanently (OJS HTTP §12.3)."""
         wanted = parse_id(job_id)
         with atomic():
             if not engine.delete_dead([wanted]):
@@ -168,7 +168,7 @@ def _older_than(rows: Any, keys: list[str]) -> Any:
 
 
 def errors_by_job(ids: list[UUID]) -> dict[UUID, list[dict[str, Any]]]:
-    """The failed attempts of each, oldest first; the newest of a long history."""
+    """Each job's failed attempts, oldest first; only the newest ones of a long history."""
     history: dict[UUID, list[dict[str, Any]]] = {}
     for error in JobError.objects.filter(job__in=ids).values("job_id", *ERROR_FIELDS):
         history.setdefault(error["job_id"], []).append(error)
@@ -176,7 +176,7 @@ def errors_by_job(ids: list[UUID]) -> dict[UUID, list[dict[str, Any]]]:
 
 
 class EventViewSet(OJSViewSet):
-    """`/ojs/v1/events`: what happened, in order, from a cursor on (OJS events §6.4)."""
+    """`/ojs/v1/events`: the record of events, in order, after a cursor (OJS events §6.4)."""
 
     resource = "events"
 
@@ -206,15 +206,15 @@ class EventViewSet(OJSViewSet):
 
 
 def _of_project(rows: Any, project: str, limit: int) -> tuple[Any, Any, bool]:
-    """A page of the events of one project's jobs: those found, the last one looked at, and whether
+    """A page of the events of one project's jobs: those found, the last one read, and whether
     there are more.
 
-    Events carry no project. So many are looked at, however few are found: the cursor goes on
-    behind those, so that a reader gets everything and no request reads it all.
+    Events have no project. A fixed number of them is read, however few match; the next cursor
+    continues after those. So a reader gets every event, and no request reads the whole record.
     """
     looked_at = list(rows[:LOOKED_AT])
     ids = {event.subject: parse_uuid(event.subject) for event in looked_at if event.job_type}
-    own_jobs = own(Job.objects.filter(pk__in=filter(None, ids.values())), project)
+    own_jobs = scope_to(Job.objects.filter(pk__in=filter(None, ids.values())), project)
     keys = set(own_jobs.values_list("pk", flat=True))
     found = [event for event in looked_at if ids.get(event.subject) in keys]
     if len(found) > limit:

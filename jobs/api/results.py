@@ -1,4 +1,4 @@
-"""Results over HTTP: read one, wait for it, read many (OJS results §8, §9.3, §10)."""
+"""Results over HTTP: read one, wait for one, read many (OJS results §8, §9.3, §10)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 from django.http import QueryDict
 from rest_framework.response import Response
 
-from ..access.projects import own
+from ..access.projects import scope_to
 from ..conf import ojs_settings
 from ..errors import JobNotFound, ResultPruned, WaitTimeout
 from ..http.base import OJSViewSet
@@ -37,7 +37,7 @@ COLUMNS = (
 
 
 def retrieve(request: VerbRequest, job_id: str) -> VerbResponse | Waiting[Any]:
-    """The outcome of a job; with `wait=true` as soon as there is one (§8.2)."""
+    """The outcome of a job; with `wait=true`, waits for it (§8.2)."""
     parameters = QueryDict(request.meta.get("QUERY_STRING", ""))
     identifier = parse_id(job_id)
     seconds = ResultQuery.timeout.read(parameters)
@@ -81,7 +81,7 @@ class ResultViewSet(OJSViewSet):
         ids = ResultIds.ids.read(self.read(required=True))
         parsed = {text: parse_uuid(text) for text in ids}
         known = [job_id for job_id in parsed.values() if job_id is not None]
-        jobs = own(Job.objects.only(*COLUMNS), self.caller.project).in_bulk(known)
+        jobs = scope_to(Job.objects.only(*COLUMNS), self.caller.project).in_bulk(known)
         return Response({"results": {text: _entry(jobs.get(pk)) for text, pk in parsed.items()}})
 
 

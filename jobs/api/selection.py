@@ -1,4 +1,4 @@
-"""Which jobs a bulk request means, and what it does to them (OJS bulk operations §6 to §8)."""
+"""Selects the jobs of a bulk request and changes them (OJS bulk operations §6 to §8)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.db import transaction
 
 from .. import engine
 from ..access.audit import SHOWN, Actor, record_action
-from ..access.projects import own
+from ..access.projects import scope_to
 from ..conf import ojs_settings
 from ..errors import BatchTooLarge
 from ..models import Job
@@ -29,7 +29,7 @@ WAITING = frozenset({State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.PE
 
 @dataclass(frozen=True)
 class Operation:
-    """A verb of the document: its words, the states it takes, and those of a filter without any."""
+    """A verb of the document: its words, the states it accepts, and a filter's default states."""
 
     did: str
     states: frozenset[State]
@@ -39,7 +39,7 @@ class Operation:
 
 
 OPERATIONS = {
-    # A worker runs the active ones: those are cancelled one by one, knowingly (§6.1).
+    # Active jobs are running on a worker, so they are cancelled only by id (§6.1).
     "cancel": Operation(
         "cancelled",
         WAITING,
@@ -66,7 +66,7 @@ OPERATIONS = {
 
 @dataclass(frozen=True)
 class Selection:
-    """The jobs of a bulk request: by ids, answered one by one, or by a filter."""
+    """The jobs of a bulk request: by ids, with a result for each, or by a filter."""
 
     operation: str
     jobs: Any
@@ -78,35 +78,35 @@ class Selection:
     def read(cls, body: Document, operation: str, actor: Actor, project: str) -> Selection:
         """
         Raises:
-            InvalidRequest: neither ids nor a filter, both, or one that breaks its rule.
+            InvalidRequest: neither ids nor a filter, both, or an invalid one.
             BatchTooLarge: too many ids.
         """
         ids, wanted = body.get("job_ids"), BulkChange.filter.read(body)
         if (ids is None) == (wanted is None):
             raise refuse("job_ids", "Name the jobs by either 'job_ids' or 'filter'.")
         if wanted is not None:
-            jobs = own(filtered(wanted, OPERATIONS[operation].default), project)
+            jobs = scope_to(filtered(wanted, OPERATIONS[operation].default), project)
             return cls(operation, jobs, None, actor, wanted)
         ids = BulkChange.job_ids.read(body) or []
         if len(ids) > ojs_settings.MAX_BULK:
             raise BatchTooLarge(len(ids), ojs_settings.MAX_BULK)
         known = [job_id for job_id in map(parse_uuid, ids) if job_id is not None]
-        return cls(operation, own(Job.objects.filter(pk__in=known), project), ids, actor)
+        return cls(operation, scope_to(Job.objects.filter(pk__in=known), project), ids, actor)
 
     @property
     def verb(self) -> Operation:
         return OPERATIONS[self.operation]
 
     def preview(self) -> dict[str, Any]:
-        """How many jobs it would touch; nothing is done."""
+        """The number of jobs it would change, without changing them."""
         matched, more = engine.bulk.preview(self.jobs, self.verb.states)
         return {"dry_run": True, "total_matched": matched, "has_more": more}
 
     def carry_out(self, whole: bool) -> tuple[int, dict[str, Any]]:
-        """Do it, and return the status and the reply.
+        """Do it, and return the status and the response.
 
         Args:
-            whole: all of the jobs or none.
+            whole: change all of the jobs or none.
         """
         with atomic():
             status, document = self._by_ids(whole) if self.ids is not None else self._by_filter()
@@ -127,7 +127,7 @@ class Selection:
         return self.verb.act(self.jobs, **extra)
 
     def _by_filter(self) -> tuple[int, dict[str, Any]]:
-        # Whatever else the filter matches is in a state the verb does not take.
+        # Any other jobs that match are in states that the verb does not accept.
         done = self._act()
         did = self.verb.did
         _, more = engine.bulk.preview(self.jobs, self.verb.states, most=0)
@@ -148,35 +148,35 @@ class Selection:
         done = set(self._allowed()._act())
         did = self.verb.did
         items: list[dict[str, Any]] = []
-        told: set[UUID] = set()
+        reported: set[UUID] = set()
         for index, name in enumerate(self.ids):
             job_id = parse_uuid(name)
             item: dict[str, Any] = {"index": index, "job_id": name}
-            if job_id is not None and job_id in done - told:
-                told.add(job_id)
+            if job_id is not None and job_id in done - reported:
+                reported.add(job_id)
                 items.append(item | {"status": did})
                 continue
             state = None if job_id is None else states.get(job_id)
             reason = "There is no such job" if state is None else f"Job is in {state} state"
-            if job_id in told:
+            if job_id in reported:
                 reason = "The request names it twice"
             items.append(item | {"status": "skipped", "reason": reason})
-        skipped = len(items) - len(told)
+        skipped = len(items) - len(reported)
         status = 200 if not skipped else 207
-        if not told or (whole and skipped):
+        if not reported or (whole and skipped):
             status = 422
         if status == 422 and whole:
-            told = set()
+            reported = set()
             skipped = len(items)
         return status, {
             "total_matched": len(items),
-            did: len(told),
+            did: len(reported),
             "skipped": skipped,
-            "items": items if told or not whole else [_undone(item, did) for item in items],
+            "items": items if reported or not whole else [_undone(item, did) for item in items],
         }
 
     def _allowed(self) -> Selection:
-        """Only what the verb takes: `bulk.cancel` itself would cancel active jobs as well."""
+        """Only states that the verb accepts: `bulk.cancel` itself would cancel active jobs, too."""
         jobs = self.jobs.filter(state__in=sorted(self.verb.states))
         return Selection(self.operation, jobs, self.ids, self.actor)
 
@@ -188,10 +188,10 @@ def _undone(item: dict[str, Any], did: str) -> dict[str, Any]:
 
 
 def filtered(wanted: Document, default: frozenset[State]) -> Any:
-    """The jobs a filter means (OJS bulk §6.1; admin API §8.1).
+    """The jobs that a filter matches (OJS bulk §6.1; admin API §8.1).
 
     Raises:
-        InvalidRequest: a member breaks its rule, or there is none: nobody means all jobs.
+        InvalidRequest: a member is invalid, or there is none, which would mean all jobs.
     """
     for name in wanted:
         if name not in BulkFilter.names:

@@ -1,11 +1,11 @@
-"""The producer side of the OJS HTTP binding; `workers.urls` includes it."""
+"""URLs of the producer side of the OJS HTTP binding; `workers.urls` includes it."""
 
 from typing import Any
 
 from django.urls import path
 
 from ..http.fast_path import fast
-from ..http.verbs import Together, Verb
+from ..http.verbs import Batch, Verb
 from . import live, results, verbs
 from .admin import urls as admin
 from .admin.bulk import AdminBulkViewSet
@@ -29,7 +29,7 @@ QUEUE = "v1/queues/<str:name>"
 DEAD = "v1/dead-letter"
 CRON = "v1/cron/<str:name>"
 
-# Route below `ojs/`, name, and who answers which method with what.
+# Route below `ojs/`, name, viewset, and the action for each method.
 ENDPOINTS: tuple[Endpoint, ...] = (
     ("manifest", "manifest", ManifestViewSet, {"get": "retrieve"}),
     ("v1/jobs/results", "job-results", ResultViewSet, {"post": "bulk"}),
@@ -81,14 +81,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ("v1/ws", "socket", LiveViewSet, {"get": "socket"}),
 )
 
-# The hot verbs, and those that wait, have addresses of their own. The busiest come first.
-FAST: tuple[tuple[str, str, Any, str, str, Verb, Together | None], ...] = (
+# The hot verbs, and those that wait, have addresses of their own. The most frequent come first.
+FAST: tuple[tuple[str, str, Any, str, str, Verb, Batch | None], ...] = (
     ("v1/jobs", "jobs", JobViewSet, "POST", "create", verbs.create, verbs.creates),
     ("v1/jobs/batch", "jobs-batch", JobViewSet, "POST", "batch", verbs.batch, None),
     (f"{JOB}/result", "job-result", ResultViewSet, "GET", "retrieve", results.retrieve, None),
 )
 
-# An event loop writes them.
+# Written by an event loop.
 STREAMS: tuple[tuple[str, str, str, Verb], ...] = (
     ("v1/events/stream", "event-stream", "of_channel", live.of_channel),
     (f"{JOB}/events", "job-events", "of_job", live.of_job),
@@ -99,10 +99,10 @@ urlpatterns = [
     *(
         path(
             f"ojs/{route}",
-            fast(viewset.as_view({method.lower(): action}), verb, method, together=together),
+            fast(viewset.as_view({method.lower(): action}), verb, method, batch=batch),
             name=name,
         )
-        for route, name, viewset, method, action, verb, together in FAST
+        for route, name, viewset, method, action, verb, batch in FAST
     ),
     *(
         path(f"ojs/{route}", viewset.as_view(actions), name=name)

@@ -1,4 +1,4 @@
-"""Workflows over HTTP: create, look, list, cancel (OJS workflows §11, HTTP §14)."""
+"""Workflows over HTTP: create, inspect, list, cancel (OJS workflows §11, HTTP §14)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 from rest_framework.response import Response
 
 from .. import engine
-from ..access.projects import own
+from ..access.projects import scope_to
 from ..errors import WorkflowNotFound
 from ..http.base import OJSViewSet
 from ..http.dialects import is_sdk
@@ -28,7 +28,7 @@ class WorkflowViewSet(OJSViewSet):
     resource = "workflows"
 
     def create(self, request: Request) -> Response:
-        """Create and begin a workflow (OJS workflows §11.1)."""
+        """Create and start a workflow (OJS workflows §11.1)."""
         plan = plan_of(self.read(required=True), clock.now())
         workflow = engine.create_workflow(plan, project=self.caller.project)
         response = self._answer(workflow_document(workflow), status=201)
@@ -40,10 +40,10 @@ class WorkflowViewSet(OJSViewSet):
         return self._answer(workflow_document(self._find(workflow_id)))
 
     def list(self, request: Request) -> Response:
-        """Newest first, those inside others left out; `state`, `type` and `name` filter."""
+        """Newest first, without nested workflows; `state`, `type` and `name` filter."""
         parameters = request.query_params
         rows = Workflow.objects.filter(parent__isnull=True).order_by("-id")
-        rows = own(rows, self.caller.project)
+        rows = scope_to(rows, self.caller.project)
         for member in (WorkflowQuery.state, WorkflowQuery.type):
             value = member.read(parameters)
             if value:
@@ -69,7 +69,7 @@ class WorkflowViewSet(OJSViewSet):
 
     def cancel(self, request: Request, workflow_id: str) -> Response:
         """Cancel; active jobs may finish (OJS workflows §11.3)."""
-        # A workflow's project is for good: looking first is no race.
+        # A workflow's project never changes, so checking first is not a race.
         workflow = engine.cancel_workflow(self._find(workflow_id).pk)
         document = workflow_document(self._find(str(workflow.pk)))
         nodes = document.get("steps") or document.get("jobs") or []
@@ -81,20 +81,20 @@ class WorkflowViewSet(OJSViewSet):
         return self._answer(document)
 
     def progress(self, request: Request, workflow_id: str) -> Response:
-        """How far the workflow is (OJS progress §9.2)."""
+        """The progress of the workflow (OJS progress §9.2)."""
         response = Response(progress_document(self._find(workflow_id)))
         response["Cache-Control"] = "no-cache"
         return response
 
     def _find(self, text: str) -> Workflow:
-        rows = own(Workflow.objects.filter(pk=_parse(text)), self.caller.project)
+        rows = scope_to(Workflow.objects.filter(pk=_parse(text)), self.caller.project)
         workflow: Workflow | None = rows.first()
         if workflow is None:
             raise WorkflowNotFound(text)
         return workflow
 
     def _answer(self, document: dict[str, Any], status: int = 200) -> Response:
-        # Some of the public SDKs read the fields at the top level.
+        # Some public SDKs read the members at the top level.
         flat = document if is_sdk(self.request.META) else {}
         return Response(flat | {"workflow": document}, status=status)
 

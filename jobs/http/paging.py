@@ -17,7 +17,7 @@ def encode_cursor(*keys: str) -> str:
 def decode_cursor(text: str, parts: int) -> list[str]:
     """
     Raises:
-        InvalidRequest: this is not a cursor of ours.
+        InvalidRequest: this is not a cursor of this server.
     """
     try:
         padded = text + "=" * (-len(text) % 4)
@@ -44,12 +44,12 @@ def page(
     parts: int,
     most: int = MOST,
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return one page of the ordered queryset `rows`, and the reply's `pagination`.
+    """Return one page of the ordered queryset `rows`, and the `pagination` of the response.
 
     Args:
-        keys: what of a row makes the cursor that continues after it.
-        after: narrows the queryset to what follows such keys.
-        most: rows on a page, where that is less than the `limit` anybody may ask for (§17.1).
+        keys: the values of a row that make the cursor for the rows after it.
+        after: narrows the queryset to the rows after such values.
+        most: rows on a page, if that is less than the highest `limit` of other lists (§17.1).
     """
     limit = min(Page.limit.read(parameters), most)
     offset = Page.offset.read(parameters)

@@ -127,8 +127,8 @@ def record(events: Iterable[Event]) -> None:
     events = list(events)
     for kind in {event.type for event in events}.intersection(signals.TELLS_EVENTS):
         if signals.SENT[kind].has_listeners():
-            told = [event for event in events if event.type == kind]
-            signals.send_on_commit(signals.SENT[kind], Event, events=told)
+            of_kind = [event for event in events if event.type == kind]
+            signals.send_on_commit(signals.SENT[kind], Event, events=of_kind)
     if ojs_settings.RECORD_EVENTS:
         Event.objects.bulk_create(events, batch_size=BATCH)
 

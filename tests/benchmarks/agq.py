@@ -18,7 +18,7 @@ from typing import Any
 
 from tests import postgres, processes
 
-TOLD: Any = '{"status":"completed"}'
+UPDATE: Any = '{"status":"completed"}'
 
 
 def arguments() -> argparse.Namespace:
@@ -54,7 +54,7 @@ def processed(port: int, clients: int, count: int) -> float:
     def run(name: str) -> None:
         client = worker(port, name)
         while pulled := client.brpop(["queue:bench"], 0.2):
-            client.execute_command("JOB.UPDATE", json.loads(pulled[1])["job_id"], TOLD)
+            client.execute_command("JOB.UPDATE", json.loads(pulled[1])["job_id"], UPDATE)
         ended.append(time.perf_counter() - 0.2)
 
     ended: list[float] = []
@@ -78,14 +78,14 @@ def delays(port: int, samples: int) -> list[float]:
         for _ in range(samples):
             pulled = client.brpop(["queue:bench"], 0)
             arrived.append(time.perf_counter())
-            client.execute_command("JOB.UPDATE", json.loads(pulled[1])["job_id"], TOLD)
+            client.execute_command("JOB.UPDATE", json.loads(pulled[1])["job_id"], UPDATE)
 
     thread = threading.Thread(target=wait)
     thread.start()
     sent = []
     pause = threading.Event()
     for number in range(samples):
-        # One after the other: what waits behind another job is no matter of waking up.
+        # One after the other, so that the time does not include waiting behind another job.
         while len(arrived) < number:
             pause.wait(0.001)
         pause.wait(0.05)
@@ -131,7 +131,7 @@ def main() -> None:
         idle = [worker(port, f"idle-{number}") for number in range(options.idle)]
         for client in idle:
             client.connection.send_command("BRPOP", "queue:empty", 0)
-        # Until each has looked for the first time.
+        # Until each has looked for jobs once.
         processes.eventually(lambda: all_wait(options.idle), lambda: "they do not all wait")
         grown = (memory().rss - before) / 2**20
         print(f"{options.idle} workers that wait    {grown:.1f} MiB, of {memory().rss / 2**20:.0f}")

@@ -1,7 +1,7 @@
-"""What we aim for on PostgreSQL, each as a ratio of two things measured in the same run.
+"""Goals on PostgreSQL, each as a ratio of two measurements from the same run.
 
-A goal can be read in more than one way where it does not say with how many connections its limit
-was measured: then both readings are here, and each says which it is.
+A goal that does not specify the number of connections can be read in two ways: then both readings
+are here, labelled.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from .places import (
     WAITING,
     bare,
     group_of,
+    of_clients,
+    of_interface,
     of_many,
 )
 from .results import Results
@@ -35,7 +37,7 @@ Place = tuple[str, str]
 
 
 def served(name: str) -> tuple[Place, ...]:
-    """Where a rate of the HTTP server is; the best of one and two processes counts."""
+    """Name of the HTTP server's rate; the best of one and two processes counts."""
     return tuple((group_of(processes), name) for processes in (1, 2))
 
 
@@ -43,9 +45,9 @@ def served(name: str) -> tuple[Place, ...]:
 class Goal:
     text: str
     measured: Place | tuple[Place, ...]
-    """Of several, the best counts."""
+    """Names of alternatives, of which the best counts."""
     base: Place | tuple[Place, ...] | None
-    """What it is divided by; None where the goal is a number of its own."""
+    """The divisor; None if the goal is an absolute number."""
     wanted: float
     at_most: bool = False
 
@@ -74,8 +76,8 @@ PAIRS = 2
 """A job that is fetched and acked is two requests."""
 
 
-def of_clients(name: str, clients: int) -> str:
-    return name if clients == 8 else f"{name}, {clients} clients"
+def unless_usual(name: str, clients: int) -> str:
+    return name if clients == 8 else of_clients(name, clients)
 
 
 IN_PROCESS = (
@@ -90,7 +92,7 @@ OVER_HTTP = (
     *(
         Goal(
             f"HTTP batch of 100, {clients} clients: of pgbench 100 + 100, {clients} connections",
-            served(of_clients(BY_HUNDRED, clients)),
+            served(unless_usual(BY_HUNDRED, clients)),
             (LIMIT, bare(100, clients)),
             0.4,
         )
@@ -99,7 +101,7 @@ OVER_HTTP = (
     *(
         Goal(
             f"HTTP one by one, {clients} clients: of pgbench 1 + 1, {count} connection{plural}",
-            served(of_clients(ONE_BY_ONE, clients)),
+            served(unless_usual(ONE_BY_ONE, clients)),
             (LIMIT, bare(1, count)),
             0.3,
         )
@@ -213,7 +215,22 @@ WHILE_WAITING = (
         100,
     ),
 )
-GOALS = (*IN_PROCESS, *OVER_HTTP, *AT_SCALE, *WHILE_WAITING)
+BESIDE_WSGI = tuple(
+    Goal(
+        f"event loop, {of_clients(name, clients)}: of WSGI",
+        (of_interface("asgi"), of_clients(name, clients)),
+        (of_interface("wsgi"), of_clients(name, clients)),
+        0.8 if clients == 1 else wanted,
+    )
+    for name, wanted, some in (
+        ("enqueue 1", 1.0, (1, 8, 32)),
+        ("heartbeat, no jobs", 1.0, (1, 8, 32)),
+        (ONE_BY_ONE, 0.9, (1, 8, 32)),
+        ("enqueue 100", 0.9, (1, 8)),
+    )
+    for clients in some
+)
+GOALS = (*IN_PROCESS, *OVER_HTTP, *AT_SCALE, *BESIDE_WSGI, *WHILE_WAITING)
 
 
 def table(results: Results, goals: Sequence[Goal]) -> str:

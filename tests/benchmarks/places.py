@@ -1,4 +1,4 @@
-"""The names under which what is measured is found again: by the goals, above all."""
+"""The names of measurements, by which above all the goals find them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,15 @@ ENDED = "fetches at SIGTERM"
 
 def group_of(processes: int) -> str:
     return f"HTTP, {processes} server {in_words(processes)}"
+
+
+def of_interface(interface: str) -> str:
+    return f"HTTP, 2 server processes, {interface.upper()} beside the other"
+
+
+def of_clients(name: str, clients: int) -> str:
+    """The name of a scenario with an unusual number of clients."""
+    return f"{name}, {clients} client{'s' if clients > 1 else ''}"
 
 
 def bare(count: int, connections: int) -> str:

@@ -1,4 +1,4 @@
-"""All benchmarks on one database, in a process that Django is set up for; started by `__main__`."""
+"""All benchmarks on one database, in a process for which Django is set up; see `__main__`."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def main() -> None:
     _, key = make_key("benchmarks")
     results = Results()
     over_http.run(plan, results, key)
+    over_http.beside_wsgi(plan, results, key)
     in_process.run(plan, results)
     in_process.recovery(plan, results)
     scale.run(plan, results)

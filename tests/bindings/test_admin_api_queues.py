@@ -321,7 +321,7 @@ def test_a_filter_without_a_state_means_those_the_verb_is_for(everything, verb, 
 @pytest.mark.parametrize(
     ("verb", "did"), [("retry", "retried"), ("cancel", "cancelled"), ("delete", "deleted")]
 )
-def test_what_a_verb_cannot_do_is_told_job_by_job_and_left_alone(everything, verb, did):
+def test_jobs_that_a_verb_cannot_change_are_listed_and_left_alone(everything, verb, did):
     one_of_each()
     able = {
         "retry": {"discarded", "cancelled", "retryable"},
@@ -452,7 +452,7 @@ def test_a_dry_run_says_how_many_and_touches_none(everything, verb):
 
 def test_one_request_does_a_bounded_number_and_names_a_bounded_number(everything, monkeypatch):
     monkeypatch.setattr("jobs.engine.bulk.delete.__kwdefaults__", {"most": 4})
-    monkeypatch.setattr("jobs.api.admin.bulk.TOLD", 3)
+    monkeypatch.setattr("jobs.api.admin.bulk.LISTED", 3)
     many_jobs(6, completed=True)
     many_jobs(5)
 

@@ -1,4 +1,4 @@
-"""Queues told what to do: pause, configuration, bounds, purge, deletion (OJS HTTP §11)."""
+"""Operations on queues: pause, configuration, bounds, purge, deletion (OJS HTTP §11)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bound(api, queue="mail", **backpressure):
     assert reply.status_code == 200, reply.content
 
 
-def kinds() -> list[str]:
+def event_types() -> list[str]:
     return list(Event.objects.order_by("pk").values_list("type", flat=True))
 
 
@@ -79,10 +79,10 @@ def test_near_the_bound_the_answer_warns_and_says_so_once(api):
 
     pressures = [reply.headers.get("X-OJS-Queue-Pressure") for reply in replies]
     assert pressures == [None, None, "0.75", "1.00"]
-    assert kinds().count("backpressure.warning") == 1
+    assert event_types().count("backpressure.warning") == 1
     api.fetch("mail", count=3)
     engine.relieve()
-    assert kinds().count("backpressure.cleared") == 1
+    assert event_types().count("backpressure.cleared") == 1
 
 
 def test_a_queue_that_drops_the_oldest_takes_the_new_one(api):
@@ -91,7 +91,7 @@ def test_a_queue_that_drops_the_oldest_takes_the_new_one(api):
 
     assert api.job(first)["state"] == "discarded"
     assert {job["id"] for job in api.fetch("mail", count=5)} == set(rest)
-    assert {"backpressure.dropped", "job.discarded"} <= set(kinds())
+    assert {"backpressure.dropped", "job.discarded"} <= set(event_types())
 
 
 def test_the_bound_holds_in_python_too(api):
@@ -164,7 +164,7 @@ def test_a_member_not_named_stays_and_null_takes_it_away(api):
 
     assert kept == {"concurrency": 3, "retention": {"completed": "PT1H"}}
     assert api.push(queue="mail").status_code == 201
-    assert kinds().count("queue.config_updated") == 3
+    assert event_types().count("queue.config_updated") == 3
 
 
 def test_finished_jobs_go_by_the_retention_of_their_queue(api):
@@ -199,7 +199,7 @@ def test_a_purge_must_be_confirmed_and_spares_active_jobs(api):
     ]
 
 
-def test_a_queue_with_unfinished_jobs_is_not_deleted_unless_told_what_becomes_of_them(api):
+def test_a_queue_with_unfinished_jobs_is_deleted_only_with_a_decision_about_them(api):
     api.pushed(queue="old")
     assert delete(api, "queues/old", {"strategy": "reject"}).status_code == 409
 
@@ -222,7 +222,7 @@ def test_a_discarding_deletion_drains_until_the_active_jobs_are_done(api):
 
     api.ack(job)
     assert delete(api, "queues/old", {"strategy": "discard"}).status_code == 200
-    assert kinds()[-1] == "queue.deleted"
+    assert event_types()[-1] == "queue.deleted"
 
 
 def refusal_of_draining(reply) -> bool:
@@ -267,8 +267,8 @@ def test_statistics_tell_what_happened_in_the_last_hour(api):
 
 
 @pytest.mark.parametrize("path", ["stats", "pause", "resume"])
-def test_a_public_client_is_told_the_queue_by_its_name(api, path):
-    """What the Go SDK decodes; plain users get an object."""
+def test_a_public_client_sees_the_queue_under_its_own_name(api, path):
+    """The name, which the Go SDK reads; plain users get an object."""
     QueueFactory(name="mail")
     method = "get" if path == "stats" else "post"
 
@@ -292,7 +292,7 @@ def begin_maintenance(api):
 
 
 @pytest.mark.parametrize("close", [close_the_queue, drain_the_queue, begin_maintenance])
-def test_a_workflow_that_is_under_way_goes_on_whatever_new_jobs_are_told(api, close):
+def test_a_running_workflow_continues_while_new_ones_are_refused(api, close):
     steps = [{"type": "a", "args": []}, {"type": "b", "args": [], "options": {"queue": "slow"}}]
     flow = {"type": "chain", "steps": steps}
     assert api.send("workflows", flow).status_code == 201
@@ -315,7 +315,7 @@ def set_default(api, **config):
 
 
 def test_queues_made_from_now_on_are_as_the_default_policy_says(db, api):
-    """OJS queue configuration §7: its first job, too; queues there are stay as they are."""
+    """OJS queue configuration §7: applies to the first job, too; existing queues are unchanged."""
     api.pushed(options={"queue": "old"})
     assert set_default(api, **POLICY).json()["config"] == POLICY
     assert api.see("queues/_default/config").json()["config"] == POLICY
@@ -330,7 +330,7 @@ def test_queues_made_from_now_on_are_as_the_default_policy_says(db, api):
     assert len(api.fetch("new", count=10)) == 2
 
 
-def test_what_a_queue_is_told_itself_goes_over_the_default_policy(db, api):
+def test_a_queues_own_setting_overrides_the_default_policy(db, api):
     set_default(api, **POLICY, rate_limit={"limit": 5, "period": "PT1M"})
 
     api.send("queues", {"name": "own", "config": {"default_timeout": 5}})

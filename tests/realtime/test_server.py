@@ -1,9 +1,8 @@
-"""Live events from outside: a real server, curl, Node and Python as clients."""
+"""Live events from outside: a real server, with curl, Node and Python as clients."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import re
 import shutil
@@ -45,7 +44,7 @@ def events_of(text):
 
 
 def run(command, text):
-    """Give a program its text and return what it prints."""
+    """Run a program with the text as input and return its output."""
     done = subprocess.run(
         command, input=text, capture_output=True, text=True, check=False, timeout=PATIENCE
     )
@@ -84,7 +83,7 @@ def test_the_guides_javascript_follows_a_queue_and_comes_back(database_url, tmp_
         log = tmp_path / "node.log"
         command = ["node", "--input-type=module", "-e", script]
         with processes.running(command, log, processes.environment(database_url)) as node:
-            # One of these, at the latest, comes after it has begun to listen.
+            # At least one of these comes after it has begun to listen.
             def began():
                 stories.enqueue()
                 return "job.state_changed" in node.output
@@ -175,10 +174,8 @@ def test_fifty_subscribers_hear_everything_and_the_end(database_url, tmp_path, s
             begun.release()
             found = [json.loads(await socket.recv()) for _ in range(count)]
             heard.release()
-            # granian may cut a WebSocket before the goodbye is on its way: `test_socket` has that.
-            with contextlib.suppress(websockets.ConnectionClosed):
-                await socket.recv()
-            return found
+            goodbye = json.loads(await socket.recv())
+            return found, goodbye["event"]
 
     async def story(api):
         begun, heard = asyncio.Semaphore(0), asyncio.Semaphore(0)
@@ -207,8 +204,9 @@ def test_fifty_subscribers_hear_everything_and_the_end(database_url, tmp_path, s
     for sent, (goodbye,) in streams:
         assert [one.data["job_id"] for one in sent] == expected
         assert goodbye.event == "server.shutdown"
-    for messages in sockets:
+    for messages, goodbye in sockets:
         assert [one["data"]["job_id"] for one in messages] == expected
+        assert goodbye == "server.shutdown"
 
 
 def test_without_an_event_loop_the_refusal_says_what_is_needed(settings):

@@ -75,7 +75,7 @@ def test_once_says_what_failed_does_the_rest_and_ends_with_an_error(monkeypatch)
         raise ValueError("a bug")
 
     broken = reaper.Chore("broken", fail, "things")
-    monkeypatch.setattr(reaper, "SWEEPS", (broken, *reaper.SWEEPS))
+    monkeypatch.setattr(reaper, "CHORES", (broken, *reaper.CHORES))
     overdue()
 
     with pytest.raises(CommandError, match=r"broken \(ValueError: a bug\)"):
@@ -274,7 +274,7 @@ def test_a_file_that_cannot_be_left_is_refused_at_once(database_url, tmp_path):
 
 @pytest.mark.postgres
 def test_a_chore_that_hangs_is_named_and_the_others_go_on(transactional_db, monkeypatch, caplog):
-    """The database holds a lock that nobody gives back."""
+    """The database holds a lock that is never released."""
     monkeypatch.setattr(reaper, "STUCK", 0.1)
     overdue()
     with another_connection() as other:

@@ -5,14 +5,14 @@ servers of the previous release, which know plain ids only, find the same record
 as long as it has a record: a dead worker may come back.
 
 Two projects that take an id at the same moment both find it free. The primary key decides: the
-protocol refuses the second (`ForeignWorker`), which looks again: see `admission.as_worker`.
+protocol refuses the second (`ForeignWorker`), which looks it up again: see `admission.as_worker`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from jobs.access.projects import own
+from jobs.access.projects import scope_to
 from jobs.models import Job
 from jobs.spec.worker_ids import qualified, spellings
 from jobs.store.database import atomic
@@ -62,7 +62,7 @@ def _name(worker_id: str, project: str, owners: dict[str, str]) -> str:
 
 def _bring(earlier: str, name: str, project: str) -> None:
     """Move the project's jobs that a worker holds under `earlier` to `name`."""
-    held = own(Job.objects.held_by(earlier), project)
+    held = scope_to(Job.objects.held_by(earlier), project)
     if not held.exists():
         return
     with atomic():

@@ -1,7 +1,7 @@
-"""One order to many workers, by label or any other filter (the filters of OJS admin API §9.1).
+"""Sends an order to many workers, selected by label or any other filter of OJS admin API §9.1.
 
-The document orders one worker at a time. This does for workers what its §8 does for jobs, in the
-same words: a filter, a dry run, a confirmation.
+In the document, an order goes to one worker at a time. This does for workers what its §8 does for
+jobs, in the same form: a filter, a dry run, a confirmation.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from rest_framework.response import Response
 
-from jobs.access.projects import own
+from jobs.access.projects import scope_to
 from jobs.api.admin.base import AdminViewSet, confirmed, reason_of
 from jobs.api.admin.search import choice
 from jobs.http.request import Request
@@ -26,9 +26,9 @@ from .documents import STATES, known
 from .requests import OneOrSeveral, OrderMany, WorkerFilter
 
 MOST = 10_000
-"""Workers that one request orders."""
-TOLD = 100
-"""Workers that are named."""
+"""Maximum number of workers per request."""
+LISTED = 100
+"""Maximum number of workers that a response lists."""
 
 
 class AdminWorkerBulkViewSet(AdminViewSet):
@@ -41,11 +41,11 @@ class AdminWorkerBulkViewSet(AdminViewSet):
         return self._answer(WorkerState.QUIET)
 
     def resume(self, request: Request) -> Response:
-        """Take that back from all that match."""
+        """Ask every worker that matches to resume."""
         return self._answer(WorkerState.RUNNING)
 
     def terminate(self, request: Request) -> Response:
-        """Ask all that match to finish what they have, and to stop."""
+        """Ask every worker that matches to finish its jobs and stop."""
         return self._answer(WorkerState.TERMINATE)
 
     def _answer(self, directive: WorkerState) -> Response:
@@ -54,7 +54,7 @@ class AdminWorkerBulkViewSet(AdminViewSet):
         wanted, everybody = OrderMany.filter.read(body), OrderMany.all.read(body)
         if not is_dry:
             confirmed(body, "every worker that matches is ordered.")
-        workers = self.own(known()).exclude(state=WorkerState.TERMINATED)
+        workers = self.scoped(known()).exclude(state=WorkerState.TERMINATED)
         if wanted is not None:
             workers = matching(workers, wanted, self.caller.project)
         elif not everybody:
@@ -71,10 +71,10 @@ class AdminWorkerBulkViewSet(AdminViewSet):
 
 
 def _report(action: str, chosen: Any, directive: WorkerState, project: str) -> dict[str, Any]:
-    """Whom the order is for, as long as nothing has been asked.
+    """The workers that an order would address, for a dry run.
 
     Args:
-        project: that of the key which asks, and whose workers they are; empty means anybody's.
+        project: the project of the key that asks; only its workers. Empty means all workers.
     """
     ids = list(chosen.order_by("pk").values_list("pk", flat=True))
     will_hear = chosen.quieted() if directive == WorkerState.RUNNING else chosen.behind(directive)
@@ -84,20 +84,22 @@ def _report(action: str, chosen: Any, directive: WorkerState, project: str) -> d
         "action": action,
         "matched": len(ids),
         "signalled": will_hear.count(),
-        "active_jobs": own(held(ids), project).count(),
-        "workers": sorted(shown(name, project) for name in ids)[:TOLD] if project else ids[:TOLD],
+        "active_jobs": scope_to(held(ids), project).count(),
+        "workers": sorted(shown(name, project) for name in ids)[:LISTED]
+        if project
+        else ids[:LISTED],
         "unserved_queues": unserved,
     }
 
 
 def matching(workers: Any, wanted: Document, project: str) -> Any:
-    """Narrow `workers` by a filter; of several values each label must match, of others one.
+    """Narrow `workers` by a filter; of several labels all must match, of other values any.
 
     Args:
-        project: that of the key which asks, and whose workers they are; empty means anybody's.
+        project: the project of the key that asks; only its workers. Empty means all workers.
 
     Raises:
-        InvalidRequest: a member breaks its rule, or there is none: nobody means all workers.
+        InvalidRequest: a member is invalid, or there is none, which would mean all workers.
     """
     chosen = {name: _texts(name, value) for name, value in wanted.items() if value is not None}
     if not chosen:

@@ -1,4 +1,4 @@
-"""The event loop of a server process, as requests that wait, stream or stay open see it."""
+"""The event loop of a server process, for requests that wait, stream or stay open."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from jobs.store import readiness
 from jobs.store.database import borrowed
 from jobs.store.watchdog import bounded
 
+from .held_signals import HeldSignals
 from .threads import Threads
 
 logger = logging.getLogger("workers.asgi")
 
 ENDS = (signal.SIGTERM, signal.SIGINT)
 LOOKING = 4
-"""Threads for what waits and streams, apart from those of requests."""
-LAST_WORDS = 5.0
-"""Seconds in which streams may say goodbye (OJS realtime §5.1)."""
+"""Threads for requests that wait or stream, separate from those of other requests."""
+LAST_WORDS = 15.0
+"""Seconds that streams and WebSockets have to end properly (OJS realtime §5.1)."""
 Result = TypeVar("Result")
 
 
@@ -31,9 +32,9 @@ class ServerLoop:
     """Implements `jobs.http.loop.Loop`.
 
     Args:
-        threads: how many at most.
-        name: of the threads.
-        kind: what they work on, for the log.
+        threads: the maximum number.
+        name: prefix of the threads' names.
+        kind: a name for their work in log lines.
     """
 
     def __init__(
@@ -45,6 +46,8 @@ class ServerLoop:
         self._kind = kind
         self._shared: dict[Any, Any] = {}
         self._kept: set[asyncio.Task[None]] = set()
+        self._sockets: set[asyncio.Future[None]] = set()
+        self._signals: HeldSignals | None = None
 
     async def in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
         return await self._threads.submit(partial(self._call, function, arguments))
@@ -64,13 +67,32 @@ class ServerLoop:
         self._kept.add(running)
         running.add_done_callback(self._kept.discard)
 
+    async def serve_socket(self, served: Coroutine[Any, Any, None]) -> None:
+        """Serve a WebSocket to its end, in a task of asyncio's own.
+
+        Some servers run an application in something that cannot be cancelled.
+        """
+        task = self._loop.create_task(served)
+        self._sockets.add(task)
+        task.add_done_callback(self._sockets.discard)
+        await asyncio.wait([task])
+        task.result()
+
     def watch_for_the_end(self) -> None:
-        """Notice the signals that end a server; its own handlers are called as well."""
+        """Watch for the signals that stop a server; its own handlers are called as well.
+
+        If they would cut the WebSockets, they are called after these have ended.
+        """
         if threading.current_thread() is not threading.main_thread():
             return
         for number in ENDS:
             before = signal.getsignal(number)
             signal.signal(number, partial(self._end, before))
+        self._signals = HeldSignals(ENDS, self._goodbye)
+
+    async def _goodbye(self) -> None:
+        if self._sockets:
+            await asyncio.wait(self._sockets, timeout=LAST_WORDS)
 
     def _end(self, before: Any, number: int, frame: Any) -> None:
         readiness.end()
@@ -80,8 +102,10 @@ class ServerLoop:
             before(number, frame)
 
     async def close(self) -> None:
-        """Wait for what still runs, a little, and end the threads."""
+        """Wait briefly for running work, and stop the threads."""
         self.ending.set()
+        if self._signals is not None:
+            self._signals.close()
         if self._kept:
             await asyncio.wait(self._kept, timeout=LAST_WORDS)
         self._threads.close()

@@ -151,7 +151,7 @@ class JobContext:
         return await sync_to_async(self.heartbeat, thread_sensitive=False)()
 
     def checkpoint(self, state: object) -> None:
-        """Keep `state` for the next attempt, should this one fail (OJS durable execution §4).
+        """Store `state` for the next attempt, should this one fail (OJS durable execution §4).
 
         Inside a transaction on the jobs' database it is part of that transaction:
         its effects and the checkpoint are committed together, or neither.
@@ -186,9 +186,9 @@ class JobContext:
         Raises:
             InvalidRequest: the data is not JSON.
         """
-        said = dict(data or {}) | ({"message": legible(str(message))} if message else {})
+        reported = dict(data or {}) | ({"message": legible(str(message))} if message else {})
         number = None if value is None else min(1.0, max(0.0, float(value)))
-        self.line.tell(self, number, jsonable(said, "data") or None)
+        self.line.tell(self, number, jsonable(reported, "data") or None)
 
     @property
     def parent_results(self) -> list[JSON]:

@@ -1,4 +1,4 @@
-"""What machines watch: metrics for Prometheus, a number for autoscalers, readiness."""
+"""Monitoring: metrics for Prometheus, a number for autoscalers, readiness."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MetricsViewSet(OJSViewSet):
     resource = "metrics"
 
     def retrieve(self, request: Request) -> HttpResponse:
-        """All metrics in Prometheus' text format, or in OpenMetrics for those who accept it."""
+        """All metrics in Prometheus' text format, or in OpenMetrics if the client accepts it."""
         if not ojs_settings.METRICS:
             raise NotFound(
                 "Metrics are switched off on this server.",
@@ -47,7 +47,7 @@ class MetricsViewSet(OJSViewSet):
     ) -> HttpResponseBase:
         finished = super().finalize_response(request, response, *args, **kwargs)
         if not isinstance(finished, Response):
-            del finished["OJS-Version"]  # the text is none of its documents
+            del finished["OJS-Version"]  # the text is not an OJS document
         return finished
 
 
@@ -57,7 +57,7 @@ class AutoscalingViewSet(OJSViewSet):
     resource = "autoscaling"
 
     def retrieve(self, request: Request) -> Response:
-        """How many workers the queues named by `queues` want, together and each."""
+        """How many workers the queues named by `queues` need, together and each."""
         named = request.query_params.get("queues", "")
         queues = [name for name in named.split(",") if name]
         if not 1 <= len(queues) <= MOST_QUEUES:
@@ -92,7 +92,7 @@ def _document(demand: autoscaling.Demand) -> dict[str, Any]:
 class ReadinessViewSet(OJSViewSet):
     """`/ojs/v1/ready`: whether requests can be served (observability §10).
 
-    The stand-alone project answers at `/ready`, too.
+    The stand-alone project also responds at `/ready`.
     """
 
     resource = "readiness"

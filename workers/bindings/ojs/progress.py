@@ -1,4 +1,4 @@
-"""Progress over OJS HTTP: workers report it, everybody may ask (OJS progress §10)."""
+"""Progress over OJS HTTP: workers report it, clients read it (OJS progress §10)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .views import WorkerViewSet
 
 ACTIVE = "active"
 DATA = 64 * 1024
-"""Bytes of JSON; the document recommends 4 KB (§5.2)."""
+"""Maximum size in bytes of JSON; the document recommends 4 KB (§5.2)."""
 
 
 class ProgressViewSet(WorkerViewSet):
@@ -44,22 +44,22 @@ class ProgressViewSet(WorkerViewSet):
     resource = "progress"
 
     def retrieve(self, request: Request, job_id: str) -> Response:
-        """How far a job is; null where nobody said (§7.1)."""
+        """A job's progress; null if none was reported (§7.1)."""
         return _answer(engine.progress_of(parse_id(job_id)))
 
     def stream(self, request: Request, job_id: str) -> StreamingHttpResponse:
         """Server-sent events: each report, and the job's end (§7.2).
 
-        After `MAX_WAIT` the stream ends, job or not: an `EventSource` comes back by itself.
+        The stream ends after `MAX_WAIT` even if the job has not: an `EventSource` reconnects.
         """
         identifier = parse_id(job_id)
-        engine.progress_of(identifier)  # refused before the stream has begun
+        engine.progress_of(identifier)  # refused before the stream begins
         if isinstance(request._request, ASGIRequest):
-            raise NeedsEventLoop()  # Django would keep the whole stream, and send it at its end
+            raise NeedsEventLoop()  # Django would buffer the whole stream
         return StreamingHttpResponse(_events(identifier), headers=STREAM_HEADERS)
 
     def report(self, request: Request, job_id: str | None = None) -> Response:
-        """PROGRESS (§6.1); `percentage` is what the public SDKs send."""
+        """PROGRESS (§6.1); the public SDKs send `percentage`."""
         body = self.read(required=True)
         identifier = ReportOfJob.job_id.read(body) if job_id is None else parse_id(job_id)
         worker_id = requests.worker_id(body, self.caller)
@@ -76,7 +76,7 @@ class ProgressViewSet(WorkerViewSet):
             raise missing("progress")
         name = self._admit(worker_id)
         projects.require(identifier, self.caller.project)
-        standing = engine.report_progress(
+        progress = engine.report_progress(
             identifier,
             value=value,
             data=data,
@@ -84,24 +84,24 @@ class ProgressViewSet(WorkerViewSet):
             worker_id=name,
             attempt=attempt,
         )
-        if checkpoint is not None and standing.state == ACTIVE:
-            # From a worker that has lost the job it is ignored, as the report is (§6.4).
+        if checkpoint is not None and progress.state == ACTIVE:
+            # From a worker that has lost the job it is ignored, like the report (§6.4).
             with contextlib.suppress(Conflict):
                 engine.save_checkpoint(identifier, checkpoint, worker_id=name, attempt=attempt)
-        return _answer(standing)
+        return _answer(progress)
 
 
 ENDS = {"completed": "completed", "discarded": "failed", "cancelled": "cancelled"}
-"""State → the event that tells it (§7.2)."""
+"""State → the event that reports it (§7.2)."""
 
 
 RETRY = b"retry: 1000\n\n"
 
 
 def stream(request: VerbRequest, job_id: str) -> VerbResponse:
-    """The stream where an event loop writes it."""
+    """The stream, written by an event loop."""
     identifier = parse_id(job_id)
-    engine.progress_of(identifier)  # refused before the stream has begun
+    engine.progress_of(identifier)  # refused before the stream begins
     response = VerbResponse(None, stream=partial(_events_on_loop, identifier))
     response.headers |= STREAM_HEADERS
     return response
@@ -114,7 +114,7 @@ async def _events_on_loop(job_id: UUID, loop: Loop) -> AsyncIterator[bytes]:
     with loop.shared(JobWatch).watching(job_id) as changed:
         while not loop.ending.is_set():
             changed.clear()
-            if part := news.of(await loop.in_thread(_standing, job_id)):
+            if part := news.of(await loop.in_thread(_progress_of, job_id)):
                 yield part
             left = deadline - time.monotonic()
             if news.is_over or left <= 0:
@@ -125,34 +125,38 @@ async def _events_on_loop(job_id: UUID, loop: Loop) -> AsyncIterator[bytes]:
 def _events(job_id: UUID) -> Iterator[bytes]:
     news = News()
     yield RETRY
-    for standing in waiting.looks(lambda: _standing(job_id), ojs_settings.MAX_WAIT.total_seconds()):
-        if part := news.of(standing):
+    for progress in waiting.looks(
+        lambda: _progress_of(job_id), ojs_settings.MAX_WAIT.total_seconds()
+    ):
+        if part := news.of(progress):
             yield part
         if news.is_over:
             return
 
 
 class News:
-    """What a stream has to say of each look at its job."""
+    """Computes the next event from each query of the job."""
 
     def __init__(self) -> None:
         self.is_over = False
         self._known: engine.ProgressState | None = None
 
-    def of(self, standing: engine.ProgressState | None) -> bytes:
-        """The event for the job as it is now; nothing if there is none."""
-        self.is_over = standing is None or standing.state in ENDS
-        if standing is None:
+    def of(self, progress: engine.ProgressState | None) -> bytes:
+        """The event for the job's current state; empty if nothing has changed."""
+        self.is_over = progress is None or progress.state in ENDS
+        if progress is None:
             return b""
         if self.is_over:
-            return _event(ENDS[standing.state], _said(standing, "progress", "state", "updated_at"))
-        if standing.updated_at is None or standing == self._known:
+            return _event(
+                ENDS[progress.state], _selected(progress, "progress", "state", "updated_at")
+            )
+        if progress.updated_at is None or progress == self._known:
             return b""
-        self._known = standing
-        return _event("progress", _said(standing, "progress", "data", "message", "updated_at"))
+        self._known = progress
+        return _event("progress", _selected(progress, "progress", "data", "message", "updated_at"))
 
 
-def _standing(job_id: UUID) -> engine.ProgressState | None:
+def _progress_of(job_id: UUID) -> engine.ProgressState | None:
     try:
         return engine.progress_of(job_id)
     except JobNotFound:
@@ -163,27 +167,27 @@ def _event(name: str, data: dict[str, Any]) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), dumps(data))
 
 
-def _said(standing: engine.ProgressState, *names: str) -> dict[str, Any]:
-    document = _document(standing)
+def _selected(progress: engine.ProgressState, *names: str) -> dict[str, Any]:
+    document = _document(progress)
     return {name: document[name] for name in names if document[name] is not None}
 
 
-def _document(standing: engine.ProgressState) -> dict[str, Any]:
+def _document(progress: engine.ProgressState) -> dict[str, Any]:
     return {
-        "job_id": str(standing.job_id),
-        "state": standing.state,
-        "progress": standing.value,
-        "data": standing.data,
-        "message": standing.message or None,
-        "updated_at": format_timestamp(standing.updated_at) if standing.updated_at else None,
+        "job_id": str(progress.job_id),
+        "state": progress.state,
+        "progress": progress.value,
+        "data": progress.data,
+        "message": progress.message or None,
+        "updated_at": format_timestamp(progress.updated_at) if progress.updated_at else None,
     }
 
 
-def _answer(standing: engine.ProgressState) -> Response:
-    response = Response(_document(standing))
+def _answer(progress: engine.ProgressState) -> Response:
+    response = Response(_document(progress))
     response["Cache-Control"] = "no-cache"
-    if standing.value is not None:
-        response["X-OJS-Progress"] = repr(standing.value)
-    if standing.updated_at is not None:
-        response["Last-Modified"] = format_datetime(standing.updated_at, usegmt=True)
+    if progress.value is not None:
+        response["X-OJS-Progress"] = repr(progress.value)
+    if progress.updated_at is not None:
+        response["Last-Modified"] = format_datetime(progress.updated_at, usegmt=True)
     return response

@@ -1,4 +1,4 @@
-"""Rota messages: what may come in, and what goes out. `docs/protocols/rota.md` has the schema."""
+"""Rota messages, incoming and outgoing. `docs/protocols/rota.md` has the schema."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from . import PROTOCOL
 
 STATES = {state.value: state for state in WorkerState if state != WorkerState.TERMINATED}
 MOST = 10_000
-"""Results, jobs, or lines in one message."""
+"""Maximum number of results, jobs, or lines in one message."""
 
 
 class Several(Objects):
@@ -137,24 +137,24 @@ class HeartbeatMembers(Members):
 
 @dataclass(slots=True)
 class Registration:
-    """What the first heartbeat says of the worker."""
+    """The worker's description in its first heartbeat."""
 
     worker_id: str
     queues: list[str]
     specs: dict[str, str]
     description: Description
     project: str = ""
-    """That of the key it came with."""
+    """Project of the key it connected with."""
     name: str = ""
-    """What the worker is stored under."""
+    """The stored id of the worker."""
     reports_state: bool | None = None
-    """Whether it has said which state it is in; None until its first message is dealt with."""
-    told: dict[str, Progress] = field(default_factory=dict)
-    """What is on record of the progress of its jobs, so that saying it again costs nothing."""
+    """Whether it reports its state; None until its first message has been handled."""
+    reported: dict[str, Progress] = field(default_factory=dict)
+    """The stored progress of its jobs, so that repeating it costs nothing."""
 
 
 class Progress(NamedTuple):
-    """How far a job is, 0 to 1, and what the worker says about it."""
+    """A job's progress, 0 to 1, and the worker's message about it."""
 
     value: float | None
     message: str
@@ -165,36 +165,36 @@ NO_PROGRESS = Progress(None, "")
 
 @dataclass(slots=True)
 class Message:
-    """A heartbeat message: registration, status and results, each if it is there."""
+    """A heartbeat message: registration, status and results, each if present."""
 
     registration: Registration | None = None
     state: WorkerState | None = None
     job_ids: list[str] | None = None
-    """Jobs the worker says it runs; it may leave those out that it was assigned here."""
+    """Jobs that the worker reports; it may omit those that were assigned on this connection."""
     progress: dict[str, Progress] = field(default_factory=dict)
     stats: dict[str, Any] | None = None
-    """How busy its machine is."""
+    """The load of its machine."""
     lines: list[Line] = field(default_factory=list)
     alerts: list[Alert] = field(default_factory=list)
-    """About the worker itself."""
+    """Lines about the worker itself."""
     results: list[Completion | Failure] = field(default_factory=list)
     wanted: int | None = None
-    """How many jobs it wants now; None leaves it as it was."""
+    """How many jobs it wants now; None: unchanged."""
     received: int | None = None
-    """How many assignments of this connection it has received so far."""
+    """How many assignments of this connection it has received."""
     sequence: int | None = None
 
 
 def read(text: str | bytes, worker_id: str, timeout: timedelta) -> Message:
-    """Read one message; nothing of it may be done before all of it is read.
+    """Read one message; nothing is carried out before all of it has been read.
 
     Args:
-        worker_id: whose connection it is; empty before the registration.
-        timeout: the silence a Rota worker is allowed.
+        worker_id: the worker of the connection; empty before the registration.
+        timeout: the silence that a Rota worker is allowed.
 
     Raises:
         InvalidPayload: it is not a JSON object.
-        InvalidRequest: a member is missing or wrong; `details["field"]` says which.
+        InvalidRequest: a member is missing or invalid; `details["field"]` names it.
     """
     body = parse_json(text.encode() if isinstance(text, str) else text)
     if type(body) is not dict:
@@ -205,10 +205,10 @@ def read(text: str | bytes, worker_id: str, timeout: timedelta) -> Message:
         received=HeartbeatMembers.received.read(body),
         sequence=HeartbeatMembers.sequence.read(body),
     )
-    said = HeartbeatMembers.registration.read(body)
-    if said is not None:
+    document = HeartbeatMembers.registration.read(body)
+    if document is not None:
         with fields.inside("registration", aloud=True):
-            message.registration = _registration(said, timeout)
+            message.registration = _registration(document, timeout)
         worker_id = message.registration.worker_id
     status = HeartbeatMembers.status.read(body)
     if status is not None:
@@ -220,24 +220,24 @@ def read(text: str | bytes, worker_id: str, timeout: timedelta) -> Message:
     return message
 
 
-def _registration(said: Document, timeout: timedelta) -> Registration:
-    worker_id = RegistrationMembers.worker_id.read(said)
-    hostname = RegistrationMembers.hostname.read(said)
-    queues = RegistrationMembers.queues.read(said)
+def _registration(document: Document, timeout: timedelta) -> Registration:
+    worker_id = RegistrationMembers.worker_id.read(document)
+    hostname = RegistrationMembers.hostname.read(document)
+    queues = RegistrationMembers.queues.read(document)
     specs: dict[str, str] = {}
-    for index, spec in enumerate(RegistrationMembers.specs.read(said) or ()):
+    for index, spec in enumerate(RegistrationMembers.specs.read(document) or ()):
         with fields.inside(f"specs[{index}]", aloud=True):
             name, checksum = _spec(spec)
         specs[name] = checksum
-    system = RegistrationMembers.os.read(said)
+    system = RegistrationMembers.os.read(document)
     description = Description(
         hostname=hostname,
-        pid=RegistrationMembers.pid.read(said),
+        pid=RegistrationMembers.pid.read(document),
         queues=list(dict.fromkeys(queues)),
-        concurrency=RegistrationMembers.concurrency.read(said),
-        labels=RegistrationMembers.labels.read(said),
-        started_at=RegistrationMembers.started_at.read(said, clock.now()),
-        version=RegistrationMembers.version.read(said),
+        concurrency=RegistrationMembers.concurrency.read(document),
+        labels=RegistrationMembers.labels.read(document),
+        started_at=RegistrationMembers.started_at.read(document, clock.now()),
+        version=RegistrationMembers.version.read(document),
         protocol=PROTOCOL.name,
         heartbeat_timeout=timeout,
         specs=specs,
@@ -261,7 +261,7 @@ def _status(status: Document, message: Message) -> None:
             jobs.append(_job_status(job))
     if status.get("jobs") is not None:
         message.job_ids = [job_id for job_id, _ in jobs]
-    message.progress = {job_id: said for job_id, said in jobs if said != NO_PROGRESS}
+    message.progress = {job_id: document for job_id, document in jobs if document != NO_PROGRESS}
     for member, is_alert in ((StatusMembers.logs, False), (StatusMembers.alerts, True)):
         for index, line in enumerate(member.read(status) or ()):
             with fields.inside(f"{member.name}[{index}]", aloud=True):
@@ -318,14 +318,14 @@ def _error(error: Document, failure: Failure) -> None:
     failure.retryable = ErrorMembers.retryable.read(error)
 
 
-# What goes out
+# Outgoing
 
 
 def assignment(job: Any, project: str) -> str:
-    """A job for a worker; logs about it are wanted (Rota, Status), whatever is done with them.
+    """A job for a worker. Asks for logs about it (Rota, Status), whatever happens to them.
 
     Args:
-        project: that of the worker's key.
+        project: the project of the worker's key.
     """
     about = claimed_envelope(job, project=project)
     return dumps({"type": "assignment", "job": about, "logs": True}).decode()
