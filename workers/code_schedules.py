@@ -22,7 +22,7 @@ from jobs import crontab
 
 logger = logging.getLogger("jobs.cron")
 
-PAUSES = (1.0, 5.0, 15.0, 60.0)
+PAUSES = (1.0, 5.0, 15.0)
 """Seconds until the next try, while the database or its tables are missing; then the last again."""
 IDENTITY = "ojs-code-schedules"
 
@@ -56,8 +56,8 @@ def register() -> None:
     try:
         # Without all of them, schedules would be taken for removed.
         handlers.autodiscover()
-        for pause in itertools.chain(PAUSES, itertools.repeat(PAUSES[-1])):
-            if _registered(pause):
+        for number, pause in enumerate(itertools.chain(PAUSES, itertools.repeat(PAUSES[-1]))):
+            if _registered(logging.DEBUG if number else logging.WARNING):
                 return
             _never.wait(pause)
     except ImproperlyConfigured as problem:
@@ -67,13 +67,14 @@ def register() -> None:
         logger.exception("The schedules of the code are not registered.")
 
 
-def _registered(pause: float) -> bool:
+def _registered(level: int) -> bool:
+    """Try it once; a database that cannot be used is logged at this level."""
     try:
         crontab.register()
     except (DatabaseError, InterfaceError) as problem:
-        logger.warning(
-            "The schedules of the code are not registered yet; next try in %g s: %s",
-            pause,
+        logger.log(
+            level,
+            "The schedules of the code are not registered yet; this server tries again: %s",
             str(problem).strip(),
         )
         return False
