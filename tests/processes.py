@@ -27,7 +27,7 @@ from tests.forks import Forked, fork
 
 ROOT = Path(__file__).resolve().parent.parent
 MEDIA_TYPE = "application/openjobspec+json"
-PATIENCE = 120
+PATIENCE = 300
 """Seconds to wait on a busy machine; only a failing test waits that long."""
 OURS = ("OJS_", "DJANGO_", "DATABASE_URL", "Q_CLUSTER")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 from django.utils import timezone
@@ -131,6 +132,7 @@ def scene(kind: Kind, mark: str = "") -> Scene:
         queues=[queue],
         protocol="agq",
         capabilities=["jq"],
+        heartbeat_timeout=timedelta(hours=1),  # it is not heard of while a slow test runs
         details={"worker_id": worker},
         stats={"cpu": 0.5},
         stats_at=timezone.now(),

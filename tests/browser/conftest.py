@@ -23,7 +23,7 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-PATIENCE = 20_000
+PATIENCE = 120_000
 """Milliseconds a page may take on a busy machine."""
 
 

@@ -15,11 +15,9 @@ from jobs.store import wakeup
 from tests import poolers
 from tests.database import atomic, connection
 from tests.factories import JobFactory, ago
-from tests.processes import eventually
+from tests.processes import PATIENCE, eventually
 
 directly = wakeup._connection_parameters
-PATIENCE = 10
-"""Seconds that only a failing test waits."""
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -17,7 +17,7 @@ from jobs.realtime.channels import Filter
 from jobs.realtime.hub import Hub
 from jobs.realtime.sse import EventStream
 
-PATIENCE = 120
+PATIENCE = 300
 """Seconds to wait on a busy machine; only a failing test waits that long."""
 
 
