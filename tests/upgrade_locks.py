@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import django
 from django.core.management import call_command
-from django.db import connection, transaction
 from django.utils import timezone
+
+from tests.database import atomic, connection
 
 APPS = ("ojs_jobs", "ojs_workers")
 STRONG = ("ShareLock", "ShareRowExclusiveLock", "ExclusiveLock", "AccessExclusiveLock")
@@ -56,7 +57,7 @@ def observe(execute: Callable[..., Any], sql: Any, params: Any, many: bool, cont
     if WITHOUT_A_TRANSACTION in text and not connection.in_atomic_block:
         # It waits for others, and lets them write.
         return execute(sql, params, many, context)
-    with contextlib.nullcontext() if connection.in_atomic_block else transaction.atomic():
+    with contextlib.nullcontext() if connection.in_atomic_block else atomic():
         before = look()
         found = execute(sql, params, many, context)
         after = look()

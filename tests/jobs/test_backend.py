@@ -192,6 +192,26 @@ def test_a_failing_task_is_tried_again_and_then_failed_with_all_its_errors(shop,
     assert heard[1:] == [*again, *again, ("started", "RUNNING"), ("finished", "FAILED")]
 
 
+def ends_meanwhile(context, next):
+    """The worker's grace period is over before the handler has returned."""
+    context.cancel("shutdown")
+    return next()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("retry", "status"), [(None, "READY"), ({"max_attempts": 1}, "FAILED")])
+def test_receivers_get_what_was_reported_of_a_task_that_outlived_its_worker(
+    shop, settings, heard, retry, status
+):
+    settings.OJS = {"EXECUTION_MIDDLEWARE": [f"{__name__}.ends_meanwhile"]}
+    settings.TASKS = {"default": TASKS["default"] | {"OPTIONS": {"RETRY": retry} if retry else {}}}
+    shop.add.enqueue(1, 2)
+
+    testing.run_jobs()
+
+    assert heard[1:] == [("started", "RUNNING"), ("finished", status)]
+
+
 @pytest.mark.one_database
 @pytest.mark.django_db
 def test_a_task_is_finished_when_no_attempt_will_follow(shop, heard):
