@@ -37,17 +37,17 @@ LOCKED = "LOCK TABLE ojs_workers_worker IN ACCESS EXCLUSIVE MODE"
 
 @pytest.fixture(autouse=True)
 def a_new_meeting_place() -> Iterator[None]:
-    batches._combiners.clear()
+    batches._groups.clear()
     yield
-    batches._combiners.clear()
+    batches._groups.clear()
 
 
 def waiting() -> int:
-    return sum(len(combiner._waiting) for combiner in batches._combiners.values())
+    return sum(len(group._waiting) for group in batches._groups.values())
 
 
 def under_way() -> int:
-    return sum(len(combiner._leaders) for combiner in batches._combiners.values())
+    return sum(len(group._leaders) for group in batches._groups.values())
 
 
 def beat_together(*beats: Callable[[], Reply], then: Callable[[], Any] = lambda: None) -> list[Any]:
@@ -56,7 +56,7 @@ def beat_together(*beats: Callable[[], Reply], then: Callable[[], Any] = lambda:
     Args:
         then: called when all of them wait.
     """
-    others = [WorkerFactory().pk for _ in range(batches.ABREAST)]
+    others = [WorkerFactory().pk for _ in range(batches.MAX_IN_FLIGHT)]
 
     def sent(beat: Callable[[], Reply]) -> Any:
         try:
@@ -239,16 +239,16 @@ def test_a_caller_in_a_transaction_keeps_it():
         protocol.beat(one)
 
     assert not heard(one)
-    assert not batches._combiners
+    assert not batches._groups
 
 
 def test_a_forked_process_waits_for_no_thread_that_it_does_not_have():
     protocol.beat(WorkerFactory().pk)
-    assert batches._combiners
+    assert batches._groups
 
     child = os.fork()
     if not child:
-        os._exit(len(batches._combiners))
+        os._exit(len(batches._groups))
 
     assert os.waitpid(child, 0)[1] == 0
 
