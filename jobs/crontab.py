@@ -7,8 +7,8 @@
     OJS = {"CRON": {"nightly": {"cron": "0 2 * * *", "type": "report.build", "args": []}}}
 
 They are rows, like those of people and clients, marked as declared by the code: `register()` makes
-the rows match the code, and removes those that the code no longer declares. Workers and reapers
-call it when they start.
+the rows match the code, and removes those that the code no longer declares. Workers, reapers
+and web servers call it when they start.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ class OJSError(Exception):
     retryable = False
     hint = ""
 
-    def __init__(self, message: str, *, hint: str = "", **details: Any) -> None:
+    def __init__(self, message: str, *, hint: str = "", **details: object) -> None:
         super().__init__(message)
         self.message = message
-        self.details = details
+        self.details: dict[str, Any] = details
         if hint:
             self.hint = hint
 

@@ -29,7 +29,7 @@ from django.utils.module_loading import import_string
 
 from .conf import ojs_settings
 
-Middleware = Callable[..., Any]
+Middleware = Callable[..., object]
 TRACE = ("traceparent", "tracestate")
 
 
@@ -149,7 +149,7 @@ _request: ContextVar[Any] = ContextVar("ojs_request", default=None)
 
 
 @contextlib.contextmanager
-def job_context(**meta: Any) -> Iterator[None]:
+def job_context(**meta: object) -> Iterator[None]:
     """Put `meta` on every job enqueued inside: `with job_context(tenant_id="acme"): …`"""
     token = _context.set((_context.get() or {}) | meta)
     try:

@@ -145,12 +145,19 @@ def own_database(database_url: str, folder: Path) -> Iterator[str]:
         migrate(environment(url))
         yield url
         return
+    with empty_database(database_url) as url:
+        migrate(environment(url))
+        yield url
+
+
+@contextlib.contextmanager
+def empty_database(database_url: str) -> Iterator[str]:
+    """A PostgreSQL database beside the tests' one, without tables."""
     name = f"ojs_{secrets.token_hex(6)}"
     url = urlsplit(database_url)._replace(path=f"/{name}").geturl()
     with connection._nodb_cursor() as cursor:
         cursor.execute(f'CREATE DATABASE "{name}"')
     try:
-        migrate(environment(url))
         yield url
     finally:
         with connection._nodb_cursor() as cursor:

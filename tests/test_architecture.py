@@ -119,6 +119,8 @@ TRANSACTIONAL = {"atomic", "non_atomic_requests", "on_commit", "set_rollback"}
 OF_PEOPLE_OR_OF_ONE_PROCESS = [
     # A site's tests without a database.
     ROOT / "jobs" / "store" / "memory.py",
+    # A figure in Sentry, from workers that may have no database.
+    ROOT / "jobs" / "sentry.py",
     # Log lines.
     ROOT / "workers" / "management" / "commands" / "runreaper.py",
 ]

@@ -18,13 +18,26 @@ from tests.processes import PATIENCE, ROOT
 SITE = """
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
 from typing_extensions import assert_type
 
 import jobs
-from workers.runtime import JobContext, Retry, Snooze, handler
+from jobs import errors, testing
+from jobs.backends import JobFailed
+from jobs.crontab import register
+from jobs.middleware import enqueue_chain, execution_chain, job_context
+from jobs.opentelemetry import ContinuedSpan, EnqueueSpan, ProcessSpan
+from jobs.sentry import SentryEnqueue, SentryProcess
+from jobs.task_options import task_options
+from workers.json_log import JSONFormatter
+from workers.runtime import Discard, JobContext, Retry, Snooze, handler
+from workers.runtime.client import LocalClient
+from workers.runtime.options import Options, new_worker_id
+from workers.runtime.process import WorkerProcess
 
 
 class Throttled(Exception): ...
@@ -49,7 +62,90 @@ def send(context: JobContext, to: str, count: int, template: str = "plain") -> s
 
 
 @handler("email.later")
-async def later(context: JobContext, to: str) -> None: ...
+async def later(context: JobContext, to: str) -> None:
+    if not await context.aheartbeat():
+        raise Discard("lost", dead_letter=True)
+    await context.acheckpoint({"to": to})
+    assert_type(context.last_checkpoint, "jobs.JSON")
+
+
+@handler("email.once", atomic_ack=True, timeout=timedelta(minutes=1), versions=">=1.0 <2.0")
+def once(context: JobContext) -> int:
+    assert_type(context.id, UUID)
+    assert_type(context.args, "list[jobs.JSON]")
+    assert_type(context.meta, "dict[str, jobs.JSON]")
+    assert_type(context.is_last_attempt, bool)
+    assert_type(context.wait(0.5), bool)
+    context.checkpoint([1, 2])
+    context.log("%d of %d", context.attempt, context.max_attempts, worker=context.worker_id)
+    return 3
+
+
+@task_options(concurrency=2, timeout=30, retry={"max_attempts": 5}, tags=["bill"], priority=-1)
+def charge(order: int, *, how: str = "") -> str:
+    return how * order
+
+
+OPTIONS: jobs.JobOptions = {"queue": "mail", "pending": True, "unique": {"keys": ["type"]}}
+VALUE: jobs.JSON = {"a": [1, 2.5, None, True]}
+CHAINS = [EnqueueSpan(), ProcessSpan(), ContinuedSpan(), SentryEnqueue(), SentryProcess()]
+
+
+def drop(job: dict[str, jobs.JSON], next: Callable[[dict[str, jobs.JSON]], object]) -> object:
+    return next(job) if job["type"] != "spam" else None
+
+
+def connect() -> None:
+    enqueue_chain.add(drop)
+    execution_chain.prepend("jobs.middleware.LogExecution")
+    with job_context(tenant_id="acme"):
+        assert_type(charge(1, how="card"), str)
+    assert_type(register().made, list[str])
+    logging.StreamHandler().setFormatter(JSONFormatter())
+
+
+def embed() -> int:
+    process = WorkerProcess(LocalClient(new_worker_id()), Options(queues=["mail"], concurrency=2))
+    process.state.terminate("enough")
+    return process.run()
+
+
+def refusals(job_id: UUID) -> str:
+    try:
+        assert_type(jobs.get(job_id).existing, jobs.JobHandle | None)
+        jobs.cancel(job_id, reason="no")
+        flow = jobs.get_workflow(job_id)
+        assert_type(flow.refresh().cancel(), jobs.WorkflowHandle)
+    except jobs.WaitsForever as problem:
+        return str(problem)
+    except (errors.OJSError, JobFailed) as problem:
+        return str(problem)
+    return ""
+
+
+def test_sign_up() -> None:
+    with testing.fake() as session:
+        once.enqueue()
+        testing.assert_enqueued("email.once", args=[], queue="mail", count=1)
+        testing.refute_enqueued("sms.send", meta={"a": 1})
+        testing.fail_next("email.once", ConnectionError("no route"))
+        testing.freeze_time("2026-02-13T10:00:00Z")
+        assert_type(testing.run_jobs(max_jobs=1, with_scheduled=True), int)
+        testing.advance_time(hours=24)
+        testing.assert_failed("email.once")
+        assert_type(session.jobs[0].result, "jobs.JSON")
+        assert_type(testing.all_enqueued("email.once")[0].args, "list[jobs.JSON]")
+        found = testing.get_job(session.jobs[0].id)
+        assert found is not None and found.state == "retryable"
+        testing.assert_job_state(found.id, "retryable")
+    with testing.inline():
+        jobs.group(once.job(), once.job(), name="both").enqueue()
+        testing.assert_workflow_created("group", name="both", step_count=2)
+        testing.assert_performed("email.once", count=2)
+        testing.assert_completed("email.once")
+        testing.refute_performed("email.send")
+        testing.fail_all("email.once", ValueError())
+        testing.clear_all()
 
 
 def enqueue() -> UUID | None:
@@ -96,6 +192,11 @@ async def asynchronous() -> None:
     assert_type(await (await jobs.aget(handle.id)).arefresh(), jobs.JobHandle)
     assert_type(await later.aenqueue("ann"), jobs.JobHandle | None)
     assert_type(await jobs.chain(later.job("ann")).aenqueue(), jobs.WorkflowHandle)
+    assert_type(await jobs.afind(tag="a", limit=3), list[jobs.JobHandle])
+    assert_type(await jobs.aenqueue_many([{"type": "a"}]), Sequence[jobs.JobHandle | None])
+    assert_type(await jobs.aget_workflow(handle.id), jobs.WorkflowHandle)
+    assert_type(await testing.arun_jobs("mail", max_jobs=3), int)
+    await (await handle.acancel()).aretry()
     await jobs.acancel(handle.id, reason="no")
 """
 
@@ -115,6 +216,11 @@ MISTAKES = {
     "send.using(quue='x')": "call-arg",
     "jobs.chain('a')": "arg-type",
     "jobs.cron('@daily', quue='x')": "call-arg",
+    "testing.assert_enqueued('a', quue='x')": "call-arg",
+    "testing.all_enqueued()[0].reslt": "attr-defined",
+    "testing.Session().jobs[0].reslt": "attr-defined",
+    "task_options(concurency=2)": "call-arg",
+    "once.enqueue(1)": "call-arg",
 }
 
 
@@ -155,6 +261,24 @@ def test_mistakes_are_seen(checked):
 
     expected = {begin + place: code for place, code in enumerate(MISTAKES.values())}
     assert found == expected
+
+
+@pytest.mark.slow
+def test_pyright_is_as_strict_and_agrees(tmp_path):
+    (tmp_path / "site_of_user.py").write_text(SITE)
+    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
+    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "-p", "."]
+
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=10 * PATIENCE,
+    )
+
+    assert done.stdout.startswith("0 errors"), done.stdout + done.stderr
 
 
 def test_the_types_travel_with_the_packages():

@@ -19,11 +19,14 @@ class WorkersConfig(AppConfig):
         from jobs.conf import ojs_settings
         from jobs.models.labels import translate_labels
 
+        from . import code_schedules
+
         # Importing them connects receivers and declares permissions.
         from .access import table as access  # noqa: F401
         from .chores import finished_tasks, log  # noqa: F401
 
         translate_labels(self)
+        code_schedules.at_first_request()
         # A setting that cannot be read is reported by a system check.
         with contextlib.suppress(ImproperlyConfigured):
             if ojs_settings.CONFORMANCE_MODE:

@@ -60,14 +60,6 @@ class Migration(migrations.Migration):
                 'default_permissions': (),
             },
         ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(models.F('queue'), condition=models.Q(('state', 'pending')), name='ojs_job_pending'),
-        ),
-        migrations.AddIndex(
-            model_name='joberror',
-            index=models.Index(models.F('occurred_at'), name='ojs_joberror_time'),
-        ),
         migrations.AddConstraint(
             model_name='rollup',
             constraint=models.UniqueConstraint(models.F('resolution'), models.F('start'), name='ojs_rollup_start'),

@@ -30,12 +30,4 @@ class Migration(migrations.Migration):
             name='project',
             field=models.CharField(blank=True, db_default='', default='', max_length=100),
         ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(models.F('project'), models.F('queue'), models.OrderBy(models.F('priority'), descending=True), models.F('enqueued_at'), models.F('id'), condition=models.Q(('state', 'available'), models.Q(('project', ''), _negated=True)), name='ojs_job_project'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(models.F('project'), models.F('queue'), models.F('scheduled_at'), condition=models.Q(('state__in', ('scheduled', 'retryable')), models.Q(('project', ''), _negated=True)), name='ojs_job_project_due'),
-        ),
     ]

@@ -1,7 +1,7 @@
 """Index changes for migrations of tables in use: PostgreSQL makes them without blocking writers.
 
-A migration with these must set `atomic = False`. If the build is interrupted, PostgreSQL leaves an
-invalid index of that name: drop it, and migrate again.
+A migration with these must set `atomic = False`. One that was interrupted may be run again: an
+index that is there already stays, and an invalid one, which PostgreSQL leaves behind, is made anew.
 """
 
 from __future__ import annotations
@@ -10,21 +10,27 @@ from typing import Any
 
 from django.db.migrations.operations import AddIndex, RemoveIndex
 
+VALIDITY = """
+    SELECT index.indisvalid
+      FROM pg_index AS index
+     WHERE index.indexrelid = to_regclass(%s)
+"""
+
 
 class _Concurrently:
     atomic = False
 
     def database_forwards(self, app_label: str, editor: Any, before: Any, after: Any) -> None:
         parent: Any = super()
-        parent.database_forwards(app_label, _editor_for(editor), before, after)
+        parent.database_forwards(app_label, _Editor(editor), before, after)
 
     def database_backwards(self, app_label: str, editor: Any, before: Any, after: Any) -> None:
         parent: Any = super()
-        parent.database_backwards(app_label, _editor_for(editor), before, after)
+        parent.database_backwards(app_label, _Editor(editor), before, after)
 
 
 class AddIndexConcurrently(_Concurrently, AddIndex):
-    """`AddIndex`, and on PostgreSQL `CREATE INDEX CONCURRENTLY`."""
+    """`AddIndex`, and on PostgreSQL `CREATE INDEX CONCURRENTLY`, unless it is there already."""
 
 
 class RemoveIndexConcurrently(_Concurrently, RemoveIndex):
@@ -36,17 +42,31 @@ class _Editor:
 
     def __init__(self, editor: Any) -> None:
         self.editor = editor
+        self.concurrently = (
+            {"concurrently": True} if editor.connection.vendor == "postgresql" else {}
+        )
 
     @property
     def connection(self) -> Any:
         return self.editor.connection
 
     def add_index(self, model: Any, index: Any) -> None:
-        self.editor.add_index(model, index, concurrently=True)
+        valid = self._validity(model, index.name)
+        if valid is False:
+            self.editor.remove_index(model, index, **self.concurrently)
+        if not valid:
+            self.editor.add_index(model, index, **self.concurrently)
 
     def remove_index(self, model: Any, index: Any) -> None:
-        self.editor.remove_index(model, index, concurrently=True)
+        self.editor.remove_index(model, index, **self.concurrently)
 
-
-def _editor_for(editor: Any) -> Any:
-    return _Editor(editor) if editor.connection.vendor == "postgresql" else editor
+    def _validity(self, model: Any, name: str) -> bool | None:
+        """Return whether the index was built to its end; None if there is none."""
+        with self.connection.cursor() as cursor:
+            if not self.concurrently:
+                table = model._meta.db_table
+                known = self.connection.introspection.get_constraints(cursor, table)
+                return True if name in known else None
+            cursor.execute(VALIDITY, [self.editor.quote_name(name)])
+            row = cursor.fetchone()
+        return None if row is None else bool(row[0])

@@ -25,7 +25,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Unpack
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -36,6 +36,7 @@ from ..engine import ClaimedJob
 from ..models import Job, Workflow
 from ..spec.lifecycle import State
 from ..spec.timestamps import parse_timestamp
+from .found import Criteria, FoundJob
 from .injection import fail_all, fail_next, forget_failures
 from .session import WAITING, WORKER, Session, TestJob, execute, sweep
 
@@ -84,10 +85,10 @@ def _session() -> Session | None:
 def all_enqueued(
     type: str | None = None,
     *,
-    args: Sequence[Any] | None = None,
+    args: Sequence[object] | None = None,
     queue: str | None = None,
-    meta: Mapping[str, Any] | None = None,
-) -> list[Any]:
+    meta: Mapping[str, object] | None = None,
+) -> list[FoundJob]:
     """Return the jobs enqueued so far, oldest first; `meta` may be a subset of theirs."""
     wanted = None if args is None else _listed(args)
     return [
@@ -109,29 +110,29 @@ def _listed(value: Any) -> Any:
     return value
 
 
-def assert_enqueued(type: str, *, count: int | None = None, **criteria: Any) -> None:
+def assert_enqueued(type: str, *, count: int | None = None, **criteria: Unpack[Criteria]) -> None:
     """Assert that at least one such job was enqueued, or exactly `count` (§6.1)."""
     _check("enqueued", type, count, criteria, lambda job: True)
 
 
-def refute_enqueued(type: str, **criteria: Any) -> None:
+def refute_enqueued(type: str, **criteria: Unpack[Criteria]) -> None:
     _check("enqueued", type, 0, criteria, lambda job: True)
 
 
-def assert_performed(type: str, *, count: int | None = None, **criteria: Any) -> None:
+def assert_performed(type: str, *, count: int | None = None, **criteria: Unpack[Criteria]) -> None:
     """Assert that such a job was run, whatever its outcome (§6.2)."""
     _check("performed", type, count, criteria, lambda job: job.attempt > 0)
 
 
-def refute_performed(type: str, **criteria: Any) -> None:
+def refute_performed(type: str, **criteria: Unpack[Criteria]) -> None:
     _check("performed", type, 0, criteria, lambda job: job.attempt > 0)
 
 
-def assert_completed(type: str, *, count: int | None = None, **criteria: Any) -> None:
+def assert_completed(type: str, *, count: int | None = None, **criteria: Unpack[Criteria]) -> None:
     _check("completed", type, count, criteria, lambda job: job.state == State.COMPLETED)
 
 
-def assert_failed(type: str, *, count: int | None = None, **criteria: Any) -> None:
+def assert_failed(type: str, *, count: int | None = None, **criteria: Unpack[Criteria]) -> None:
     """Assert that such a job failed: it is retryable or discarded."""
     _check("failed", type, count, criteria, lambda job: job.attempt > 0 and job.state in FAILED)
 
@@ -145,7 +146,7 @@ def assert_job_state(job_id: UUID | str, expected: str) -> None:
     raise AssertionError(f"There is no job {job_id}.")
 
 
-def get_job(job_id: UUID | str) -> Any:
+def get_job(job_id: UUID | str) -> FoundJob | None:
     """Return the job with this id, or None."""
     return next((job for job in _all() if str(job.id) == str(job_id)), None)
 
@@ -212,7 +213,7 @@ def _check(
     what: str,
     type: str,
     count: int | None,
-    criteria: dict[str, Any],
+    criteria: Criteria,
     holds: Callable[[Any], bool],
 ) -> None:
     found = sum(holds(job) for job in all_enqueued(type, **criteria))
@@ -298,9 +299,11 @@ def freeze_time(moment: datetime | str) -> None:
     session.freeze(parse_timestamp(moment) if isinstance(moment, str) else moment)
 
 
-async def arun_jobs(queue: str | None = None, **how: Any) -> int:
+async def arun_jobs(
+    queue: str | None = None, *, max_jobs: int | None = None, with_scheduled: bool = False
+) -> int:
     """`run_jobs()` for async tests."""
-    return await sync_to_async(run_jobs)(queue, **how)
+    return await sync_to_async(run_jobs)(queue, max_jobs=max_jobs, with_scheduled=with_scheduled)
 
 
 def _claim_next(queue: str | None, with_scheduled: bool) -> list[ClaimedJob]:

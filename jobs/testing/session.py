@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from django.apps import apps
@@ -17,6 +17,7 @@ from django.utils import timezone
 from .. import engine
 from ..engine import ClaimedJob, Completion
 from ..models import Job, JobError
+from ..options import JSON, JobState
 from ..place import Place
 from ..spec.envelope import claimed_envelope
 from ..spec.lifecycle import State
@@ -46,10 +47,33 @@ class TestJob:
         self._session = session
         self._row = row
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._current, name)
+    # Type checkers see names; this would make every misspelt one right.
+    if TYPE_CHECKING:
+        id: UUID
+        pk: UUID
+        type: str
+        queue: str
+        args: list[JSON]
+        meta: dict[str, JSON]
+        tags: list[str]
+        priority: int
+        attempt: int
+        max_attempts: int
+        result: JSON
+        created_at: datetime
+        scheduled_at: datetime | None
+        expires_at: datetime | None
+        started_at: datetime | None
+        finished_at: datetime | None
+        dead_letter: bool
+        rate_key: str
+        workflow_id: UUID | None
+    else:
+
+        def __getattr__(self, name):
+            if name.startswith("_"):
+                raise AttributeError(name)
+            return getattr(self._current, name)
 
     def __repr__(self) -> str:
         return f"<TestJob {self.type} {self.id}: {self.state}>"
@@ -67,8 +91,8 @@ class TestJob:
         return self._row
 
     @property
-    def state(self) -> State:
-        return State(self._current.state)
+    def state(self) -> JobState:
+        return cast(JobState, State(self._current.state))
 
     @property
     def errors(self) -> list[JobError]:

@@ -187,7 +187,29 @@ def test_a_failing_task_is_tried_again_and_then_failed_with_all_its_errors(shop,
     assert result.errors[0].exception_class is shop.CardDeclined
     assert "CardDeclined: stolen" in result.errors[0].traceback
     assert "tests/shop/tasks.py" in result.errors[0].traceback
-    assert heard[1:] == [("started", "RUNNING")] * 3 + [("finished", "FAILED")]
+    # A monitor that follows the signals never shows a task as running that waits.
+    again = [("started", "RUNNING"), ("finished", "READY")]
+    assert heard[1:] == [*again, *again, ("started", "RUNNING"), ("finished", "FAILED")]
+
+
+def ends_meanwhile(context, next):
+    """The worker's grace period is over before the handler has returned."""
+    context.cancel("shutdown")
+    return next()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("retry", "status"), [(None, "READY"), ({"max_attempts": 1}, "FAILED")])
+def test_receivers_get_what_was_reported_of_a_task_that_outlived_its_worker(
+    shop, settings, heard, retry, status
+):
+    settings.OJS = {"EXECUTION_MIDDLEWARE": [f"{__name__}.ends_meanwhile"]}
+    settings.TASKS = {"default": TASKS["default"] | {"OPTIONS": {"RETRY": retry} if retry else {}}}
+    shop.add.enqueue(1, 2)
+
+    testing.run_jobs()
+
+    assert heard[1:] == [("started", "RUNNING"), ("finished", status)]
 
 
 @pytest.mark.one_database

@@ -16,7 +16,7 @@ from jobs.models import Job
 from tests.factories import JobFactory, ago
 from tests.processes import ROOT, environment, eventually, manage_to
 from tests.workers.site import becomes, ends_with
-from workers.chores import reaper
+from workers.chores import in_thread, reaper
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_database]
 
@@ -116,15 +116,22 @@ def test_a_worker_is_its_own_reaper(site, surroundings):
     assert Job.objects.get().errors.count() == 1
 
 
-def test_a_worker_says_once_that_no_reaper_runs(site, surroundings):
+@pytest.mark.parametrize("words", [(), ("--processes", "2")], ids=str)
+def test_a_worker_says_once_that_no_reaper_runs(site, surroundings, words):
     options = surroundings | {"OJS_REAPER_SILENT": "0.1"}
     settings = (site / "small_settings.py").read_text()
     (site / "small_settings.py").write_text(settings + 'OJS = {"REAPER_SILENT": 0.1}\n')
-    with manage_to(site / "log", options, "runjobworker") as started:
+    with manage_to(site / "log", options, "runjobworker", *words) as started:
         eventually(lambda: "No reaper runs" in started.output, lambda: started.output)
         assert started.terminate() == 0
 
     assert started.output.count("No reaper runs") == 1
+
+
+def test_of_several_processes_one_says_it():
+    once = in_thread.Once()
+
+    assert [once.is_mine() for _ in range(3)] == [True, False, False]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 from collections.abc import Iterator
 
@@ -51,11 +52,26 @@ def _sweep(over: threading.Event) -> None:
         connections.close_all()
 
 
+class Once:
+    """What one of several processes does that were forked after this was made, and no other.
+
+    A token in a pipe, which is read only once.
+    """
+
+    def __init__(self) -> None:
+        self._pipe, token = os.pipe()
+        os.write(token, b"1")
+        os.close(token)
+
+    def is_mine(self) -> bool:
+        return os.read(self._pipe, 1) != b""
+
+
 @contextlib.contextmanager
-def missing_reaper_is_logged() -> Iterator[None]:
-    """Log a warning, once, if no reaper is seen although there was time to start one."""
+def missing_reaper_is_logged(once: Once) -> Iterator[None]:
+    """Log a warning if no reaper is seen although there was time to start one."""
     over = threading.Event()
-    thread = threading.Thread(target=_look, args=(over,), name="ojs-reaper-seen", daemon=True)
+    thread = threading.Thread(target=_look, args=(over, once), name="ojs-reaper-seen", daemon=True)
     thread.start()
     try:
         yield
@@ -63,11 +79,11 @@ def missing_reaper_is_logged() -> Iterator[None]:
         over.set()
 
 
-def _look(over: threading.Event) -> None:
+def _look(over: threading.Event, once: Once) -> None:
     if over.wait(ojs_settings.REAPER_SILENT.total_seconds()):
         return
     try:
-        if reaper.is_silent(reaper.last_seen()):
+        if reaper.is_silent(reaper.last_seen()) and once.is_mine():
             logger.warning(
                 "No reaper runs: jobs of workers that die are not recovered, and schedules do not "
                 "run. Start manage.py runreaper, or this command with --reaper."

@@ -32,6 +32,11 @@ def _period(value: timedelta | float) -> timedelta:
 class Directive(Exception):
     """Raised by a handler: not a bug, but its decision about the job."""
 
+    is_error = False
+    """Whether error monitoring shall hear of it."""
+    fails = True
+    """Whether the attempt counts as failed."""
+
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason or type(self).__name__)
         self.reason = reason
@@ -55,6 +60,8 @@ class Discard(Directive):
 
 class Snooze(Directive):
     """Release the job and run it again after `in_`; the attempt does not count."""
+
+    fails = False
 
     def __init__(self, in_: timedelta | float, reason: str = "") -> None:
         super().__init__(reason)
@@ -127,16 +134,31 @@ def backtrace(problem: BaseException) -> list[str]:
     return [legible(entry[:MESSAGE]) for entry in entries]
 
 
+PLUMBING = (
+    *("workers.runtime", "jobs.middleware", "jobs.opentelemetry", "jobs.sentry"),
+    *("asgiref", "asyncio", "concurrent.futures", "contextlib", "threading"),
+    *("opentelemetry", "sentry_sdk"),
+)
+"""Packages whose frames stand between the worker and the site's own code."""
+
+
 def frames_of(problem: BaseException) -> TracebackType | None:
-    """The frames of an exception, without those of this package on top."""
-    frames = problem.__traceback__
-    while frames is not None and _is_ours(frames):
+    """The frames of an exception, without those on top that are not the site's.
+
+    One that was raised before any code of the site's ran keeps the frames below this package's.
+    """
+    return _below(problem.__traceback__, PLUMBING) or _below(problem.__traceback__, PLUMBING[:1])
+
+
+def _below(frames: TracebackType | None, packages: tuple[str, ...]) -> TracebackType | None:
+    while frames is not None and _is_of(frames, packages):
         frames = frames.tb_next
     return frames
 
 
-def _is_ours(frames: Any) -> bool:
-    return str(frames.tb_frame.f_globals.get("__name__", "")).startswith("workers.runtime.")
+def _is_of(frames: TracebackType, packages: tuple[str, ...]) -> bool:
+    module = str(frames.tb_frame.f_globals.get("__name__", ""))
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
 def not_found(context: Any) -> Failure:

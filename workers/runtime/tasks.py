@@ -1,8 +1,8 @@
 """Django tasks as handlers, called as the framework calls them, including its signals.
 
-`task_started` is sent for every attempt, `task_finished` once, when the task has finished: after an
-attempt that another one will follow, the task is READY, as in `get_result()`, and the framework's
-own receiver would log an error for it.
+`task_started` and `task_finished` are sent for every attempt: a monitor that pairs them counts what
+runs. After an attempt that another one will follow, the task's status is READY, as in
+`get_result()`; the framework's own receiver logs an error for FAILED alone.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from jobs.task_options import options_of
 
 from .context import JobContext
 from .handling import Handler
+from .outcomes import shutdown
 
 RESULT = "task_result"
 """Key of the framework's `TaskResult` in the context's `metadata`, for middleware too."""
-UNWANTED = ("lost", "shutdown")
-"""Reasons of a cancellation after which an execution no longer decides anything."""
 
 
 def _framework() -> Any:
@@ -87,32 +86,44 @@ class _Runs:
 
     def call(self, context: JobContext, *args: Any) -> Any:
         given, named = self._begin(context)
-        return self.task.func(*given, **named)
+        return self._normalized(self.task.func(*given, **named))
 
     async def call_async(self, context: JobContext, *args: Any) -> Any:
         given, named = await sync_to_async(self._begin)(context)
-        return await self.task.func(*given, **named)
+        return self._normalized(await self.task.func(*given, **named))
+
+    def _normalized(self, value: Any) -> Any:
+        """Convert a result as the framework does; what it refuses, the worker reports."""
+        try:
+            return self.framework.normalize_json(value)
+        except (TypeError, ValueError):
+            return value
 
     def ended(self, context: JobContext, outcome: Any) -> None:
-        """Send `task_finished`, unless the task continues: with another attempt, or elsewhere.
+        """Send `task_finished`, unless the job is no longer this worker's.
 
         Runs in the `except` clause of a failure, so that receivers can use `sys.exc_info()`. A
         receiver that raises changes nothing: the job's outcome is decided.
         """
-        if context.cancelled_because in UNWANTED:
+        if context.cancelled_because == "lost":
             return
+        if context.cancelled_because == "shutdown":
+            # What has been reported, however the handler ended after that.
+            outcome = shutdown(context)
         result: Any = context.metadata.get(RESULT) or self._result(context)
         status = self.framework.TaskResultStatus.SUCCESSFUL
         if isinstance(outcome, Failure):
-            if not _is_last(context, outcome):
-                return
             status = self.framework.TaskResultStatus.FAILED
-            about = outcome.type, outcome.backtrace, outcome.message
-            result.errors.append(self.framework.task_error(*about))
+            if not _is_last(context, outcome):
+                status = self.framework.TaskResultStatus.READY
+            if not outcome.release:
+                about = outcome.type, outcome.backtrace, outcome.message
+                result.errors.append(self.framework.task_error(*about))
         else:
             object.__setattr__(result, "_return_value", outcome.result)
         object.__setattr__(result, "status", status)
-        object.__setattr__(result, "finished_at", timezone.now())
+        if status != self.framework.TaskResultStatus.READY:
+            object.__setattr__(result, "finished_at", timezone.now())
         self.framework.task_finished.send_robust(type(self.backend), task_result=result)
 
     def _begin(self, context: JobContext) -> tuple[list[Any], dict[str, Any]]:

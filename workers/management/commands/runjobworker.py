@@ -159,6 +159,7 @@ class Command(BaseCommand):
         # continue to share them.
         gc.collect()
         gc.freeze()
+        self._once = in_thread.Once()
         outside = alive.outside(given)
         keepalive.apply()
         if not given["url"]:
@@ -222,4 +223,6 @@ class Command(BaseCommand):
         """Run the reaper beside the worker, or check whether another process does."""
         if given["reaper"]:
             return in_thread.sweeping()
-        return contextlib.nullcontext() if given["url"] else in_thread.missing_reaper_is_logged()
+        if given["url"]:
+            return contextlib.nullcontext()
+        return in_thread.missing_reaper_is_logged(self._once)

@@ -1,0 +1,288 @@
+"""Spans of OpenTelemetry and of Sentry around enqueues and executions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sentry_sdk
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+import jobs
+from jobs import testing
+from workers.runtime import Retry, Snooze, handlers
+
+KINDS = ["tests.work", "tests.work_async"]
+
+
+@pytest.fixture(autouse=True)
+def work() -> Iterator[None]:
+    def decide(how: str) -> str:
+        if how == "fail":
+            raise ValueError("no route")
+        if how == "snooze":
+            raise Snooze(60)
+        if how == "retry":
+            raise Retry(reason="busy")
+        if how == "enqueue":
+            jobs.enqueue("tests.work", queue="inner")
+        return how
+
+    @handlers.handler("tests.work")
+    def work(context: Any, how: str = "") -> str:
+        return decide(how)
+
+    @handlers.handler("tests.work_async")
+    async def work_async(context: Any, how: str = "") -> str:
+        return decide(how)
+
+    yield
+    for kind in KINDS:
+        handlers.forget(kind)
+
+
+# OpenTelemetry
+
+
+@pytest.fixture(scope="module")
+def exporter() -> InMemorySpanExporter:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    return exporter
+
+
+@pytest.fixture
+def spans(exporter: InMemorySpanExporter, settings: Any) -> Any:
+    exporter.clear()
+    settings.OJS = {
+        "ENQUEUE_MIDDLEWARE": ["jobs.opentelemetry.EnqueueSpan"],
+        "EXECUTION_MIDDLEWARE": ["jobs.opentelemetry.ProcessSpan"],
+    }
+
+    def named(name: str) -> Any:
+        (span,) = (span for span in exporter.get_finished_spans() if span.name == name)
+        return span
+
+    with testing.fake():
+        yield named
+
+
+def of_request(kind: str, how: str = "", **options: Any) -> Any:
+    with trace.get_tracer("site").start_as_current_span("POST /orders"):
+        job = jobs.enqueue(kind, [how], queue="mail", **options)
+    testing.run_jobs()
+    return job
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_job_is_linked_to_the_request_that_enqueued_it(spans, kind):
+    job = of_request(kind)
+
+    request, enqueue, process = (
+        spans(name) for name in ("POST /orders", "mail enqueue", "mail process")
+    )
+    assert (enqueue.kind, process.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
+    assert enqueue.parent.span_id == request.context.span_id
+    trace_id, span_id = (
+        trace.format_trace_id(enqueue.context.trace_id),
+        trace.format_span_id(enqueue.context.span_id),
+    )
+    assert job.meta["traceparent"].startswith(f"00-{trace_id}-{span_id}-")
+    # The specification wants a link, and no child of a request that ended long ago (§5.2).
+    assert process.parent is None
+    assert [link.context.span_id for link in process.links] == [enqueue.context.span_id]
+    for span, operation in ((enqueue, "publish"), (process, "process")):
+        assert {
+            "messaging.system": "ojs",
+            "messaging.operation.type": operation,
+            "messaging.destination.name": "mail",
+            "messaging.message.id": str(job.id),
+            "ojs.job.id": str(job.id),
+            "ojs.job.type": kind,
+            "ojs.job.queue": "mail",
+        }.items() <= dict(span.attributes).items()
+    assert process.status.status_code == StatusCode.OK
+    assert process.attributes["ojs.job.attempt"] == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_job_may_be_part_of_the_trace(spans, settings, kind):
+    settings.OJS = settings.OJS | {"EXECUTION_MIDDLEWARE": ["jobs.opentelemetry.ContinuedSpan"]}
+
+    of_request(kind)
+
+    assert spans("mail process").parent.span_id == spans("mail enqueue").context.span_id
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_job_enqueues_is_part_of_its_trace(spans, kind):
+    of_request(kind, "enqueue")
+
+    assert spans("inner enqueue").parent.span_id == spans("mail process").context.span_id
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_is_recorded(spans, kind):
+    of_request(kind, "fail")
+
+    process = spans("mail process")
+    assert process.status.status_code == StatusCode.ERROR
+    assert [event.name for event in process.events] == ["exception"]
+    assert process.attributes["error.type"] == "builtins.ValueError"
+    assert process.attributes["error.message"] == "no route"
+    assert process.attributes["ojs.job.error.attempt"] == 1
+
+
+def test_a_job_that_asks_to_run_later_has_not_failed(spans):
+    of_request("tests.work", "snooze")
+
+    assert spans("mail process").status.status_code == StatusCode.OK
+
+
+@pytest.mark.parametrize("meta", [{"traceparent": "nonsense"}, {"traceparent": 5}, {}])
+def test_a_trace_that_cannot_be_read_is_none(spans, settings, meta):
+    settings.OJS = {"EXECUTION_MIDDLEWARE": ["jobs.opentelemetry.ProcessSpan"]}
+
+    of_request("tests.work", meta=meta)
+
+    assert not spans("mail process").links
+
+
+@pytest.mark.parametrize("flags", ["01", "03"])
+def test_a_worker_with_sentry_continues_a_trace_of_opentelemetry(sentry, flags):
+    jobs.enqueue("tests.work", meta={"traceparent": f"00-{'a' * 32}-{'b' * 16}-{flags}"})
+    testing.run_jobs()
+
+    found = sentry.transaction("tests.work")["contexts"]["trace"]
+    assert (found["trace_id"], found["parent_span_id"]) == ("a" * 32, "b" * 16)
+
+
+# Sentry
+
+
+class Sent(sentry_sdk.transport.Transport):
+    """Keeps what would be sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items: list[dict[str, Any]] = []
+
+    def capture_envelope(self, envelope: Any) -> None:
+        self.items += [json.loads(item.get_bytes()) for item in envelope.items]
+
+    @property
+    def errors(self) -> list[dict[str, Any]]:
+        return [item for item in self.items if "exception" in item]
+
+    def transaction(self, name: str) -> dict[str, Any]:
+        (found,) = (
+            item for item in self.items if item.get("transaction") == name and "spans" in item
+        )
+        return found
+
+
+@pytest.fixture
+def sentry(settings: Any) -> Iterator[Sent]:
+    settings.OJS = {
+        "ENQUEUE_MIDDLEWARE": ["jobs.sentry.SentryEnqueue"],
+        "EXECUTION_MIDDLEWARE": ["jobs.sentry.SentryProcess"],
+    }
+    sent = Sent()
+    with testing.fake(), sentry_sdk.isolation_scope():
+        sentry_sdk.init(
+            "https://key@sentry.invalid/1",
+            transport=sent,
+            traces_sample_rate=1.0,
+            auto_enabling_integrations=False,
+        )
+        yield sent
+    sentry_sdk.init()
+
+
+def of_transaction(kind: str, how: str = "") -> Any:
+    with sentry_sdk.start_transaction(op="http.server", name="POST /orders"):
+        job = jobs.enqueue(kind, [how], queue="mail")
+    testing.run_jobs()
+    return job
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sentrys_trace_continues_in_the_worker(sentry, kind):
+    job = of_transaction(kind)
+
+    request, run = sentry.transaction("POST /orders"), sentry.transaction(kind)
+    (publish,) = (span for span in request["spans"] if span["op"] == "queue.publish")
+    (process,) = (span for span in run["spans"] if span["op"] == "queue.process")
+    assert run["contexts"]["trace"]["trace_id"] == request["contexts"]["trace"]["trace_id"]
+    assert run["contexts"]["trace"]["parent_span_id"] == publish["span_id"]
+    assert run["contexts"]["trace"]["op"] == "queue.task.ojs"
+    assert job.meta["traceparent"] == f"00-{publish['trace_id']}-{publish['span_id']}-01"
+    assert "sentry-trace_id" in job.meta["baggage"]
+    about = {
+        "messaging.destination.name": "mail",
+        "messaging.message.id": str(job.id),
+        "messaging.message.body.size": len(b'[""]'),
+    }
+    assert about.items() <= publish["data"].items()
+    assert about.items() <= process["data"].items()
+    assert process["data"]["messaging.message.retry.count"] == 0
+    assert process["data"]["messaging.message.receive.latency"] >= 0
+    assert (process["status"], run["contexts"]["trace"]["status"]) == ("ok", "ok")
+    assert sentry.errors == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_is_one_issue_with_its_job(sentry, kind):
+    job = of_transaction(kind, "fail")
+
+    (issue,) = sentry.errors
+    (error,) = issue["exception"]["values"]
+    assert (error["type"], error["value"]) == ("ValueError", "no route")
+    assert issue["contexts"]["job"]["id"] == str(job.id)
+    assert issue["tags"]["ojs.job.type"] == kind
+    run = sentry.transaction(kind)
+    assert run["contexts"]["trace"]["status"] == "internal_error"
+    assert issue["contexts"]["trace"]["trace_id"] == run["contexts"]["trace"]["trace_id"]
+
+
+@pytest.mark.parametrize(("how", "status"), [("snooze", "ok"), ("retry", "internal_error")])
+def test_what_a_handler_decides_is_no_issue(sentry, how, status):
+    of_transaction("tests.work", how)
+
+    assert sentry.errors == []
+    assert sentry.transaction("tests.work")["contexts"]["trace"]["status"] == status
+
+
+def test_without_a_client_nothing_is_put_into_a_job(sentry):
+    sentry_sdk.init()
+
+    job = of_transaction("tests.work")
+
+    assert (job.meta, sentry.items) == ({}, [])
+
+
+# What is logged and stored of an error
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_traceback_leads_with_the_sites_frames_whatever_middleware_there_is(
+    sentry, settings, kind, caplog
+):
+    chain = ["opentelemetry.ContinuedSpan", "sentry.SentryProcess", "middleware.RestoreContext"]
+    chain += ["middleware.LogExecution"]
+    settings.OJS = {"EXECUTION_MIDDLEWARE": [f"jobs.{name}" for name in chain]}
+
+    job = of_transaction(kind, "fail").refresh()
+
+    (error,) = job.errors
+    assert error.backtrace is not None
+    assert f'File "{__file__}"' in error.backtrace[1]
+    assert "raise ValueError" in error.backtrace[-2]
