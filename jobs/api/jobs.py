@@ -14,7 +14,7 @@ from ..http.dialects import job_reply
 from ..http.renderers import dumps
 from ..http.request import Request
 from ..models import Job, ProgressReport
-from ..spec.bulk_requests import Priority
+from ..spec.bulk_requests import NewPriority
 from ..spec.envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope, is_pruned, result_expires_at
 from ..spec.identifiers import parse_uuid
 from ..spec.lifecycle import TERMINAL, State
@@ -84,7 +84,7 @@ def read_priority(body: dict[str, Any]) -> int:
     Raises:
         InvalidRequest: there is none, or it is out of range.
     """
-    return Priority.priority.read(body)
+    return NewPriority.priority.read(body)
 
 
 class JobViewSet(OJSViewSet):

@@ -41,9 +41,11 @@ from .time_limits import TimeLimits, expire_unstarted
 from .unique_policy import Unique, UniquePolicy, read_policy
 from .versions import VERSION_PATTERN, Version, split_type
 
-# Core §5.1 has lower case only; the conformance document and the JSON schema take both, and the
-# public cases use hyphens.
+# The public cases use hyphens, which core §5.1 does not have.
+WIRE_TYPE_PATTERN = re.compile(r"[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*")
+"""Types as a client of OJS HTTP names them (OJS core §5.1)."""
 TYPE_PATTERN = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]*(\.[a-zA-Z][a-zA-Z0-9_-]*)*")
+"""Types as a site names them in Python, after functions and classes of its own."""
 CLASS_PATTERN = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]*([.+][a-zA-Z][a-zA-Z0-9_-]*)*")
 """Types as .NET names them, where a protocol has them: `Billing.Invoices+Send` is a class within
 a class. OJS has no `+` in a type, so a client of OJS cannot enqueue one."""
@@ -54,6 +56,11 @@ META_SIZE = 65_536
 """Bytes of JSON (OJS payload limits §4.3)."""
 LARGEST_INTEGER = LARGEST
 PRIORITIES = (-100, 100)
+LEVELS = {"HIGH": 10, "NORMAL": 0, "LOW": -10}
+"""Named priorities (OJS core §5.2)."""
+URI_PATTERN = re.compile(
+    r"[A-Za-z][A-Za-z0-9+.-]*:([A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+"
+)
 SPEC_VERSION = re.compile(r"1(\.0(\.\d+)?(-rc\.\d+)?)?")
 NEVER = datetime.min
 
@@ -100,15 +107,16 @@ class ClientId(Member[UUID | None]):
 
     def check(self, value: Any, place: str) -> UUID:
         text = ID.check(value, place)
-        lowered = text.lower()
-        if not UUID7_PATTERN.fullmatch(lowered):
+        if not UUID7_PATTERN.fullmatch(text):
             raise refuse(
-                place, f"The '{place}' field must be a UUIDv7, not {text!r}.", validation="format"
+                place,
+                f"The '{place}' field must be a UUIDv7 in lower case, not {text!r}.",
+                validation="format",
             )
-        return UUID(lowered)
+        return UUID(text)
 
     def rules(self) -> Schema:
-        return {"type": "string", "format": "uuid"}
+        return {"type": "string", "format": "uuid", "pattern": f"^{UUID7_PATTERN.pattern}$"}
 
 
 class SpecVersion(Member[str | None]):
@@ -135,11 +143,25 @@ class Args(Array):
         return self.check(document[self.name], self.name)
 
 
+class Priority(Integer):
+    """A number, or the name of a level (OJS core §5.2)."""
+
+    def __init__(self, about: str = "", **words: Any) -> None:
+        super().__init__(about, least=PRIORITIES[0], most=PRIORITIES[1], **words)
+
+    def check(self, value: Any, place: str) -> int:
+        level = LEVELS.get(value) if type(value) is str else None
+        return super().check(value, place) if level is None else level
+
+    def rules(self) -> Schema:
+        return {"anyOf": [super().rules(), {"type": "string", "enum": list(LEVELS)}]}
+
+
 class Options(TimeLimits):
     """What else a producer may ask for; beside `type` and `args`, or in `options`."""
 
     queue = Text(pattern=QUEUE_PATTERN, longest=QUEUE_LENGTH).default("default")
-    priority = Integer(least=PRIORITIES[0], most=PRIORITIES[1]).default(0)
+    priority = Priority("Higher first; `HIGH` is 10, `NORMAL` 0, `LOW` -10.").default(0)
     timeout = Period(
         in_milliseconds="Longest execution; 0: no limit of its own.",
         echoed=True,
@@ -179,15 +201,26 @@ class Envelope(
     id = ClientId("A UUIDv7; left out, the server makes one.")
     type = Text(
         "Dotted words, `email.send`, and perhaps the version of the arguments: `email.send@2.0`.",
-        pattern=TYPE_PATTERN,
+        pattern=WIRE_TYPE_PATTERN,
         longest=TYPE_LENGTH,
-        schema={"pattern": f"^{TYPE_PATTERN.pattern}(@{VERSION_PATTERN})?$"},
+        schema={"pattern": f"^{WIRE_TYPE_PATTERN.pattern}(@{VERSION_PATTERN})?$"},
     ).required()
     args = Args().required()
     meta = Object("The client's own; `meta.capabilities` names what a worker must be able to do.")
-    schema = Text(longest=2048, echoed=True)
+    schema = Text(
+        "A URI, such as `urn:ojs:schema:email.send:v1`.",
+        longest=2048,
+        pattern=URI_PATTERN,
+        echoed=True,
+    )
     version = Options.version
     options = Object(of=NestedOptions)
+
+
+class SiteEnvelope(Members):
+    """Of a job that a site's own code describes, and of AGQ's."""
+
+    type = Text(pattern=TYPE_PATTERN, longest=TYPE_LENGTH).required()
 
 
 class ClassEnvelope(Members):
@@ -196,7 +229,11 @@ class ClassEnvelope(Members):
     type = Text(pattern=CLASS_PATTERN, longest=TYPE_LENGTH).required()
 
 
-TYPES = {TYPE_PATTERN: Envelope.type, CLASS_PATTERN: ClassEnvelope.type}
+TYPES = {
+    WIRE_TYPE_PATTERN: Envelope.type,
+    TYPE_PATTERN: SiteEnvelope.type,
+    CLASS_PATTERN: ClassEnvelope.type,
+}
 OPTION_NAMES = Options.names
 ENVELOPE_NAMES = Envelope.names - OPTION_NAMES
 IN_META = (NestedOptions.metadata, NestedOptions.meta)
@@ -288,12 +325,12 @@ class NewJob:
 
 
 def new_job(
-    document: Document, now: datetime, *, type_pattern: re.Pattern[str] = TYPE_PATTERN
+    document: Document, now: datetime, *, type_pattern: re.Pattern[str] = WIRE_TYPE_PATTERN
 ) -> NewJob:
     """Check one enqueue request (OJS core §5, JSON format §3, HTTP §9.1).
 
     Args:
-        type_pattern: wider for a document that another protocol's request was turned into.
+        type_pattern: wider for a document that does not come from a client of OJS HTTP.
 
     Raises:
         InvalidRequest: a field breaks its rule; `details["field"]` names it.

@@ -7,9 +7,11 @@ Everything is checked before anything is stored, the steps that come much later 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -20,7 +22,15 @@ from ..conf import ojs_settings
 from ..errors import InvalidRequest, InvalidRetryPolicyRequest, InvalidWorkflow
 from .identifiers import UUID7_PATTERN
 from .members import Array, Members, Object, Schema, Text, Texts
-from .validation import OPTION_NAMES, Envelope, NestedOptions, NewJob, new_job
+from .validation import (
+    CLASS_PATTERN,
+    OPTION_NAMES,
+    WIRE_TYPE_PATTERN,
+    Envelope,
+    NestedOptions,
+    NewJob,
+    new_job,
+)
 
 
 class WorkflowType(models.TextChoices):
@@ -33,6 +43,8 @@ class WorkflowType(models.TextChoices):
 
 
 Node = TypeVar("Node", UUID, str)
+Check = Callable[[dict[str, Any]], NewJob]
+"""Reads a step that is a job."""
 
 DEEPEST = 10
 """Levels of nesting, the outermost counted (OJS workflows §10.2)."""
@@ -123,14 +135,23 @@ class Plan:
         return sum(node.job_count if isinstance(node, Plan) else 1 for node in self.nodes)
 
 
-def plan_of(document: Mapping[str, Any], now: datetime) -> Plan:
+def plan_of(
+    document: Mapping[str, Any],
+    now: datetime,
+    *,
+    type_pattern: re.Pattern[str] = WIRE_TYPE_PATTERN,
+) -> Plan:
     """Check a workflow (OJS workflows §3 to §6, §10; HTTP §14.1 for graphs).
+
+    Args:
+        type_pattern: wider for a document that does not come from a client of OJS HTTP.
 
     Raises:
         InvalidWorkflow: something breaks its rule; `details["validation_errors"]` says where.
         InvalidRetryPolicyRequest: a step's retry policy does.
     """
-    plan = _plan(document, "$", now, {}, depth=1)
+    check = partial(new_job, now=now, type_pattern=type_pattern)
+    plan = _plan(document, "$", check, {}, depth=1)
     limit = ojs_settings.MAX_BATCH
     if plan.job_count > limit:
         raise refuse("$", f"A workflow may have at most {limit} jobs, not {plan.job_count}.")
@@ -142,7 +163,8 @@ def plan_of(document: Mapping[str, Any], now: datetime) -> Plan:
 
 def node_of(document: Mapping[str, Any], now: datetime) -> Step | Plan:
     """Read a step that was checked when its workflow was made."""
-    return _node(document, "$", now, {}, depth=1)
+    check = partial(new_job, now=now, type_pattern=CLASS_PATTERN)
+    return _node(document, "$", check, {}, depth=1)
 
 
 def refuse(path: str, message: str, **details: Any) -> InvalidWorkflow:
@@ -157,7 +179,7 @@ def refuse(path: str, message: str, **details: Any) -> InvalidWorkflow:
 
 
 def _plan(
-    document: Mapping[str, Any], path: str, now: datetime, defaults: dict[str, Any], *, depth: int
+    document: Mapping[str, Any], path: str, check: Check, defaults: dict[str, Any], *, depth: int
 ) -> Plan:
     if depth > DEEPEST:
         raise refuse(path, f"Workflows may be nested at most {DEEPEST} levels deep.")
@@ -173,11 +195,11 @@ def _plan(
     members = nodes.check(document.get(nodes.name), place)
     plan = Plan(WorkflowType(kind), dict(document), name=name)
     plan.nodes = [
-        _node(member, f"{place}[{index}]", now, defaults, depth=depth)
+        _node(member, f"{place}[{index}]", check, defaults, depth=depth)
         for index, member in enumerate(members)
     ]
     if kind == "batch":
-        plan.callbacks = _callbacks(document, path, now, defaults)
+        plan.callbacks = _callbacks(document, path, check, defaults)
     if kind == "dag":
         _check_graph(plan, place)
     plan.document = {"type": kind, "name": name, "callbacks": plan.callbacks} | {
@@ -187,17 +209,17 @@ def _plan(
 
 
 def _node(
-    document: Any, path: str, now: datetime, defaults: dict[str, Any], *, depth: int
+    document: Any, path: str, check: Check, defaults: dict[str, Any], *, depth: int
 ) -> Step | Plan:
     if type(document) is not dict:
         raise refuse(path, "A step must be a JSON object.")
     kind = document.get("type")
     if isinstance(kind, str) and kind in ("chain", "group", "batch") and "args" not in document:
-        return _plan(document, path, now, defaults, depth=depth + 1)
-    return _step(document, path, now, defaults)
+        return _plan(document, path, check, defaults, depth=depth + 1)
+    return _step(document, path, check, defaults)
 
 
-def _step(document: Mapping[str, Any], path: str, now: datetime, defaults: dict[str, Any]) -> Step:
+def _step(document: Mapping[str, Any], path: str, check: Check, defaults: dict[str, Any]) -> Step:
     with _place(path):
         name = StepRequest.id.read(document) or ""
         depends_on = StepRequest.depends_on.read(document) or []
@@ -215,14 +237,14 @@ def _step(document: Mapping[str, Any], path: str, now: datetime, defaults: dict[
         }
         if options:
             whole["options"] = options
-        job = new_job(whole, now)
+        job = check(whole)
         if job.pending:
             raise refuse(path, "A job of a workflow cannot be pending: nobody would activate it.")
     return Step(whole, job, name, depends_on)
 
 
 def _callbacks(
-    document: Mapping[str, Any], path: str, now: datetime, defaults: dict[str, Any]
+    document: Mapping[str, Any], path: str, check: Check, defaults: dict[str, Any]
 ) -> dict[str, Any]:
     place = f"{path}.callbacks"
     given = document.get("callbacks")
@@ -239,7 +261,7 @@ def _callbacks(
         if type(callback) is not dict:
             raise refuse(f"{place}.{name}", "A callback must be a job.")
     return {
-        name: _step(callback, f"{place}.{name}", now, defaults).document
+        name: _step(callback, f"{place}.{name}", check, defaults).document
         for name, callback in wanted.items()
     }
 
