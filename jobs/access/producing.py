@@ -23,6 +23,8 @@ declare(
     ojs("jobs.create", PRODUCE, OWN),
     ojs("jobs.batch", PRODUCE, OWN),
     ojs("jobs.retrieve", PRODUCE, OWN, reads=True),
+    ojs("jobs.list", PRODUCE, OWN, reads=True, hides=True),
+    ojs("jobs.retries", PRODUCE, OWN, reads=True),
     ojs("jobs.cancel", PRODUCE, OWN),
     ojs("jobs.activate", PRODUCE, OWN),
     ojs("jobs.prioritize", PRODUCE, OWN),

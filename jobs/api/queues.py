@@ -16,17 +16,17 @@ from ..errors import Unsupported
 from ..http.base import OJSViewSet
 from ..http.dialects import job_reply
 from ..http.paging import bad_cursor, page
-from ..http.parameters import EventQuery
+from ..http.parameters import EventQuery, Page
 from ..http.request import Request
-from ..models import DeadJob, Job, JobError, Queue
+from ..models import DeadJob, Job, Queue
 from ..record import events
 from ..spec import queue_config
-from ..spec.envelope import ERROR_FIELDS, ERRORS_SHOWN, envelope
+from ..spec.envelope import envelope
 from ..spec.identifiers import parse_uuid
 from ..spec.operator_requests import NewQueue, RetryDead
 from ..spec.timestamps import format_timestamp, parse_timestamp
 from ..store.database import atomic
-from .jobs import full_envelope, parse_id
+from .jobs import errors_by_job, full_envelope, parse_id
 
 MAX_DEAD = 100
 """Dead letter jobs on a page (OJS HTTP §12.1)."""
@@ -38,6 +38,7 @@ class QueueViewSet(OJSViewSet):
     """`/ojs/v1/queues`"""
 
     resource = "queues"
+    queries = {"list": Page}
 
     def create(self, request: Request) -> Response:
         """Make a queue before its first job (queue configuration §9.2)."""
@@ -167,18 +168,11 @@ def _older_than(rows: Any, keys: list[str]) -> Any:
     return rows.filter(Q(finished_at__lt=finished) | Q(finished_at=finished, pk__lt=job_id))
 
 
-def errors_by_job(ids: list[UUID]) -> dict[UUID, list[dict[str, Any]]]:
-    """The failed attempts of each, oldest first; the newest of a long history."""
-    history: dict[UUID, list[dict[str, Any]]] = {}
-    for error in JobError.objects.filter(job__in=ids).values("job_id", *ERROR_FIELDS):
-        history.setdefault(error["job_id"], []).append(error)
-    return {job_id: errors[-ERRORS_SHOWN:] for job_id, errors in history.items()}
-
-
 class EventViewSet(OJSViewSet):
     """`/ojs/v1/events`: what happened, in order, from a cursor on (OJS events §6.4)."""
 
     resource = "events"
+    queries = {"list": EventQuery}
 
     def list(self, request: Request) -> Response:
         parameters, project = request.query_params, self.caller.project

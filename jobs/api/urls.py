@@ -38,6 +38,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ("v1/jobs/bulk/retry", "bulk-retry", BulkViewSet, {"post": "retry"}),
     ("v1/jobs/bulk/delete", "bulk-delete", BulkViewSet, {"post": "delete_finished"}),
     (JOB, "job", JobViewSet, {"get": "retrieve", "delete": "cancel", "patch": "prioritize"}),
+    (f"{JOB}/retries", "job-retries", JobViewSet, {"get": "retries"}),
     (f"{JOB}/cancel", "job-cancel", JobViewSet, {"post": "cancel"}),
     (f"{JOB}/activate", "job-activate", JobViewSet, {"post": "activate"}),
     ("v1/workflows", "workflows", WorkflowViewSet, {"get": "list", "post": "create"}),
@@ -75,6 +76,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     (f"{CRON}/resume", "cron-resume", CronViewSet, {"post": "resume"}),
     (f"{CRON}/trigger", "cron-trigger", CronViewSet, {"post": "trigger"}),
     (f"{CRON}/history", "cron-history", CronViewSet, {"get": "history"}),
+    # As the admin UI calls them.
+    ("v1/crons", "crons", CronViewSet, {"get": "list"}),
+    (
+        "v1/crons/<str:name>",
+        "crons-job",
+        CronViewSet,
+        {"get": "retrieve", "delete": "destroy", "patch": "update"},
+    ),
     ("v1/job-specs", "job-specs", SpecViewSet, {"get": "list", "post": "create"}),
     ("v1/job-specs/<str:name>", "job-spec", SpecViewSet, {"delete": "destroy"}),
     ("v1/events", "events", EventViewSet, {"get": "list"}),
@@ -88,6 +97,9 @@ FAST: tuple[tuple[str, str, Any, str, str, Verb, Together | None], ...] = (
     (f"{JOB}/result", "job-result", ResultViewSet, "GET", "retrieve", results.retrieve, None),
 )
 
+BESIDE = {"v1/jobs": {"get": "list"}}
+"""Other methods of those addresses, which take the usual way."""
+
 # An event loop writes them.
 STREAMS: tuple[tuple[str, str, str, Verb], ...] = (
     ("v1/events/stream", "event-stream", "of_channel", live.of_channel),
@@ -99,7 +111,12 @@ urlpatterns = [
     *(
         path(
             f"ojs/{route}",
-            fast(viewset.as_view({method.lower(): action}), verb, method, together=together),
+            fast(
+                viewset.as_view({method.lower(): action} | BESIDE.get(route, {})),
+                verb,
+                method,
+                together=together,
+            ),
             name=name,
         )
         for route, name, viewset, method, action, verb, together in FAST

@@ -26,6 +26,7 @@ class WorkflowViewSet(OJSViewSet):
     """`/ojs/v1/workflows`"""
 
     resource = "workflows"
+    queries = {"list": WorkflowQuery}
 
     def create(self, request: Request) -> Response:
         """Create and begin a workflow (OJS workflows §11.1)."""

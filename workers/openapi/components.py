@@ -225,12 +225,12 @@ EVENT = obj(
 )
 
 SETTLED = obj("id state attempt", id=UUID, state=ref("JobState"), attempt=COUNT) | {
-    "description": "Where the request was about one job by its path."
+    "description": "The same, where other answers have the job."
 }
 
 COMPONENTS: dict[str, Schema] = {
     "Acknowledged": obj(
-        "acknowledged job_id id state attempt", **ACKED, completed_at=TIME, job=SETTLED
+        "acknowledged job_id id state attempt job", **ACKED, completed_at=TIME, job=SETTLED
     ),
     "Checkpoint": obj(
         "job_id sequence created_at checkpoint", **CHECKPOINT, checkpoint=obj(**CHECKPOINT)
@@ -239,7 +239,7 @@ COMPONENTS: dict[str, Schema] = {
     "CronRun": CRON_RUN,
     "Error": ERROR,
     "Event": EVENT,
-    "Failed": obj("acknowledged job_id id state attempt max_attempts", **NACKED, job=SETTLED),
+    "Failed": obj("acknowledged job_id id state attempt max_attempts job", **NACKED, job=SETTLED),
     "Job": JOB,
     "JobError": ERROR_ENTRY,
     "JobReply": obj("job", job=ref("Job"), deduplicated=boolean("It was there before.")),

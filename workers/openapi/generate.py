@@ -21,7 +21,7 @@ from jobs.conf import protocols
 from jobs.http.base import OJSViewSet
 from jobs.http.dialects import MEDIA_TYPE
 from jobs.http.errors import error_document, status_of
-from jobs.spec.members import Declared, Schema
+from jobs.spec.members import Declared, Members, Schema
 
 from . import refusals
 from .components import COMPONENTS
@@ -87,6 +87,7 @@ class Endpoint(NamedTuple):
     method: str
     path: str
     command: Command
+    query: type[Members] | None = None
 
     @property
     def operation_id(self) -> str:
@@ -121,7 +122,7 @@ def endpoints() -> Iterator[Endpoint]:
         for method, action in view.actions.items():
             command = access.find(viewset.binding, f"{viewset.resource}.{action}")
             if method in METHODS and command is not None:
-                yield Endpoint(method.upper(), path, command)
+                yield Endpoint(method.upper(), path, command, viewset.queries.get(action))
 
 
 def refusals_of(operation: Operation, *, is_open: bool) -> list[Refusal]:
@@ -218,7 +219,9 @@ class Generation:
             description.append(f"Needs the scope {scopes}.")
         if description:
             document["description"] = " ".join(description)
-        document["parameters"] = _path_parameters(endpoint.path) + _parameters(operation)
+        document["parameters"] = _path_parameters(endpoint.path) + _parameters(
+            endpoint.query, operation
+        )
         if operation.body is not None:
             name = _camel(endpoint.operation_id) + "Body"
             document["requestBody"] = self._body(operation, name)
@@ -280,11 +283,11 @@ def _path_parameters(path: str) -> list[dict[str, Any]]:
     ]
 
 
-def _parameters(operation: Operation) -> list[dict[str, Any]]:
-    query = operation.query.described() if operation.query else ()
+def _parameters(query: type[Members] | None, operation: Operation) -> list[dict[str, Any]]:
+    named = query.described() if query else ()
     return [
         _parameter(place, member)
-        for place, members in (("query", query), ("header", operation.headers))
+        for place, members in (("query", named), ("header", operation.headers))
         for member in members
     ]
 

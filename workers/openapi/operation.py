@@ -40,7 +40,6 @@ class Operation:
     """Of the body."""
     optional: bool = False
     """The body may be left out."""
-    query: type[Members] | None = None
     headers: tuple[Declared, ...] = ()
     """Of the request, beside the standard ones."""
     media_type: str = MEDIA_TYPE

@@ -11,6 +11,7 @@ from rest_framework.response import Response
 from ... import engine
 from ...access import Binding
 from ...conf import ojs_settings
+from ...http.parameters import DeadLetterQuery, JobSearch
 from ...http.request import Request
 from ...models import DeadJob, JobError
 from ...spec.durations import format_duration
@@ -20,8 +21,8 @@ from ...spec.operator_requests import DeadFilter, PurgeDead
 from ...spec.timestamps import format_timestamp
 from ...store import clock
 from ...store.database import atomic
-from ..jobs import parse_id
-from ..queues import errors_by_job, list_dead
+from ..jobs import errors_by_job, parse_id
+from ..queues import list_dead
 from .base import AdminViewSet, confirmed, reason_of
 from .bulk import read_filter
 from .documents import COLUMNS, line, moment, reply
@@ -40,6 +41,7 @@ class AdminDeadLetterViewSet(AdminViewSet):
     """`/ojs/v1/admin/dead-letter`"""
 
     resource = "dead-letter"
+    queries = {"list": JobSearch, "purge": DeadFilter}
 
     def list(self, request: Request) -> Response:
         """Discarded jobs that an operator shall look at, with their last error (§11.1)."""
@@ -158,6 +160,7 @@ class WholeDeadLetterViewSet(AdminDeadLetterViewSet):
     §12; dead letter §10)."""
 
     binding = Binding.OJS
+    queries = {"list": DeadLetterQuery, "purge": DeadFilter}
 
     def list(self, request: Request) -> Response:
         """Newest first, in full, narrowed by what §9.1 names."""

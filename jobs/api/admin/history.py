@@ -29,6 +29,7 @@ class HistoryViewSet(AdminViewSet):
     """`/ojs/v1/admin/stats/history`"""
 
     resource = "history"
+    queries = {"retrieve": HistoryQuery}
 
     def retrieve(self, request: Request) -> Response:
         """One point a period, oldest first; the minute that is not over is left out."""

@@ -28,6 +28,7 @@ class AdminQueueViewSet(AdminViewSet, QueueOperationsViewSet):
     """`/ojs/v1/admin/queues`: the same verbs as on the data plane, by the scopes of operators."""
 
     resource = "queues"
+    queries = {"list": QueueSearch}
 
     def list(self, request: Request) -> Response:
         """Every queue, with how deep it is and how it fares (§6.1)."""

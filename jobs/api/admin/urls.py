@@ -53,6 +53,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     ("stats/history", "stats-history", HistoryViewSet, {"get": "retrieve"}),
     ("system/maintenance", "maintenance", SystemViewSet, {"get": "maintenance", "post": "switch"}),
+    # As the command line calls them.
+    ("maintenance", "cli-maintenance", SystemViewSet, {"get": "maintenance", "post": "switch"}),
+    ("config", "cli-config", SystemViewSet, {"get": "config"}),
     ("system/config", "config", SystemViewSet, {"get": "config"}),
 )
 

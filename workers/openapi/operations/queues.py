@@ -12,13 +12,7 @@ from jobs.errors import (
 )
 from jobs.http.parameters import (
     LAST_EVENT_ID,
-    ChannelQuery,
-    DeadLetterQuery,
-    EventQuery,
-    FollowQuery,
-    Page,
 )
-from workers.bindings.ojs.requests import AutoscalingQuery
 
 from ..operation import Operation, Reply
 from ..refusals import NO_JOB, refuses
@@ -167,7 +161,6 @@ OPERATIONS = {
                 },
             )
         },
-        query=Page,
     ),
     ("GET", "/ojs/v1/dead-letter"): Operation(
         "Dead letter",
@@ -184,7 +177,6 @@ OPERATIONS = {
                 {"jobs": [DEAD], "pagination": PAGE_OF_ONE, "total": 1},
             )
         },
-        query=DeadLetterQuery,
     ),
     ("GET", "/ojs/v1/dead-letter/{job_id}"): Operation(
         "Dead letter",
@@ -227,7 +219,6 @@ OPERATIONS = {
             )
         },
         "OJS events §6.4.",
-        query=EventQuery,
     ),
     ("GET", "/ojs/v1/events/stream"): Operation(
         "Events",
@@ -235,7 +226,6 @@ OPERATIONS = {
         STREAMED,
         "For the public SDKs and the command line: as the streams of jobs and of queues, but that "
         "the data of each event has its name as `event`, too.",
-        query=ChannelQuery,
         headers=(LAST_EVENT_ID,),
         refusals=UNSTREAMED + refuses(NotFound, "There is no such job or queue."),
     ),
@@ -245,7 +235,6 @@ OPERATIONS = {
         STREAMED,
         "Server-sent events (OJS realtime §2.1). The stream ends with the job; of one that has "
         "ended it has a single event. Silence is broken by a comment every 15 s.",
-        query=FollowQuery,
         headers=(LAST_EVENT_ID,),
         refusals=UNSTREAMED + NO_JOB,
     ),
@@ -254,7 +243,6 @@ OPERATIONS = {
         "Follow the jobs of a queue",
         STREAMED,
         "Server-sent events (OJS realtime §2.2).",
-        query=FollowQuery,
         headers=(LAST_EVENT_ID,),
         refusals=UNSTREAMED + refuses(NotFound, "There is no such queue."),
     ),
@@ -353,7 +341,6 @@ OPERATIONS = {
                 },
             )
         },
-        query=AutoscalingQuery,
     ),
     ("POST", "/ojs/v1/admin/reset"): Operation(
         "Server",
