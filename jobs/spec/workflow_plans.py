@@ -19,7 +19,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from ..conf import ojs_settings
-from ..errors import InvalidRequest, InvalidRetryPolicyRequest, InvalidWorkflow
+from ..errors import InvalidRequest, InvalidRetryPolicyRequest, InvalidWorkflow, Unsupported
 from .identifiers import UUID7_PATTERN
 from .members import Array, Members, Object, Schema, Text, Texts
 from .validation import (
@@ -42,6 +42,9 @@ class WorkflowType(models.TextChoices):
     DAG = "dag", _("Dag")
 
 
+NOT_SUPPORTED = ("workflow_timeout", "failure_policy")
+NOT_SUPPORTED_OF_STEPS = ("compensate_type", "compensate_args", "compensate")
+"""Members of the documents that this server does not have: what ignores them breaks a promise."""
 Node = TypeVar("Node", UUID, str)
 Check = Callable[[dict[str, Any]], NewJob]
 """Reads a step that is a job."""
@@ -183,6 +186,7 @@ def _plan(
 ) -> Plan:
     if depth > DEEPEST:
         raise refuse(path, f"Workflows may be nested at most {DEEPEST} levels deep.")
+    _refuse_unsupported(document, NOT_SUPPORTED, path)
     with _place(path):
         kind = WorkflowRequest.type.read(document)
         name = WorkflowRequest.name.read(document) or ""
@@ -220,6 +224,7 @@ def _node(
 
 
 def _step(document: Mapping[str, Any], path: str, check: Check, defaults: dict[str, Any]) -> Step:
+    _refuse_unsupported(document, NOT_SUPPORTED_OF_STEPS, path)
     with _place(path):
         name = StepRequest.id.read(document) or ""
         depends_on = StepRequest.depends_on.read(document) or []
@@ -241,6 +246,17 @@ def _step(document: Mapping[str, Any], path: str, check: Check, defaults: dict[s
         if job.pending:
             raise refuse(path, "A job of a workflow cannot be pending: nobody would activate it.")
     return Step(whole, job, name, depends_on)
+
+
+def _refuse_unsupported(document: Mapping[str, Any], names: Sequence[str], path: str) -> None:
+    options = document.get("options")
+    for place, part in ((path, document), (f"{path}.options", options)):
+        for name in names if isinstance(part, Mapping) else ():
+            if part.get(name) is not None:
+                where = f"{place}.{name}".removeprefix("$.")
+                raise Unsupported(
+                    f"This server does not support '{name}' in workflows.", field=where
+                )
 
 
 def _callbacks(

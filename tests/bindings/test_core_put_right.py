@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.models import CronJob, RateLimit
+from jobs.models import CronJob, RateLimit, Workflow
 from tests.factories import JobErrorFactory, JobFactory, ago
 from tests.ojs_client import OJSClient, refusal
 from workers.models import Worker
@@ -207,3 +207,28 @@ def test_the_retries_of_a_job_are_listed_with_its_policy(api):
     assert (found["job_id"], found["attempt"], found["total"]) == (str(job.pk), 2, 2)
     unknown = "019414d4-0000-7000-8000-000000000000"
     assert refusal(api.see(f"jobs/{unknown}/retries"))["code"] == "not_found"
+
+
+# Options that would be ignored
+
+STEP = {"type": "a.b", "args": []}
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"workflow_timeout": 60}, "workflow_timeout"),
+        ({"options": {"workflow_timeout": 60}}, "options.workflow_timeout"),
+        ({"failure_policy": "compensate"}, "failure_policy"),
+        ({"steps": [STEP | {"compensate_type": "a.undo"}]}, "steps[0].compensate_type"),
+        ({"steps": [STEP, STEP | {"compensate_args": [1]}]}, "steps[1].compensate_args"),
+        ({"steps": [STEP | {"options": {"compensate": STEP}}]}, "steps[0].options.compensate"),
+    ],
+)
+def test_what_a_workflow_cannot_be_promised_is_refused(api, body, field):
+    reply = api.send("workflows", {"type": "chain", "steps": [STEP]} | body)
+
+    assert reply.status_code == 422
+    error = refusal(reply)
+    assert (error["code"], error["details"]["field"]) == ("unsupported", field)
+    assert not Workflow.objects.exists()
