@@ -189,7 +189,7 @@ class JobViewSet(OJSViewSet):
         document = full_envelope(change.job, self.caller.project)
         extra = {"id": document["id"], "priority": document["priority"]}
         extra["previous_priority"] = change.previous_priority
-        return Response(job_reply(request.META, document) | extra)
+        return Response(job_reply(document) | extra)
 
     def retrieve(self, request: Request, job_id: str) -> Response:
         """INFO: everything about a job (OJS HTTP §9.3)."""
@@ -228,4 +228,4 @@ class JobViewSet(OJSViewSet):
         return job
 
     def _answer(self, job: dict[str, Any]) -> Response:
-        return Response(job_reply(self.request.META, job))
+        return Response(job_reply(job))

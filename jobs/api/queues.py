@@ -102,9 +102,7 @@ class DeadLetterViewSet(OJSViewSet):
         job = DeadJob.objects.filter(pk=parse_id(job_id)).first()
         if job is None:
             raise engine.not_dead(job_id)
-        return Response(
-            job_reply(request.META, self._shown(full_envelope(job, self.caller.project)))
-        )
+        return Response(job_reply(self._shown(full_envelope(job, self.caller.project))))
 
     def retry(self, request: Request, job_id: str) -> Response:
         """Enqueue it again with fresh attempts (OJS HTTP §12.2)."""
@@ -118,7 +116,7 @@ class DeadLetterViewSet(OJSViewSet):
             record_action(of_caller(self.caller, request), "retry_job", [job])
         document = self._shown(full_envelope(job, self.caller.project))
         document |= {"re_enqueued_at": format_timestamp(job.enqueued_at)}
-        return Response(job_reply(request.META, document))
+        return Response(job_reply(document))
 
     def destroy(self, request: Request, job_id: str) -> Response:
         """Delete it for good (OJS HTTP §12.3)."""
@@ -192,7 +190,7 @@ class EventViewSet(OJSViewSet):
             last = found[-1] if found else None
         return Response(
             {
-                "events": [events.event_document(event, project=project) for event in found],
+                "events": events.event_documents(found, project=project),
                 "cursor": events.cursor_of(last) if last else after,
                 "has_more": more,
             }

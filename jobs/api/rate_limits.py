@@ -38,7 +38,9 @@ class RateLimitViewSet(OJSViewSet):
             after=lambda found, keys: found.filter(key__gt=keys[0]),
             parts=1,
         )
-        return Response({"items": documents(rows), "pagination": pagination})
+        shown = documents(rows)
+        # As the admin UI and the command line read it.
+        return Response({"items": shown, "rate_limits": shown, "pagination": pagination})
 
     def retrieve(self, request: Request, key: str) -> Response:
         return Response(documents([_found(key)])[0])

@@ -232,3 +232,31 @@ def test_what_a_workflow_cannot_be_promised_is_refused(api, body, field):
     error = refusal(reply)
     assert (error["code"], error["details"]["field"]) == ("unsupported", field)
     assert not Workflow.objects.exists()
+
+
+# Replies of which some clients read the members of `job`, and others those at the top level
+
+
+def test_a_job_stands_in_both_places_whoever_asks(api):
+    """The public command line sends no `OJS-Version`, and reads the top level."""
+    made = api.push().json()
+    job_id = made["id"]
+    workflow = api.send("workflows", {"type": "chain", "steps": [STEP]}).json()
+
+    for reply in (
+        made,
+        api.see(f"jobs/{job_id}").json(),
+        api.delete(f"/ojs/v1/jobs/{job_id}").json(),
+    ):
+        assert reply["job"]["id"] == reply["id"] == job_id
+        assert reply["job"].items() <= reply.items()
+    assert workflow["workflow"].items() <= workflow.items()
+
+
+def test_the_command_line_finds_rate_limits_by_its_own_name(api):
+    api.pushed(rate_limit={"key": "stripe", "concurrency": 5})
+
+    found = api.see("rate-limits").json()
+
+    assert [limit["key"] for limit in found["rate_limits"]] == ["stripe"]
+    assert found["rate_limits"] == found["items"]

@@ -228,6 +228,8 @@ SETTLED = obj("id state attempt", id=UUID, state=ref("JobState"), attempt=COUNT)
     "description": "The same, where other answers have the job."
 }
 
+TWICE = "The members of `job` stand at the top level, too."
+
 COMPONENTS: dict[str, Schema] = {
     "Acknowledged": obj(
         "acknowledged job_id id state attempt job", **ACKED, completed_at=TIME, job=SETTLED
@@ -242,17 +244,20 @@ COMPONENTS: dict[str, Schema] = {
     "Failed": obj("acknowledged job_id id state attempt max_attempts job", **NACKED, job=SETTLED),
     "Job": JOB,
     "JobError": ERROR_ENTRY,
-    "JobReply": obj("job", job=ref("Job"), deduplicated=boolean("It was there before.")),
+    "JobReply": obj("job", job=ref("Job"), deduplicated=boolean("It was there before."))
+    | {"description": TWICE},
     "ChangedJobReply": obj(
         "job", job={"allOf": [ref("Job"), {"type": "object", "properties": CHANGED}]}
-    ),
+    )
+    | {"description": TWICE},
     "JobState": enum(*State.values),
     "Outcome": obj("status acknowledged job_id id", **NACKED, **ONE_OF_MANY)
     | {"description": "What became of one of several outcomes."},
     "Pagination": PAGINATION,
     "Workflow": WORKFLOW,
     "WorkflowNode": WORKFLOW_NODE,
-    "WorkflowReply": obj("workflow", workflow=ref("Workflow")),
+    "WorkflowReply": obj("workflow", workflow=ref("Workflow"))
+    | {"description": "The members of `workflow` stand at the top level, too."},
 } | {
     form.component: form.json_schema()
     for form in (
