@@ -12,7 +12,6 @@ from .. import engine
 from ..access.audit import of_caller, record_action
 from ..access.projects import of_worker, own
 from ..access.redaction import redact_job
-from ..errors import Unsupported
 from ..http.base import OJSViewSet
 from ..http.dialects import job_reply
 from ..http.paging import bad_cursor, page
@@ -23,7 +22,7 @@ from ..record import events
 from ..spec import queue_config
 from ..spec.envelope import envelope
 from ..spec.identifiers import parse_uuid
-from ..spec.operator_requests import NewQueue, RetryDead
+from ..spec.operator_requests import NewQueue, read_override
 from ..spec.timestamps import format_timestamp, parse_timestamp
 from ..store.database import atomic
 from .jobs import errors_by_job, full_envelope, parse_id
@@ -106,13 +105,9 @@ class DeadLetterViewSet(OJSViewSet):
 
     def retry(self, request: Request, job_id: str) -> Response:
         """Enqueue it again with fresh attempts (OJS HTTP §12.2)."""
-        if RetryDead.override.read(self.read()):
-            # Else it would run as it was, and whoever asked for another queue would not know.
-            raise Unsupported(
-                "A job is retried as it is: 'override' is not supported.", field="override"
-            )
+        override = read_override(self.read())
         with atomic():
-            job = engine.retry_one(parse_id(job_id))
+            job = engine.retry_one(parse_id(job_id), override)
             record_action(of_caller(self.caller, request), "retry_job", [job])
         document = self._shown(full_envelope(job, self.caller.project))
         document |= {"re_enqueued_at": format_timestamp(job.enqueued_at)}

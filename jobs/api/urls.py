@@ -50,6 +50,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     (f"{QUEUE}/stats", "queue-stats", Queues, {"get": "stats"}),
     (f"{QUEUE}/priority-stats", "queue-priority-stats", Queues, {"get": "priorities"}),
     (f"{QUEUE}/pause", "queue-pause", Queues, {"post": "pause"}),
+    (f"{QUEUE}/drain", "queue-drain", Queues, {"post": "drain"}),
     (f"{QUEUE}/resume", "queue-resume", Queues, {"post": "resume"}),
     (f"{QUEUE}/config", "queue-config", Queues, {"get": "configuration", "put": "configure"}),
     (f"{QUEUE}/jobs", "queue-jobs", Queues, {"delete": "purge"}),

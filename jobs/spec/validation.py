@@ -252,6 +252,14 @@ def queue_names(document: Document, field: str = "queues") -> list[str] | None:
     return None if given is None else QUEUES.check(given, field)
 
 
+def needs_of(meta: Document) -> list[str] | None:
+    """What a worker must be able to do: `meta.capabilities`, if that is a list of words."""
+    named = meta.get("capabilities") if meta else None
+    if type(named) is not list or not named or not all(type(word) is str for word in named):
+        return None
+    return sorted(set(named))
+
+
 @dataclass
 class NewJob:
     """A valid job that does not exist yet."""
@@ -307,10 +315,7 @@ class NewJob:
 
         Meta is the client's own (OJS core §5.4): whatever is no list of words asks for nothing.
         """
-        named = self.meta.get("capabilities") if self.meta else None
-        if type(named) is not list or not named or not all(type(word) is str for word in named):
-            return None
-        return sorted(set(named))
+        return needs_of(self.meta)
 
     # What no new job has; an envelope asks for it all the same.
     attempt: ClassVar[int] = 0

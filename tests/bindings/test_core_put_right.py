@@ -260,3 +260,21 @@ def test_the_command_line_finds_rate_limits_by_its_own_name(api):
 
     assert [limit["key"] for limit in found["rate_limits"]] == ["stripe"]
     assert found["rate_limits"] == found["items"]
+
+
+# Queues
+
+
+@pytest.mark.parametrize("base", ["queues", "admin/queues"])
+def test_a_queue_is_drained_and_accepts_jobs_again_when_it_is_resumed(api, base):
+    """Queue configuration §5.1."""
+    job_id = api.pushed(queue="mail")
+
+    reply = api.send(f"{base}/mail/drain", {})
+
+    assert (reply.status_code, reply.json()["status"]) == (200, "draining")
+    assert api.push(queue="mail").status_code == 422
+    assert [job["id"] for job in api.fetch("mail")] == [job_id]
+    assert api.send(f"{base}/mail/resume", {}).json()["status"] == "active"
+    assert api.push(queue="mail").status_code == 201
+    assert refusal(api.send(f"{base}/nowhere/drain", {}))["code"] == "not_found"

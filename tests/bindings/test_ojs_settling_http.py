@@ -413,9 +413,11 @@ def test_an_older_attempt_of_a_list_settles_nothing(api):
 def test_the_manifest_declares_the_extensions(api):
     manifest = api.get("/ojs/manifest").json()
 
-    assert {"x-batch-ack", "x-fetch-with-acks", "x-fetch-wait", "x-jobs-lost"} <= set(
-        manifest["extensions"]
-    )
+    ours = [name for name in manifest["extensions"] if name.startswith("urn:ojs:ext:x:")]
+    names = ["batch-ack", "fetch-with-acks", "fetch-wait", "jobs-lost", "autoscaling"]
+    assert ours == [f"urn:ojs:ext:x:django-ojs:{name}" for name in names]
+    assert all(name.startswith("urn:ojs:ext:") for name in manifest["extensions"])
+    assert manifest["conformance_tier"] == "runtime"
 
 
 # Who may settle without saying who he is (§5.6; docs/architecture.md)

@@ -17,7 +17,7 @@ from ...models import DeadJob, JobError
 from ...spec.durations import format_duration
 from ...spec.fields import Document
 from ...spec.members import Text
-from ...spec.operator_requests import DeadFilter, PurgeDead
+from ...spec.operator_requests import DeadFilter, PurgeDead, read_override
 from ...spec.timestamps import format_timestamp
 from ...store import clock
 from ...store.database import atomic
@@ -65,9 +65,10 @@ class AdminDeadLetterViewSet(AdminViewSet):
 
     def retry(self, request: Request, job_id: str) -> Response:
         """Enqueue it again with fresh attempts (§11.2)."""
-        reason = reason_of(self.read())
+        body = self.read()
+        reason, override = reason_of(body), read_override(body)
         with atomic():
-            job = engine.retry_one(parse_id(job_id))
+            job = engine.retry_one(parse_id(job_id), override)
             self.audit("retry_job", [job], reason=reason)
         extra = {"re_enqueued_at": format_timestamp(job.enqueued_at)}
         return Response(

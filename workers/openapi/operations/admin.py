@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jobs.errors import Conflict
-from jobs.spec.operator_requests import PurgeDead, Reason, SwitchMaintenance
+from jobs.spec.operator_requests import PurgeDead, Reason, RetryDeadFor, SwitchMaintenance
 
 from ..operation import Operation, Reply
 from ..refusals import NO_JOB, refuses
@@ -188,7 +188,7 @@ OPERATIONS = {
         "Enqueue it again with fresh attempts",
         {200: DETAIL},
         refusals=NOT_DEAD,
-        **WHY,
+        **WHY | {"body": RetryDeadFor},
     ),
     ("GET", f"{BASE}/stats/history"): Operation(
         "Admin",

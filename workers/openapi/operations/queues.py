@@ -7,12 +7,10 @@ from jobs.errors import (
     NotFound,
     NotInstalled,
     TooManyConnections,
-    Unsupported,
     UpgradeRequired,
 )
-from jobs.http.parameters import (
-    LAST_EVENT_ID,
-)
+from jobs.http.parameters import LAST_EVENT_ID
+from jobs.spec.operator_requests import RetryDead
 
 from ..operation import Operation, Reply
 from ..refusals import NO_JOB, refuses
@@ -200,8 +198,11 @@ OPERATIONS = {
         "Dead letter",
         "Enqueue it again with fresh attempts",
         {200: Reply("The job, available again.", ref("ChangedJobReply"), {"job": JOB})},
-        refusals=NOT_DEAD
-        + refuses(Unsupported, "It shall be changed: `override` is not supported."),
+        "`meta` counts how often it was (`ojs.replay_count`).",
+        body=RetryDead,
+        example={"override": {"queue": "slow", "retry": {"max_attempts": 1}}},
+        optional=True,
+        refusals=NOT_DEAD,
     ),
     ("GET", "/ojs/v1/events"): Operation(
         "Events",
@@ -281,12 +282,14 @@ OPERATIONS = {
             200: Reply(
                 "Conformance level, capabilities and extensions (OJS HTTP §21).",
                 obj(
-                    "ojs_version specversion implementation conformance_level protocols backend"
+                    "ojs_version specversion implementation conformance_level"
+                    " conformance_tier protocols backend"
                     " capabilities extensions endpoints",
                     ojs_version=text(),
                     specversion=text(),
                     implementation=obj("name version", name=text(), version=text()),
                     conformance_level=integer(minimum=0, maximum=4),
+                    conformance_tier=enum("parser", "runtime", "full"),
                     protocols=array(text()),
                     backend=text(),
                     capabilities=free(),
