@@ -595,7 +595,7 @@ def _deadline(timeout: Period | None) -> float | None:
     return time.monotonic() + max(0.0, seconds)
 
 
-def _first_look(place: Place, end: _JobEnd | _WorkflowEnd, sign: Callable[[], None]) -> Any:
+def _first_look(place: Place, end: _JobEnd | _WorkflowEnd, sign: Callable[[], object]) -> Any:
     """Look once; return the row if it has ended, else None.
 
     Raises:

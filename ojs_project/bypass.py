@@ -106,7 +106,7 @@ class Bypass:
             return None
         # One without a name in its path, as the known ones are.
         view, _ = self._known.get(environ["PATH_INFO"], (None, None))
-        return view if view is not None and view.together is not None else None
+        return view if view is not None and view.batch is not None else None
 
     def respond_together(
         self, view: FastView, environs: Sequence[dict[str, Any]]

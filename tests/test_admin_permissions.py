@@ -102,7 +102,7 @@ def openings() -> dict[str, list[set[str]]]:
     pages = {
         "ojs_jobs/maintenance/": [{"maintenance"}],
         "ojs_workers/dashboard/": [{"view_dashboard"}],
-        "ojs_workers/dashboard/standings/": [{"view_dashboard"}],
+        "ojs_workers/dashboard/breakdown/": [{"view_dashboard"}],
     }
     for name, model in MODELS.items():
         if name == "dashboard":  # one page, and no other

@@ -13,7 +13,7 @@ from typing import Any, TypedDict, Unpack
 from django.db.models import F
 
 from jobs import engine
-from jobs.access.projects import own
+from jobs.access.projects import scope_to
 from jobs.conf import ojs_settings
 from jobs.engine import ClaimedJob, Completion, Failure, Outcome
 from jobs.errors import InvalidRequest
@@ -148,7 +148,7 @@ def deregister(worker_id: str, *, project: str = "") -> bool:
     """
     now = clock.now()
     with atomic():
-        live = own(Worker.objects.live(), project)
+        live = scope_to(Worker.objects.live(), project)
         worker = live.filter(pk=worker_id).select_for_update().first()
         if worker is None:
             return False
@@ -212,7 +212,7 @@ def beat(
         # It is late, or another heartbeat of the same worker has just discovered the worker.
         written = heartbeats.write(heartbeat)
         if written is None:
-            return Reply(_standing_order(heartbeat), stale=True)
+            return Reply(_order_in_force(heartbeat), stale=True)
     return _reply(heartbeat, written)
 
 
@@ -296,7 +296,7 @@ def _came_late(gone: Worker, heartbeat: Heartbeat) -> bool:
     )
 
 
-def _standing_order(heartbeat: Heartbeat) -> WorkerState:
+def _order_in_force(heartbeat: Heartbeat) -> WorkerState:
     """The state last requested of the worker; one that is gone gets back what it reports."""
     worker = Worker.objects.live().filter(pk=heartbeat.worker_id).first()
     return worker.desired_state if worker else heartbeat.state or WorkerState.RUNNING
@@ -309,7 +309,7 @@ def _returns(worker_id: str, project: str) -> bool:
     while they have jobs. It does not revive a worker that has left: its request was under way when
     it left.
     """
-    if not worker_id or not own(Worker.objects.dead(), project).filter(pk=worker_id).exists():
+    if not worker_id or not scope_to(Worker.objects.dead(), project).filter(pk=worker_id).exists():
         return False
     return _meet(Heartbeat(worker_id, WorkerState.RUNNING, project=project))
 

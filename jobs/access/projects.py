@@ -23,7 +23,7 @@ from ..spec.validation import NewJob
 from ..spec.worker_ids import qualified, spellings
 
 
-def give(new: Sequence[NewJob], project: str) -> Sequence[NewJob]:
+def assign_project(new: Sequence[NewJob], project: str) -> Sequence[NewJob]:
     """Assign new jobs to `project` before they are stored.
 
     They are unique within it: otherwise one project could find, or cancel, another's jobs.
@@ -36,7 +36,7 @@ def give(new: Sequence[NewJob], project: str) -> Sequence[NewJob]:
     return new
 
 
-def own(rows: Any, project: str) -> Any:
+def scope_to(rows: Any, project: str) -> Any:
     """Narrow the queryset `rows` to what `project` may see."""
     # Repeats the condition of the partial indexes; a parameter could be empty.
     return rows.filter(project=project).exclude(project="") if project else rows
@@ -57,13 +57,13 @@ def of_worker(column: str, pattern: str, project: str) -> Q:
     return plain | Q(**{lookup: prefix + beginning})
 
 
-def foreign(job_ids: Iterable[UUID], project: str) -> set[UUID]:
+def outside_project(job_ids: Iterable[UUID], project: str) -> set[UUID]:
     """Return those of `job_ids` that belong to other projects or do not exist."""
     if not project:
         return set()
     asked = set(job_ids)
     return asked.difference(
-        own(Job.objects.filter(pk__in=asked), project).values_list("pk", flat=True)
+        scope_to(Job.objects.filter(pk__in=asked), project).values_list("pk", flat=True)
     )
 
 
@@ -73,7 +73,7 @@ def find(job_id: UUID, project: str) -> Job:
     Raises:
         JobNotFound: there is no such job, or it is another project's.
     """
-    job: Job | None = own(Job.objects.filter(pk=job_id), project).first()
+    job: Job | None = scope_to(Job.objects.filter(pk=job_id), project).first()
     if job is None:
         raise JobNotFound(job_id)
     return job
@@ -85,5 +85,5 @@ def require(job_id: UUID, project: str) -> None:
     Raises:
         JobNotFound: there is no such job, or it is another project's.
     """
-    if foreign([job_id], project):
+    if outside_project([job_id], project):
         raise JobNotFound(job_id)

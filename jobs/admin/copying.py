@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from .. import engine
 from ..access.audit import of_request, record_action
-from ..access.projects import give
+from ..access.projects import assign_project
 from ..access.redaction import may_see, redact
 from ..errors import OJSError
 from ..models import Job
@@ -120,7 +120,7 @@ def _enqueue(request: HttpRequest, job: Job, original: Any, form: CopyForm) -> N
     try:
         made = new_job(document, clock.now(), type_pattern=CLASS_PATTERN)
         made.parent_results = job.parent_results
-        give([made], job.project)
+        assign_project([made], job.project)
         with atomic():
             engine.enqueue([made])
             record_action(

@@ -190,8 +190,8 @@ class CronJobAdmin(ReadOnlyModelAdmin):
         done = sum(run.job_id is not None for run in ran)
         text = ngettext("%(count)d job was enqueued.", "%(count)d jobs were enqueued.", done)
         reasons = sorted({_reason(run) for run in ran if run.job_id is None})
-        told = " ".join([text % {"count": done}, *(f"({reason})" for reason in reasons)])
-        return say(self, request, done, told, len(ran))
+        message = " ".join([text % {"count": done}, *(f"({reason})" for reason in reasons)])
+        return say(self, request, done, message, len(ran))
 
     @admin.action(description=_("Enable selected cron jobs"), permissions=["operate"])
     def enable(self, request: HttpRequest, queryset: Any) -> Any:

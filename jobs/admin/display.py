@@ -117,17 +117,17 @@ def chips(texts: Iterable[str]) -> str | SafeString:
     )
 
 
-def progress(standing: Any) -> str | SafeString:
+def progress(reported: Any) -> str | SafeString:
     """A job's progress: a bar, the number, and its worker's message."""
-    if standing.updated_at is None:
+    if reported.updated_at is None:
         return NOTHING
     bar: str | SafeString = ""
-    if standing.value is not None:
+    if reported.value is not None:
         bar = format_html(
-            '<progress max="1" value="{}"></progress> {} ', standing.value, f"{standing.value:.0%}"
+            '<progress max="1" value="{}"></progress> {} ', reported.value, f"{reported.value:.0%}"
         )
-    said = standing.message or (json.dumps(standing.data) if standing.data else "")
-    return format_html("{}{} {}", bar, Truncator(said).chars(500), moment(standing.updated_at))
+    text = reported.message or (json.dumps(reported.data) if reported.data else "")
+    return format_html("{}{} {}", bar, Truncator(text).chars(500), moment(reported.updated_at))
 
 
 def code(text: str, most: int = 80) -> SafeString:

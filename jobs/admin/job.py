@@ -101,8 +101,8 @@ class JobAdmin(JobPages):
         answer = ask(self, request, queryset, RUN_NOW)
         if not isinstance(answer, Answer):
             return answer
-        said = gettext("Made available.")
-        done = in_batches(request, "run_job", answer, engine.run_now, message=said)
+        message = gettext("Made available.")
+        done = in_batches(request, "run_job", answer, engine.run_now, message=message)
         text = ngettext(
             "%(count)d job is available now.", "%(count)d jobs are available now.", done
         )
@@ -144,8 +144,8 @@ def discard(model_admin: Any, request: HttpRequest, answer: Answer) -> Any:
         engine.delete_dead(chosen)
         return chosen
 
-    said = gettext("Deleted from the dead letter.")
-    done = in_batches(request, "discard_job", as_jobs(answer), run, message=said, flag=DELETION)
+    message = gettext("Deleted from the dead letter.")
+    done = in_batches(request, "discard_job", as_jobs(answer), run, message=message, flag=DELETION)
     text = ngettext(
         "%(count)d job was deleted from the dead letter.",
         "%(count)d jobs were deleted from the dead letter.",

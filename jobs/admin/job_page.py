@@ -245,11 +245,11 @@ class JobPages(ReadOnlyModelAdmin):
 
     @admin.display(description=_("progress"))
     def shown_progress(self, job: Any) -> str | SafeString:
-        standing = progress_of(job.pk)
+        reported = progress_of(job.pk)
         if job.is_redacted:
-            said = redact_quotes({"message": standing.message, "data": standing.data})
-            standing = replace(standing, **said)
-        return display.progress(standing)
+            redacted = redact_quotes({"message": reported.message, "data": reported.data})
+            reported = replace(reported, **redacted)
+        return display.progress(reported)
 
     @admin.display(description=_("workflow"))
     def shown_workflow(self, job: Job) -> str | SafeString:

@@ -93,13 +93,13 @@ def maintenance_notice(request: HttpRequest) -> str | None:
 
 def in_words(switch: Maintenance) -> str:
     """Describe what maintenance means for jobs, why and by whom it was begun, and when it ends."""
-    said = gettext("Maintenance: no jobs are handed out.")
+    message = gettext("Maintenance: no jobs are handed out.")
     if switch.refuses_jobs:
-        said = gettext("Maintenance: no jobs are handed out, and none are taken.")
+        message = gettext("Maintenance: no jobs are handed out, and none are taken.")
     if switch.reason:
-        said = f"{said} {switch.reason}"
+        message = f"{message} {switch.reason}"
     about = gettext("Begun by %(who)s") % {"who": switch.started_by or "?"}
     if switch.until:
         ends = gettext("ends %(distance)s") % {"distance": display.distance(switch.until)}
         about = f"{about}, {ends}"
-    return f"{said} ({about})"
+    return f"{message} ({about})"

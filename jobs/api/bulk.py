@@ -14,7 +14,7 @@ from rest_framework.response import Response
 
 from .. import engine
 from ..access.audit import of_caller
-from ..access.projects import give
+from ..access.projects import assign_project
 from ..conf import ojs_settings
 from ..errors import (
     BatchTooLarge,
@@ -62,7 +62,7 @@ class BulkViewSet(OJSViewSet):
         done: Stored = {}
         for index, document in enumerate(documents):
             try:
-                (done[index],) = give([new_job(document, now)], self.caller.project)
+                (done[index],) = assign_project([new_job(document, now)], self.caller.project)
             except OJSError as refusal:
                 done[index] = refusal
         valid = {index: job for index, job in done.items() if isinstance(job, NewJob)}

@@ -13,7 +13,7 @@ from rest_framework.response import Response
 
 from .. import engine
 from ..access.audit import of_caller, record_action
-from ..access.projects import own
+from ..access.projects import scope_to
 from ..errors import NotFound
 from ..http.authentication import Caller
 from ..http.base import OJSViewSet
@@ -77,12 +77,12 @@ class CronViewSet(OJSViewSet):
         """
         name = named.get("name")
         # A cron job's project is for good: looking first is no race.
-        if name and not own(CronJob.objects.filter(pk=name), caller.project).exists():
+        if name and not scope_to(CronJob.objects.filter(pk=name), caller.project).exists():
             raise _unknown(name)
 
     def list(self, request: Request) -> Response:
         """Every registered cron job; `enabled` filters (§8.2)."""
-        rows = own(CronJob.objects.order_by("name"), self.caller.project)
+        rows = scope_to(CronJob.objects.order_by("name"), self.caller.project)
         enabled = CronQuery.enabled.read(request.query_params)
         if enabled:
             rows = rows.filter(enabled=enabled == "true")

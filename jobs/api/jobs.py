@@ -9,7 +9,7 @@ from uuid import UUID
 from rest_framework.response import Response
 
 from .. import engine
-from ..access.projects import own
+from ..access.projects import scope_to
 from ..access.redaction import redact_job
 from ..errors import JobNotFound
 from ..http.base import OJSViewSet
@@ -83,13 +83,13 @@ def full_envelope(job: Job, project: str = "") -> dict[str, Any]:
     document = envelope(job, errors_of(job), project=project)
     report = ProgressReport.objects.filter(pk=job.pk).first()
     if report is not None:
-        shown = engine.standing(job, report)
-        told = {
+        shown = engine.progress_state(job, report)
+        members = {
             "progress": shown.value,
             "progress_data": shown.data,
             "progress_message": shown.message or None,
         }
-        document |= {name: value for name, value in told.items() if value is not None}
+        document |= {name: value for name, value in members.items() if value is not None}
     if job.state != State.CANCELLED and not (job.result_pruned or is_pruned(job)):
         document |= result_metadata(job)
     return document
@@ -148,7 +148,7 @@ class JobViewSet(OJSViewSet):
     def list(self, request: Request) -> Response:
         """Jobs that match, newest first; of many it is only counted that they are many."""
         parameters, project = request.query_params, self.caller.project
-        jobs = filtered(own(Job.objects.order_by("-pk"), project), parameters, project)
+        jobs = filtered(scope_to(Job.objects.order_by("-pk"), project), parameters, project)
         found, pagination = page(
             parameters,
             jobs,

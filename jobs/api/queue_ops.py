@@ -9,7 +9,7 @@ from rest_framework.response import Response
 
 from .. import engine
 from ..access.audit import of_caller, record_action
-from ..access.projects import own
+from ..access.projects import scope_to
 from ..engine.queue_policy import DEFAULT
 from ..errors import NotFound
 from ..http.base import OJSViewSet
@@ -63,7 +63,7 @@ class QueueOperationsViewSet(OJSViewSet):
     def priorities(self, request: Request, name: str) -> Response:
         """How many available jobs there are of each priority (OJS priority §10.3)."""
         found(name)
-        rows = own(Job.objects.filter(queue=name, state=State.AVAILABLE), self.caller.project)
+        rows = scope_to(Job.objects.filter(queue=name, state=State.AVAILABLE), self.caller.project)
         rows = rows.order_by("priority")
         levels = dict(rows.values_list("priority").annotate(jobs=Count("pk")))
         return Response(
@@ -183,7 +183,7 @@ class QueueOperationsViewSet(OJSViewSet):
             if state not in State.values or state == State.ACTIVE:
                 raise refuse("states", f"Jobs in state {state!r} cannot be purged.")
         found(name)
-        jobs = own(Job.objects.filter(queue=name), self.caller.project)
+        jobs = scope_to(Job.objects.filter(queue=name), self.caller.project)
         before = Purge.older_than.read(body, clock.now())
         if before is not None:
             jobs = jobs.filter(finished_at__lt=before)
@@ -220,7 +220,7 @@ def statistics(queue: Queue, project: str = "") -> dict[str, Any]:
     Args:
         project: whose jobs; empty means everybody's.
     """
-    jobs = own(Job.objects.filter(queue=queue.pk).order_by(), project)
+    jobs = scope_to(Job.objects.filter(queue=queue.pk).order_by(), project)
     found = dict.fromkeys(State.values, 0)
     for index in dashboard.INDEXED:
         rows = jobs.filter(**index).values_list("state").annotate(jobs=Count("pk"))

@@ -10,7 +10,7 @@ from rest_framework.response import Response
 
 from .. import engine
 from ..access.audit import of_caller, record_action
-from ..access.projects import of_worker, own
+from ..access.projects import of_worker, scope_to
 from ..access.redaction import redact_job
 from ..http.base import OJSViewSet
 from ..http.dialects import job_reply
@@ -201,7 +201,7 @@ def _of_project(rows: Any, project: str, limit: int) -> tuple[Any, Any, bool]:
     """
     looked_at = list(rows[:LOOKED_AT])
     ids = {event.subject: parse_uuid(event.subject) for event in looked_at if event.job_type}
-    own_jobs = own(Job.objects.filter(pk__in=filter(None, ids.values())), project)
+    own_jobs = scope_to(Job.objects.filter(pk__in=filter(None, ids.values())), project)
     keys = set(own_jobs.values_list("pk", flat=True))
     found = [event for event in looked_at if ids.get(event.subject) in keys]
     if len(found) > limit:

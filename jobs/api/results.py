@@ -8,7 +8,7 @@ from uuid import UUID
 from django.http import QueryDict
 from rest_framework.response import Response
 
-from ..access.projects import own
+from ..access.projects import scope_to
 from ..conf import ojs_settings
 from ..errors import JobNotFound, ResultPruned, WaitTimeout
 from ..http.base import OJSViewSet
@@ -82,7 +82,7 @@ class ResultViewSet(OJSViewSet):
         ids = ResultIds.ids.read(self.read(required=True))
         parsed = {text: parse_uuid(text) for text in ids}
         known = [job_id for job_id in parsed.values() if job_id is not None]
-        jobs = own(Job.objects.only(*COLUMNS), self.caller.project).in_bulk(known)
+        jobs = scope_to(Job.objects.only(*COLUMNS), self.caller.project).in_bulk(known)
         return Response({"results": {text: _entry(jobs.get(pk)) for text, pk in parsed.items()}})
 
 

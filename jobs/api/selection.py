@@ -11,7 +11,7 @@ from django.db import transaction
 
 from .. import engine
 from ..access.audit import SHOWN, Actor, record_action
-from ..access.projects import own
+from ..access.projects import scope_to
 from ..conf import ojs_settings
 from ..errors import BatchTooLarge
 from ..models import Job
@@ -85,13 +85,13 @@ class Selection:
         if (ids is None) == (wanted is None):
             raise refuse("job_ids", "Name the jobs by either 'job_ids' or 'filter'.")
         if wanted is not None:
-            jobs = own(filtered(wanted, OPERATIONS[operation].default), project)
+            jobs = scope_to(filtered(wanted, OPERATIONS[operation].default), project)
             return cls(operation, jobs, None, actor, wanted)
         ids = BulkChange.job_ids.read(body) or []
         if len(ids) > ojs_settings.MAX_BULK:
             raise BatchTooLarge(len(ids), ojs_settings.MAX_BULK)
         known = [job_id for job_id in map(parse_uuid, ids) if job_id is not None]
-        return cls(operation, own(Job.objects.filter(pk__in=known), project), ids, actor)
+        return cls(operation, scope_to(Job.objects.filter(pk__in=known), project), ids, actor)
 
     @property
     def verb(self) -> Operation:
@@ -148,31 +148,31 @@ class Selection:
         done = set(self._allowed()._act())
         did = self.verb.did
         items: list[dict[str, Any]] = []
-        told: set[UUID] = set()
+        reported: set[UUID] = set()
         for index, name in enumerate(self.ids):
             job_id = parse_uuid(name)
             item: dict[str, Any] = {"index": index, "job_id": name}
-            if job_id is not None and job_id in done - told:
-                told.add(job_id)
+            if job_id is not None and job_id in done - reported:
+                reported.add(job_id)
                 items.append(item | {"status": did})
                 continue
             state = None if job_id is None else states.get(job_id)
             reason = "There is no such job" if state is None else f"Job is in {state} state"
-            if job_id in told:
+            if job_id in reported:
                 reason = "The request names it twice"
             items.append(item | {"status": "skipped", "reason": reason})
-        skipped = len(items) - len(told)
+        skipped = len(items) - len(reported)
         status = 200 if not skipped else 207
-        if not told or (whole and skipped):
+        if not reported or (whole and skipped):
             status = 422
         if status == 422 and whole:
-            told = set()
+            reported = set()
             skipped = len(items)
         return status, {
             "total_matched": len(items),
-            did: len(told),
+            did: len(reported),
             "skipped": skipped,
-            "items": items if told or not whole else [_undone(item, did) for item in items],
+            "items": items if reported or not whole else [_undone(item, did) for item in items],
         }
 
     def _allowed(self) -> Selection:

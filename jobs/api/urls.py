@@ -5,7 +5,7 @@ from typing import Any
 from django.urls import path
 
 from ..http.fast_path import fast
-from ..http.verbs import Together, Verb
+from ..http.verbs import Batch, Verb
 from . import live, results, verbs
 from .admin import urls as admin
 from .admin.bulk import AdminBulkViewSet
@@ -92,7 +92,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 )
 
 # The hot verbs, and those that wait, have addresses of their own. The busiest come first.
-FAST: tuple[tuple[str, str, Any, str, str, Verb, Together | None], ...] = (
+FAST: tuple[tuple[str, str, Any, str, str, Verb, Batch | None], ...] = (
     ("v1/jobs", "jobs", JobViewSet, "POST", "create", verbs.create, verbs.creates),
     ("v1/jobs/batch", "jobs-batch", JobViewSet, "POST", "batch", verbs.batch, None),
     (f"{JOB}/result", "job-result", ResultViewSet, "GET", "retrieve", results.retrieve, None),
@@ -116,11 +116,11 @@ urlpatterns = [
                 viewset.as_view({method.lower(): action} | BESIDE.get(route, {})),
                 verb,
                 method,
-                together=together,
+                batch=batch,
             ),
             name=name,
         )
-        for route, name, viewset, method, action, verb, together in FAST
+        for route, name, viewset, method, action, verb, batch in FAST
     ),
     *(
         path(f"ojs/{route}", viewset.as_view(actions), name=name)

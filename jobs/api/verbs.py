@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from .. import engine
-from ..access.projects import give
+from ..access.projects import assign_project
 from ..conf import ojs_settings
 from ..errors import OJSError, QueueFull
 from ..http.dialects import job_reply
@@ -35,7 +35,7 @@ def create(request: VerbRequest) -> VerbResponse | Waiting[Any]:
 def _asked(request: VerbRequest) -> Sequence[NewJob]:
     check = partial(new_job, now=clock.now())
     asked = checked_once(request.read(required=True), memory, check, read_args)
-    return give([asked], request.caller.project)
+    return assign_project([asked], request.caller.project)
 
 
 def creates(given: Sequence[VerbRequest]) -> list[Any]:
@@ -93,7 +93,9 @@ def batch(request: VerbRequest) -> VerbResponse | Waiting[Any]:
     """PUSH many: all or none (OJS HTTP §9.2)."""
     documents = Batch.jobs.read(request.read(required=True))
     asked = new_jobs(documents, clock.now())
-    return enqueue_or_wait(request.meta, give(asked, request.caller.project), _batch_created)
+    return enqueue_or_wait(
+        request.meta, assign_project(asked, request.caller.project), _batch_created
+    )
 
 
 def _batch_created(jobs: Sequence[NewJob]) -> VerbResponse:

@@ -8,7 +8,7 @@ from uuid import UUID
 from rest_framework.response import Response
 
 from .. import engine
-from ..access.projects import own
+from ..access.projects import scope_to
 from ..errors import WorkflowNotFound
 from ..http.base import OJSViewSet
 from ..http.dialects import workflow_reply
@@ -44,7 +44,7 @@ class WorkflowViewSet(OJSViewSet):
         """Newest first, those inside others left out; `state`, `type` and `name` filter."""
         parameters = request.query_params
         rows = Workflow.objects.filter(parent__isnull=True).order_by("-id")
-        rows = own(rows, self.caller.project)
+        rows = scope_to(rows, self.caller.project)
         for member in (WorkflowQuery.state, WorkflowQuery.type):
             value = member.read(parameters)
             if value:
@@ -88,7 +88,7 @@ class WorkflowViewSet(OJSViewSet):
         return response
 
     def _find(self, text: str) -> Workflow:
-        rows = own(Workflow.objects.filter(pk=_parse(text)), self.caller.project)
+        rows = scope_to(Workflow.objects.filter(pk=_parse(text)), self.caller.project)
         workflow: Workflow | None = rows.first()
         if workflow is None:
             raise WorkflowNotFound(text)

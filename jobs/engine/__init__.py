@@ -41,7 +41,7 @@ from .inheritance import results_of_workflow
 from .inheritance import subtree as workflow_members
 from .insertion import forget_queues
 from .outcomes import Outcome
-from .progress import ProgressState, progress_of, report_progress, standing
+from .progress import ProgressState, progress_of, progress_state, report_progress
 from .reclaim import expire, reclaim
 from .reservations import extend, keep_alive, last_reservation, reserve
 from .retention import prune_events, prune_jobs, prune_results, prune_workflows
@@ -104,6 +104,7 @@ __all__ = [
     "pause",
     "prioritize",
     "progress_of",
+    "progress_state",
     "promote_due",
     "prune_events",
     "prune_jobs",
@@ -127,7 +128,6 @@ __all__ = [
     "run_now",
     "save_checkpoint",
     "set_cron_enabled",
-    "standing",
     "time_out",
     "too_large",
     "upsert_cron",

@@ -16,7 +16,7 @@ from typing import Any
 from django.db.models import F
 from django.db.models.functions import Now
 
-from ..access.projects import give
+from ..access.projects import assign_project
 from ..errors import DuplicateJob, NotFound, OJSError, PermissionDenied
 from ..models import CronJob, CronRun, Maintenance, OverlapPolicy
 from ..models.cron import Outcome
@@ -330,10 +330,10 @@ def _new_job(row: CronJob, at: datetime, *, held: bool) -> NewJob:
     # The protocol that registered it has checked the type, which may be in that protocol's syntax.
     job = new_job(row.template, now, type_pattern=CLASS_PATTERN)
     # The correlation key, and when (§6.3).
-    told = {"cron_name": row.pk, "cron_triggered_at": format_timestamp(at)}
-    job.meta = job.meta | told
+    meta = {"cron_name": row.pk, "cron_triggered_at": format_timestamp(at)}
+    job.meta = job.meta | meta
     job.pending = job.pending or held
-    give([job], row.project)
+    assign_project([job], row.project)
     return job
 
 

@@ -17,7 +17,7 @@ from uuid import UUID
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from ..access.projects import own
+from ..access.projects import scope_to
 from ..errors import InvalidRequest
 from ..models import Event as EventRow
 from ..models import Job, Queue, RateLimit
@@ -98,7 +98,7 @@ def claim_within_limits(request: ClaimRequest) -> list[ClaimedJob]:
         if request.count < 1:
             return []
         suiting = Job.objects.all().suiting(request.types, request.able, request.versions)
-        suiting = own(suiting, request.project)
+        suiting = scope_to(suiting, request.project)
         _measure(partitions, now)
         for queue in queues:
             room = _room(limited.get(queue), partitions, request.count - len(claimed))
@@ -244,8 +244,8 @@ def _room(queue: Queue | None, partitions: dict[str, Partition], room: int) -> i
     if queue.concurrency is not None:
         active = Job.objects.active().filter(queue=queue.pk, reserved_for__isnull=False)
         room = min(room, queue.concurrency - active.count())
-    own = partitions.get(QUEUE_KEY + queue.pk)
-    return room if own is None else min(room, own.left)
+    scope_to = partitions.get(QUEUE_KEY + queue.pk)
+    return room if scope_to is None else min(room, scope_to.left)
 
 
 def _choose(

@@ -89,7 +89,7 @@ def note_progress(
     if before and now - before.told_at < EVENTS_EVERY:
         told_at = before.told_at
     else:
-        _tell(job, now, progress=value, data=data, message=message or None)
+        _record(job, now, progress=value, data=data, message=message or None)
     ProgressReport.objects.update_or_create(
         pk=job.pk,
         defaults={
@@ -103,17 +103,17 @@ def note_progress(
     )
 
 
-def _tell(job: Job, now: datetime, **said: Any) -> None:
+def _record(job: Job, now: datetime, **reported: Any) -> None:
     """Record a report under the names of both documents (OJS progress §11.1, events §4.1)."""
-    told = {name: item for name, item in said.items() if item is not None}
-    shown = {"progress_percent": round(100 * (told.get("progress") or 0.0), 3)}
-    if "message" in told:
-        shown["progress_message"] = told["message"]
+    members = {name: item for name, item in reported.items() if item is not None}
+    shown = {"progress_percent": round(100 * (members.get("progress") or 0.0), 3)}
+    if "message" in members:
+        shown["progress_message"] = members["message"]
     about: dict[str, Any] = {"time": now, "worker_id": job.reserved_by}
     record(
         [
-            job_event("progress.updated", job, data=told, **about),
-            job_event("job.progress", job, data=shown | told, **about),
+            job_event("progress.updated", job, data=members, **about),
+            job_event("job.progress", job, data=shown | members, **about),
         ]
     )
 
@@ -127,10 +127,10 @@ def progress_of(job_id: UUID) -> ProgressState:
     if job is None:
         raise JobNotFound(job_id)
     report = ProgressReport.objects.filter(pk=job_id).first()
-    return standing(job, report)
+    return progress_state(job, report)
 
 
-def standing(job: Job, report: ProgressReport | None) -> ProgressState:
+def progress_state(job: Job, report: ProgressReport | None) -> ProgressState:
     """Return a job's progress: completion makes it 1, another attempt voids it (§5.3, §8)."""
     if report is None or report.attempt != job.attempt:
         return ProgressState(job.pk, job.state)

@@ -9,7 +9,7 @@ from uuid import UUID
 from django.db.models import F, Max
 from django.db.models.functions import Now
 
-from ..access.projects import own
+from ..access.projects import scope_to
 from ..models import Job
 from ..store.database import atomic
 from ..store.portable import record_heartbeats
@@ -60,7 +60,7 @@ def keep_alive(
     """
     with atomic():
         held = Job.objects.active().filter(pk=job_id, reserved_by=worker_id)
-        job = own(held, project).defer("args", "meta").select_for_update().first()
+        job = scope_to(held, project).defer("args", "meta").select_for_update().first()
         if job is None:
             return False
         period = max((job.reserved_for or timedelta(0)) * share, at_least)

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 
-from ..access.projects import give
+from ..access.projects import assign_project
 from ..errors import OJSError
 from ..models import Event, Job, Workflow, WorkflowState, WorkflowType
 from ..record.events import record, workflow_event
@@ -210,7 +210,7 @@ def _fire(workflow: Workflow, names: Sequence[str]) -> list[UUID]:
         results = results_of_workflow(workflow, copies=len(jobs))
     for job in jobs.values():
         job.workflow_id, job.followed, job.parent_results = workflow.pk, True, results
-    ended = insert_jobs(give(list(jobs.values()), workflow.project))
+    ended = insert_jobs(assign_project(list(jobs.values()), workflow.project))
     workflow.fired = {name: str(job.id) for name, job in jobs.items()}
     Workflow.objects.filter(pk=workflow.pk).update(fired=workflow.fired)
     record(

@@ -7,7 +7,7 @@ from graphlib import TopologicalSorter
 from typing import Any
 from uuid import UUID
 
-from ..access.projects import give
+from ..access.projects import assign_project
 from ..errors import DuplicateJob
 from ..models import Workflow, WorkflowType
 from ..spec.identifiers import uuid7
@@ -47,7 +47,7 @@ class WorkflowBuilder:
         job = node.job
         job.workflow_id, job.workflow_index = parent.pk, index
         job.followed, job.parent_results = True, parent_results
-        self.jobs += give([job], parent.project)
+        self.jobs += assign_project([job], parent.project)
 
     def _workflow(
         self,

@@ -34,7 +34,7 @@ from .hosts import check_host
 from .loop import LOOP, Stream
 from .negotiation import renderer_for
 from .request import Meta, Readable, body_stream, check_url, request_id_of
-from .verbs import Together, Verb, VerbRequest, VerbResponse
+from .verbs import Batch, Verb, VerbRequest, VerbResponse
 from .versioning import check_version
 from .waiting import Look, Waiting
 
@@ -90,7 +90,7 @@ class FastView:
     """The view of an address whose verb is called past REST framework."""
 
     def __init__(
-        self, view: Any, verb: Verb, method: str, *, streams: bool, together: Together | None
+        self, view: Any, verb: Verb, method: str, *, streams: bool, batch: Batch | None
     ) -> None:
         """
         Args:
@@ -101,7 +101,7 @@ class FastView:
         self._verb = verb
         self.method = method
         self._streams = streams
-        self.together = together
+        self.batch = batch
         viewset: type[OJSViewSet] = view.cls
         self._viewset = viewset
         self._action: str = view.actions[method.lower()]
@@ -160,9 +160,9 @@ class FastView:
                     found.append(None)
                 except Exception as problem:
                     found.append(problem)
-            assert self.together is not None
+            assert self.batch is not None
             try:
-                outcomes = iter(self.together(requests) if requests else ())
+                outcomes = iter(self.batch(requests) if requests else ())
             except Exception as problem:
                 outcomes = iter([problem] * len(requests))
         return [
@@ -226,7 +226,7 @@ def fast(
     method: str = "POST",
     *,
     streams: bool = False,
-    together: Together | None = None,
+    batch: Batch | None = None,
 ) -> FastView:
     """Put the fast path before a viewset's view of one verb.
 
@@ -235,6 +235,6 @@ def fast(
         verb: what that action carries out.
         streams: the verb writes a stream on an event loop. Where there is none, the viewset
             answers; where there is one, the verb does whatever `FAST_PATH` says.
-        together: carries out the verb for several requests at once.
+        batch: carries out the verb for several requests at once.
     """
-    return FastView(view, verb, method, streams=streams, together=together)
+    return FastView(view, verb, method, streams=streams, batch=batch)

@@ -1,14 +1,19 @@
-"""Watches jobs on behalf of everyone who waits for them on an event loop: one query for all."""
+"""Watches jobs for all that wait for them on an event loop, with one query at a time.
+
+PostgreSQL also notifies the process when a job ends that is waited for.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from ..models import Job, ProgressReport
+from ..store import awaited
 from ..store.database import alias
 from .loop import Loop
 from .poll import Poll
@@ -68,8 +73,16 @@ def _states(ids: Collection[UUID]) -> dict[UUID, State]:
     return {pk: (state, reported.get(pk)) for pk, state in jobs}
 
 
+class EndWatch(JobWatch):
+    """The jobs whose end this process waits for."""
+
+    @property
+    def every(self) -> float:  # type: ignore[override]
+        return awaited.pause()
+
+
 class WaitingForJob(Waiting[Answer]):
-    """Waits for a job; on an event loop it looks only when the job may have changed."""
+    """Waits for a job to end; on an event loop it looks only when the job may have."""
 
     _changed: asyncio.Event
 
@@ -84,9 +97,31 @@ class WaitingForJob(Waiting[Answer]):
         self._job_id = job_id
 
     async def on_loop(self, loop: Loop, answer: Answering[Answer]) -> Answer:
-        with loop.shared(JobWatch).watching(self._job_id) as self._changed:
-            return await super().on_loop(loop, answer)
+        with loop.shared(EndWatch).watching(self._job_id) as self._changed:
+            name = awaited.job_name(self._job_id)
+            wait = awaited.Wait(
+                name, self._job_id, partial(_set, asyncio.get_running_loop(), self._changed)
+            )
+            self.look = partial(_look, self.look, wait)
+            try:
+                return await super().on_loop(loop, answer)
+            finally:
+                wait.close()
 
     async def sleep(self, loop: Loop, longest: float) -> None:
         await first_of(self._changed, loop.ending, seconds=min(longest, ANYWAY))
         self._changed.clear()
+
+
+def _look(look: Look, wait: awaited.Wait) -> VerbResponse | None:
+    """Look, and ask to be notified if there is nothing yet; in a thread."""
+    found = look()
+    if found is None and wait.sign():
+        # It may have ended before that.
+        found = look()
+    return found
+
+
+def _set(loop: asyncio.AbstractEventLoop, changed: asyncio.Event) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop has ended
+        loop.call_soon_threadsafe(changed.set)

@@ -69,7 +69,7 @@ def outcome_of(verb: Verb, request: VerbRequest, **named: str) -> Any:
         return problem
 
 
-Together = Callable[[Sequence[VerbRequest]], Sequence[Any]]
+Batch = Callable[[Sequence[VerbRequest]], Sequence[Any]]
 """Carries out a verb for requests that came at the same time; returns what each would have returned
 or raised by itself."""
 Verb = Callable[..., "VerbResponse | Waiting[Any]"]

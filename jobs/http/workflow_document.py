@@ -9,7 +9,7 @@ from uuid import UUID
 from django.db.models import Count
 
 from ..engine.inheritance import outcomes, subtree
-from ..engine.progress import standing
+from ..engine.progress import progress_state
 from ..models import Job, ProgressReport, Workflow, WorkflowState, WorkflowType
 from ..spec.lifecycle import State
 from ..spec.timestamps import format_timestamp
@@ -58,7 +58,7 @@ class Tree:
         if isinstance(node, Job):
             if node.state == State.COMPLETED:
                 return 1.0
-            return standing(node, self.reports.get(node.pk)).value
+            return progress_state(node, self.reports.get(node.pk)).value
         if node.state == WorkflowState.COMPLETED:
             return 1.0
         parts = [self.node(node, index) for index in range(node.size)]
@@ -186,7 +186,7 @@ def progress_document(workflow: Workflow) -> dict[str, Any]:
         entry: dict[str, Any] = {name: step[name] for name in SHORT if name in step}
         entry |= {"state": step["state"], "progress": tree.progress(node)}
         if isinstance(node, Job) and node.pk in tree.reports:
-            entry["data"] = standing(node, tree.reports[node.pk]).data
+            entry["data"] = progress_state(node, tree.reports[node.pk]).data
         steps.append(entry)
     return {
         "workflow_id": str(workflow.pk),

@@ -36,13 +36,13 @@ class CronJobQuerySet(models.QuerySet["CronJob"]):
         The latest run is annotated as `last_outcome`, `last_reason` and `last_decided_at`.
         """
         runs = CronRun.objects.filter(cron_name=OuterRef("pk")).order_by("-id")
-        told = {
+        annotations = {
             f"last_{name}": Subquery(runs.values(name)[:1])
             for name in ("outcome", "reason", "decided_at")
         }
         is_late = Q(next_run_at__isnull=True) | Q(next_run_at__lte=Now() - LATE)
         came_to_nothing = Q(last_outcome__in=(Outcome.SKIPPED, Outcome.REFUSED))
-        return self.filter(enabled=True).annotate(**told).filter(is_late | came_to_nothing)
+        return self.filter(enabled=True).annotate(**annotations).filter(is_late | came_to_nothing)
 
 
 class CronJob(models.Model):

@@ -98,7 +98,7 @@ class Message:
 
     def _document(self, face: Face, project: str) -> dict[str, Any]:
         event = self.event
-        said: dict[str, Any] = event.data or {}
+        data: dict[str, Any] = event.data or {}
         if face == AS_HERE and self.transition is not None:
             return {
                 "job_id": event.subject,
@@ -109,9 +109,9 @@ class Message:
                 "timestamp": self.timestamp,
             }
         if event.type == PROGRESS:
-            document = {"job_id": event.subject, "progress": round(said["progress_percent"])}
-            if "message" in said:
-                document["message"] = said["message"]
+            document = {"job_id": event.subject, "progress": round(data["progress_percent"])}
+            if "message" in data:
+                document["message"] = data["message"]
             return document | {"timestamp": self.timestamp}
         if event.type == HEARTBEAT:
             return {

@@ -196,12 +196,12 @@ class Session:
                 await self._refuse(BodyTooLarge(f"A message may have {MOST_TEXT} characters."))
                 await self._socket.close(TOO_BIG, "the message is too long")
                 return
-            said: dict[str, Any] = {}
+            message: dict[str, Any] = {}
             try:
-                said = _read(text)
-                await self._hear(said)
+                message = _read(text)
+                await self._hear(message)
             except OJSError as refusal:
-                await self._refuse(refusal, said.get("channel"))
+                await self._refuse(refusal, message.get("channel"))
                 if isinstance(refusal, NotAuthenticated):
                     await self._socket.close(REVOKED, refusal.code)
                     return
@@ -210,7 +210,7 @@ class Session:
         about = {"channel": channel} if isinstance(channel, str) else {}
         await self._say(type="error", code=problem.code, message=problem.message, **about)
 
-    async def _hear(self, said: dict[str, Any]) -> None:
+    async def _hear(self, message: dict[str, Any]) -> None:
         """
         Raises:
             OJSError: it is refused.
@@ -221,21 +221,21 @@ class Session:
             "resume": self._resume,
             "ping": self._answer_ping,
         }
-        action = fields.required_text(said, "action")
+        action = fields.required_text(message, "action")
         if action not in actions:
             raise InvalidRequest(
                 f"There is no action {action[:40]!r}, only {', '.join(actions)}.", field="action"
             )
-        await actions[action](said)
+        await actions[action](message)
 
-    async def _answer_ping(self, said: dict[str, Any]) -> None:
+    async def _answer_ping(self, message: dict[str, Any]) -> None:
         await self._say(type="pong")
 
-    async def _subscribe(self, said: dict[str, Any]) -> None:
-        channel = channels.parse(fields.required_text(said, "channel"))
-        types = fields.texts(said, "event_types", longest=channels.LONGEST_TYPE)
+    async def _subscribe(self, message: dict[str, Any]) -> None:
+        channel = channels.parse(fields.required_text(message, "channel"))
+        types = fields.texts(message, "event_types", longest=channels.LONGEST_TYPE)
         wanted = Filter(types)
-        after = fields.text(said, "last_event_id", longest=ID_LENGTH) or ""
+        after = fields.text(message, "last_event_id", longest=ID_LENGTH) or ""
         known = self._connection.subscriptions.get(channel.name)
         if known is not None:
             self._connection.filter_anew(known, wanted)
@@ -284,17 +284,17 @@ class Session:
         about = {} if types is None else {"event_types": types}
         await self._say(type="subscribed", channel=subscription.channel.name, **about)
 
-    async def _unsubscribe(self, said: dict[str, Any]) -> None:
-        channel = channels.parse(fields.required_text(said, "channel"))
+    async def _unsubscribe(self, message: dict[str, Any]) -> None:
+        channel = channels.parse(fields.required_text(message, "channel"))
         known = self._connection.subscriptions.get(channel.name)
         if known is not None:
             self._hub.unsubscribe(known)
         await self._say(type="unsubscribed", channel=channel.name)
 
-    async def _resume(self, said: dict[str, Any]) -> None:
+    async def _resume(self, message: dict[str, Any]) -> None:
         """Send what came after an event, on the channels that are subscribed to; a client that has
         subscribed to none goes on with those of its connection before."""
-        identifier = fields.required_text(said, "last_event_id", longest=ID_LENGTH)
+        identifier = fields.required_text(message, "last_event_id", longest=ID_LENGTH)
         after = await self._loop.in_thread(replay.position_of, identifier)
         if after is None:
             raise UnknownEventId()
@@ -396,9 +396,9 @@ def _read(text: str | bytes) -> dict[str, Any]:
         InvalidPayload: it is not a JSON object.
     """
     try:
-        said = orjson.loads(text)
+        message = orjson.loads(text)
     except orjson.JSONDecodeError as problem:
         raise InvalidPayload(f"A message must be a JSON object: {problem}.") from None
-    if type(said) is not dict:
+    if type(message) is not dict:
         raise InvalidPayload("A message must be a JSON object.")
-    return said
+    return message

@@ -17,7 +17,7 @@ from typing import Any
 
 from django.db.models import Avg, Count, DurationField, F
 
-from ..access.projects import own
+from ..access.projects import scope_to
 from ..models import Job, JobError, Queue
 from ..spec.lifecycle import TERMINAL, State
 from ..store import clock
@@ -173,7 +173,7 @@ def last_hour(queue: str, project: str = "") -> dict[str, Any]:
 
     def count() -> dict[str, Any]:
         since = clock.now() - HOUR
-        jobs = own(Job.objects.filter(queue=queue).order_by(), project)
+        jobs = scope_to(Job.objects.filter(queue=queue).order_by(), project)
         run, wait = F("finished_at") - F("started_at"), F("started_at") - F("enqueued_at")
         completed = jobs.filter(state=State.COMPLETED, finished_at__gte=since).aggregate(
             jobs=Count("pk"),

@@ -157,8 +157,8 @@ def record(events: Iterable[Event]) -> None:
     events = list(events)
     for kind in {event.type for event in events}.intersection(signals.TELLS_EVENTS):
         if signals.SENT[kind].has_listeners():
-            told = [event for event in events if event.type == kind]
-            signals.send_on_commit(signals.SENT[kind], Event, events=told)
+            of_kind = [event for event in events if event.type == kind]
+            signals.send_on_commit(signals.SENT[kind], Event, events=of_kind)
     if ojs_settings.RECORD_EVENTS:
         Event.objects.bulk_create(events, batch_size=BATCH)
 
@@ -220,13 +220,10 @@ def event_documents(events: Sequence[Event], *, project: str = "") -> list[dict[
     Traces are read from the jobs, so that no hot statement pays for them: an event that outlives
     its job has none.
     """
-    ids = {parse_uuid(event.subject) for event in events if event.job_type}
+    subjects = {parse_uuid(event.subject) for event in events if event.job_type}
+    ids = [job_id for job_id in subjects if job_id is not None]
     traced = Q(meta__has_key=TRACE_ID) | Q(meta__has_key=TRACEPARENT)
-    rows = (
-        Job.objects.using(alias()).filter(traced, pk__in=ids - {None})
-        if ids
-        else Job.objects.none()
-    )
+    rows = Job.objects.using(alias()).filter(traced, pk__in=ids) if ids else Job.objects.none()
     traces = {
         str(job_id): trace_id_of(*named)
         for job_id, *named in rows.values_list("pk", f"meta__{TRACE_ID}", f"meta__{TRACEPARENT}")

@@ -151,7 +151,7 @@ class UniformBatch(Sequence[NewJob]):
     """New jobs that differ in nothing but ids and arguments.
 
     They can be stored without being made one by one; that happens once, when somebody asks for one
-    of them. What is so for all of them is written on the model, see `told_of_all`.
+    of them. What is so for all of them is written on the model, see `shared_targets`.
     """
 
     __hash__ = None  # type: ignore[assignment]

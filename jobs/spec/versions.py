@@ -79,10 +79,10 @@ class Versions(NamedTuple):
         """As a worker would declare it."""
         if self.least is not None and self.below == self.least + 1:
             return version_text(self.least)
-        said = [f">={version_text(self.least)}"] if self.least is not None else []
+        bounds = [f">={version_text(self.least)}"] if self.least is not None else []
         if self.below is not None:
-            said.append(f"<{version_text(self.below)}")
-        return " ".join(said) or "*"
+            bounds.append(f"<{version_text(self.below)}")
+        return " ".join(bounds) or "*"
 
 
 ALL = Versions()

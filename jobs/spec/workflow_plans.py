@@ -250,8 +250,9 @@ def _step(document: Mapping[str, Any], path: str, check: Check, defaults: dict[s
 
 def _refuse_unsupported(document: Mapping[str, Any], names: Sequence[str], path: str) -> None:
     options = document.get("options")
-    for place, part in ((path, document), (f"{path}.options", options)):
-        for name in names if isinstance(part, Mapping) else ():
+    nested = options if isinstance(options, Mapping) else {}
+    for place, part in ((path, document), (f"{path}.options", nested)):
+        for name in names:
             if part.get(name) is not None:
                 where = f"{place}.{name}".removeprefix("$.")
                 raise Unsupported(

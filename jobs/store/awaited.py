@@ -51,6 +51,13 @@ CANNOT_SEE = """
 """
 
 
+def pause() -> float:
+    """Return after how many seconds to look at what may have ended, outside transactions."""
+    if not is_postgresql():
+        return wakeup.SHORT_POLL
+    return ojs_settings.WAIT_POLL_INTERVAL.total_seconds()
+
+
 def job_name(job_id: UUID) -> str:
     return f"job:{job_id}"
 
@@ -59,7 +66,7 @@ def workflow_name(workflow_id: UUID) -> str:
     return f"workflow:{workflow_id}"
 
 
-class Bell:
+class WakeEvent:
     """Rings when one of the names has ended."""
 
     def __init__(self, name: str, ring: Callable[[], object]) -> None:
@@ -83,26 +90,28 @@ class Wait:
         self._signed_at = -float(REFRESH)
         self._stack = contextlib.ExitStack()
 
-    def sign(self) -> None:
-        """Ask to be rung for; changes made from now on are not missed."""
+    def sign(self) -> bool:
+        """Ask to be rung for; return whether that was done just now, so that a look is due.
+
+        An end that commits after it is not missed.
+        """
         if not is_postgresql() or connection().in_atomic_block:
-            return
+            return False
         if time.monotonic() - self._signed_at < REFRESH:
-            return
+            return False
         if self._signed_at < 0:
-            self._stack.enter_context(wakeup._subscribed(Bell(self._name, self._ring)))
+            self._stack.enter_context(wakeup._subscribed(WakeEvent(self._name, self._ring)))
         self._signed_at = time.monotonic()
         run(SIGN, [self._name])
         if self._job_id is not None:
             run(FOLLOW, [self._job_id])
+        return True
 
     def pause(self) -> float:
         """Return after how many seconds to look without being rung for."""
-        if not is_postgresql():
-            return wakeup.SHORT_POLL
-        if connection().in_atomic_block:
+        if is_postgresql() and connection().in_atomic_block:
             return IN_A_TRANSACTION
-        return ojs_settings.WAIT_POLL_INTERVAL.total_seconds()
+        return pause()
 
     def rest(self) -> None:
         """Return a pooled connection, so that a sleeper does not keep it from others."""
@@ -115,10 +124,10 @@ class Wait:
 @contextlib.contextmanager
 def waiting(name: str, job_id: UUID | None) -> Iterator[tuple[Wait, threading.Event]]:
     """Wait in this thread."""
-    bell = threading.Event()
-    wait = Wait(name, job_id, bell.set)
+    wake = threading.Event()
+    wait = Wait(name, job_id, wake.set)
     try:
-        yield wait, bell
+        yield wait, wake
     finally:
         wait.close()
 

@@ -22,7 +22,7 @@ batch's connection may hang until the network gives it up."""
 class _Place(Generic[Item, Answer]):
     """A thread waiting its turn."""
 
-    __slots__ = ("answer", "bell", "item", "key", "taken")
+    __slots__ = ("answer", "item", "key", "taken", "wake")
 
     def __init__(self, key: Hashable, item: Item) -> None:
         self.key = key
@@ -31,26 +31,30 @@ class _Place(Generic[Item, Answer]):
         """The batch it is to run, its own item included; empty if another thread runs it."""
         self.answer: Answer | None = None
         # A held lock is the cheapest thing a thread can wait for.
-        self.bell = threading.Lock()
-        self.bell.acquire()
+        self.wake = threading.Lock()
+        self.wake.acquire()
 
 
-class Combiner(Generic[Item, Answer]):
+class GroupCommit(Generic[Item, Answer]):
     """Combines items of several threads into batches."""
 
     def __init__(
-        self, together: Callable[[list[Item]], Sequence[Answer | None]], *, most: int, abreast: int
+        self,
+        run: Callable[[list[Item]], Sequence[Answer | None]],
+        *,
+        max_size: int,
+        max_in_flight: int,
     ) -> None:
         """
         Args:
-            together: runs the items, in the thread of one of the callers; returns an answer for
+            run: runs the items, in the thread of one of the callers; returns an answer for
                 each, None for an item that was left alone.
-            most: largest batch.
-            abreast: most batches running at the same time.
+            max_size: largest batch.
+            max_in_flight: most batches running at the same time.
         """
-        self._together = together
-        self._most = most
-        self._abreast = abreast
+        self._run = run
+        self._max_size = max_size
+        self._max_in_flight = max_in_flight
         self._lock = threading.Lock()
         self._waiting: list[_Place[Item, Answer]] = []
         self._leaders: set[_Place[Item, Answer]] = set()
@@ -65,11 +69,11 @@ class Combiner(Generic[Item, Answer]):
         try:
             with self._lock:
                 self._waiting.append(place)
-                if len(self._leaders) < self._abreast:
+                if len(self._leaders) < self._max_in_flight:
                     self._appoint(place)
             self._wait(place)
             if place.taken:
-                answers = self._together([one.item for one in place.taken])
+                answers = self._run([one.item for one in place.taken])
                 for one, answer in zip(place.taken, answers, strict=True):
                     one.answer = answer
         finally:
@@ -78,24 +82,24 @@ class Combiner(Generic[Item, Answer]):
         return place.answer
 
     def _wait(self, place: _Place[Item, Answer]) -> None:
-        if place.bell.acquire(timeout=PATIENCE):
+        if place.wake.acquire(timeout=PATIENCE):
             return
         with self._lock:
             if place in self._waiting:
                 self._appoint(place)
-        place.bell.acquire()
+        place.wake.acquire()
 
     def _appoint(self, leader: _Place[Item, Answer]) -> None:
         """Make a waiting thread the leader of as many waiting items as fit in one batch."""
         taken = {leader.key: leader}
         for place in self._waiting:
-            if len(taken) == self._most:
+            if len(taken) == self._max_size:
                 break
             taken.setdefault(place.key, place)
         self._waiting = [place for place in self._waiting if taken.get(place.key) is not place]
         leader.taken = list(taken.values())
         self._leaders.add(leader)
-        leader.bell.release()
+        leader.wake.release()
 
     def _leave(self, place: _Place[Item, Answer]) -> None:
         with self._lock:
@@ -103,8 +107,8 @@ class Combiner(Generic[Item, Answer]):
                 self._waiting.remove(place)
             if place in self._leaders:
                 self._leaders.discard(place)
-                if self._waiting and len(self._leaders) < self._abreast:
+                if self._waiting and len(self._leaders) < self._max_in_flight:
                     self._appoint(self._waiting[0])
         for one in place.taken:
             if one is not place:
-                one.bell.release()
+                one.wake.release()

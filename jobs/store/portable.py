@@ -17,7 +17,7 @@ from django.db.models import Case, F, Value, When
 from django.db.models.functions import Cast, Coalesce, Now
 from django.db.models.lookups import LessThan
 
-from ..access.projects import own
+from ..access.projects import scope_to
 from ..conf import ojs_settings
 from ..models import Checkpoint, Job, JobError, Maintenance, Queue
 from ..models import Event as EventRow
@@ -141,7 +141,7 @@ class PortableStore:
         wanted = open_queues(request.queues)
         # Jobs with a rate limit are claimed only under its lock.
         suiting = Job.objects.unexpired().suiting(request.types, request.able, request.versions)
-        fetchable = own(suiting, request.project).filter(rate_key="")
+        fetchable = scope_to(suiting, request.project).filter(rate_key="")
         fetchable = fetchable.select_for_update(skip_locked=skips_locked())
         for order, jobs in (
             (("-priority", "enqueued_at", "id"), fetchable.filter(state=State.AVAILABLE)),

@@ -86,8 +86,8 @@ class Subscription:
 class Watch:
     """A waiter for every queue."""
 
-    def __init__(self, told: Callable[[Collection[str]], object]) -> None:
-        self.ring = told
+    def __init__(self, notify: Callable[[Collection[str]], object]) -> None:
+        self.ring = notify
 
     def wants(self, queues: Collection[str]) -> bool:
         # Names with a colon are those of jobs that somebody waits for (`awaited`).
@@ -106,13 +106,13 @@ def subscription(queues: Collection[str]) -> Iterator[Subscription]:
 
 
 @contextlib.contextmanager
-def watching(told: Callable[[Collection[str]], object]) -> Iterator[None]:
+def watching(notify: Callable[[Collection[str]], object]) -> Iterator[None]:
     """Have `told` called with the queues that may have work, in the thread that listens.
 
     For callers without a thread to wait in. As with a subscription, poll now and then for wake-ups
     that were missed.
     """
-    with _subscribed(Watch(told)):
+    with _subscribed(Watch(notify)):
         yield
 
 

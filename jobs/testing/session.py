@@ -26,7 +26,7 @@ from .injection import planned
 
 WAITING = (State.SCHEDULED, State.RETRYABLE)
 WORKER = "ojs-testing"
-SWEEPS: tuple[Callable[[], int], ...] = (
+CHORES: tuple[Callable[[], int], ...] = (
     engine.discard_expired,
     engine.discard_overdrawn,
     engine.time_out,
@@ -194,7 +194,7 @@ class Session(Place):
 
 def sweep() -> None:
     """Run the sweeps: jobs that are due become available, and late ones expire."""
-    for each in SWEEPS:
+    for each in CHORES:
         while each():
             pass
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from tests import postgres, processes
 
-TOLD: Any = '{"status":"completed"}'
+UPDATE: Any = '{"status":"completed"}'
 
 
 def arguments() -> argparse.Namespace:
@@ -54,7 +54,7 @@ def processed(port: int, clients: int, count: int) -> float:
     def run(name: str) -> None:
         client = worker(port, name)
         while pulled := client.brpop(["queue:bench"], 0.2):
-            client.execute_command("JOB.UPDATE", json.loads(pulled[1])["job_id"], TOLD)
+            client.execute_command("JOB.UPDATE", json.loads(pulled[1])["job_id"], UPDATE)
         ended.append(time.perf_counter() - 0.2)
 
     ended: list[float] = []
@@ -78,7 +78,7 @@ def delays(port: int, samples: int) -> list[float]:
         for _ in range(samples):
             pulled = client.brpop(["queue:bench"], 0)
             arrived.append(time.perf_counter())
-            client.execute_command("JOB.UPDATE", json.loads(pulled[1])["job_id"], TOLD)
+            client.execute_command("JOB.UPDATE", json.loads(pulled[1])["job_id"], UPDATE)
 
     thread = threading.Thread(target=wait)
     thread.start()

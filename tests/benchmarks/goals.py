@@ -27,6 +27,8 @@ from .places import (
     WAITING,
     bare,
     group_of,
+    of_clients,
+    of_interface,
     of_many,
 )
 from .results import Results
@@ -74,8 +76,8 @@ PAIRS = 2
 """A job that is fetched and acked is two requests."""
 
 
-def of_clients(name: str, clients: int) -> str:
-    return name if clients == 8 else f"{name}, {clients} clients"
+def unless_usual(name: str, clients: int) -> str:
+    return name if clients == 8 else of_clients(name, clients)
 
 
 IN_PROCESS = (
@@ -90,7 +92,7 @@ OVER_HTTP = (
     *(
         Goal(
             f"HTTP batch of 100, {clients} clients: of pgbench 100 + 100, {clients} connections",
-            served(of_clients(BY_HUNDRED, clients)),
+            served(unless_usual(BY_HUNDRED, clients)),
             (LIMIT, bare(100, clients)),
             0.4,
         )
@@ -99,7 +101,7 @@ OVER_HTTP = (
     *(
         Goal(
             f"HTTP one by one, {clients} clients: of pgbench 1 + 1, {count} connection{plural}",
-            served(of_clients(ONE_BY_ONE, clients)),
+            served(unless_usual(ONE_BY_ONE, clients)),
             (LIMIT, bare(1, count)),
             0.3,
         )
@@ -213,7 +215,22 @@ WHILE_WAITING = (
         100,
     ),
 )
-GOALS = (*IN_PROCESS, *OVER_HTTP, *AT_SCALE, *WHILE_WAITING)
+BESIDE_WSGI = tuple(
+    Goal(
+        f"event loop, {of_clients(name, clients)}: of WSGI",
+        (of_interface("asgi"), of_clients(name, clients)),
+        (of_interface("wsgi"), of_clients(name, clients)),
+        0.8 if clients == 1 else wanted,
+    )
+    for name, wanted, some in (
+        ("enqueue 1", 1.0, (1, 8, 32)),
+        ("heartbeat, no jobs", 1.0, (1, 8, 32)),
+        (ONE_BY_ONE, 0.9, (1, 8, 32)),
+        ("enqueue 100", 0.9, (1, 8)),
+    )
+    for clients in some
+)
+GOALS = (*IN_PROCESS, *OVER_HTTP, *AT_SCALE, *BESIDE_WSGI, *WHILE_WAITING)
 
 
 def table(results: Results, goals: Sequence[Goal]) -> str:

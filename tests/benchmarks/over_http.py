@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import tables
-from .places import FLEET, FLOOR, group_of
+from .places import FLEET, FLOOR, group_of, of_clients, of_interface
 from .plan import Plan, rounds, say
 from .results import Results, percentile
 from .servers import ROOT, Server, environment, free_port, granian, serve
@@ -58,6 +58,17 @@ SCENARIOS = (
     Scenario(FLEET, "heartbeats of many", 10),
 )
 
+BESIDE_WSGI = tuple(
+    Scenario(of_clients(name, clients), load, count, stock, clients)
+    for name, load, count, stock, some in (
+        ("enqueue 1", "enqueue", 1, 0, (1, 8, 32)),
+        ("heartbeat, no jobs", "heartbeat", 0, 0, (1, 8, 32)),
+        ("fetch 1 + ack 1", "fetch then ack", 1, 2_500, (1, 8, 32)),
+        ("enqueue 100", "enqueue", 100, 0, (1, 8)),
+    )
+    for clients in some
+)
+
 
 def run(plan: Plan, results: Results, key: str) -> None:
     for processes in plan.processes:
@@ -92,10 +103,39 @@ def run(plan: Plan, results: Results, key: str) -> None:
                         connection.close()
 
 
-def _server(plan: Plan, processes: int, settings: str) -> contextlib.AbstractContextManager[Server]:
+def beside_wsgi(plan: Plan, results: Results, key: str) -> None:
+    """The event loop and blocking threads in turn, on two server processes each."""
+    wanted = {
+        (item.name, interface): item
+        for item in BESIDE_WSGI
+        for interface in ("asgi", "wsgi")
+        if plan.wants(item.name, of_interface(interface))
+    }
+    if not wanted or 2 not in plan.processes:
+        return
+    with contextlib.ExitStack() as stack:
+        servers = {
+            interface: stack.enter_context(
+                _server(plan, 2, "ojs_project.settings", interface=interface)
+            )
+            for interface in ("asgi", "wsgi")
+        }
+        for name, interface in rounds(plan, wanted, results):
+            scenario = wanted[name, interface]
+            connections = servers[interface].connect(scenario.clients or plan.clients)
+            try:
+                _measure(plan, results, of_interface(interface), scenario, connections, key)
+            finally:
+                for connection in connections:
+                    connection.close()
+
+
+def _server(
+    plan: Plan, processes: int, settings: str, interface: str = ""
+) -> contextlib.AbstractContextManager[Server]:
     port = free_port()
     # The floor is a view that does nothing, called as Django's own handler calls it.
-    interface = "asgi" if settings == "ojs_project.settings" else "wsgi"
+    interface = interface or ("asgi" if settings == "ojs_project.settings" else "wsgi")
     command = granian(port, processes, plan.threads, interface=interface)
     surroundings = environment(
         plan.database_url,

@@ -24,6 +24,15 @@ def group_of(processes: int) -> str:
     return f"HTTP, {processes} server {in_words(processes)}"
 
 
+def of_interface(interface: str) -> str:
+    return f"HTTP, 2 server processes, {interface.upper()} beside the other"
+
+
+def of_clients(name: str, clients: int) -> str:
+    """The name of a scenario with a number of clients that is not the usual one."""
+    return f"{name}, {clients} client{'s' if clients > 1 else ''}"
+
+
 def bare(count: int, connections: int) -> str:
     plural = "s" if connections > 1 else ""
     return f"pgbench: claim + ack {count}, {connections} connection{plural}"

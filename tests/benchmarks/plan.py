@@ -6,12 +6,13 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from .results import Results
 
 OTHERS = ("The machine", "busy with other things")
 IDLE = 0.1
+Name = TypeVar("Name")
 
 
 @dataclass
@@ -60,7 +61,7 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def rounds(plan: Plan, names: Iterable[str], results: Results) -> Iterator[str]:
+def rounds(plan: Plan, names: Iterable[Name], results: Results) -> Iterator[Name]:
     """Each name once a round, so that a slow minute of the machine hits all of them alike.
 
     Between two of them we do nothing for a moment, and note how busy the machine is without us.

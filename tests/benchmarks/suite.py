@@ -29,6 +29,7 @@ def main() -> None:
     _, key = make_key("benchmarks")
     results = Results()
     over_http.run(plan, results, key)
+    over_http.beside_wsgi(plan, results, key)
     in_process.run(plan, results)
     in_process.recovery(plan, results)
     scale.run(plan, results)

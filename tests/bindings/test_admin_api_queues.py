@@ -452,7 +452,7 @@ def test_a_dry_run_says_how_many_and_touches_none(everything, verb):
 
 def test_one_request_does_a_bounded_number_and_names_a_bounded_number(everything, monkeypatch):
     monkeypatch.setattr("jobs.engine.bulk.delete.__kwdefaults__", {"most": 4})
-    monkeypatch.setattr("jobs.api.admin.bulk.TOLD", 3)
+    monkeypatch.setattr("jobs.api.admin.bulk.LISTED", 3)
     many_jobs(6, completed=True)
     many_jobs(5)
 

@@ -30,7 +30,7 @@ def bound(api, queue="mail", **backpressure):
     assert reply.status_code == 200, reply.content
 
 
-def kinds() -> list[str]:
+def event_types() -> list[str]:
     return list(Event.objects.order_by("pk").values_list("type", flat=True))
 
 
@@ -79,10 +79,10 @@ def test_near_the_bound_the_answer_warns_and_says_so_once(api):
 
     pressures = [reply.headers.get("X-OJS-Queue-Pressure") for reply in replies]
     assert pressures == [None, None, "0.75", "1.00"]
-    assert kinds().count("backpressure.warning") == 1
+    assert event_types().count("backpressure.warning") == 1
     api.fetch("mail", count=3)
     engine.relieve()
-    assert kinds().count("backpressure.cleared") == 1
+    assert event_types().count("backpressure.cleared") == 1
 
 
 def test_a_queue_that_drops_the_oldest_takes_the_new_one(api):
@@ -91,7 +91,7 @@ def test_a_queue_that_drops_the_oldest_takes_the_new_one(api):
 
     assert api.job(first)["state"] == "discarded"
     assert {job["id"] for job in api.fetch("mail", count=5)} == set(rest)
-    assert {"backpressure.dropped", "job.discarded"} <= set(kinds())
+    assert {"backpressure.dropped", "job.discarded"} <= set(event_types())
 
 
 def test_the_bound_holds_in_python_too(api):
@@ -164,7 +164,7 @@ def test_a_member_not_named_stays_and_null_takes_it_away(api):
 
     assert kept == {"concurrency": 3, "retention": {"completed": "PT1H"}}
     assert api.push(queue="mail").status_code == 201
-    assert kinds().count("queue.config_updated") == 3
+    assert event_types().count("queue.config_updated") == 3
 
 
 def test_finished_jobs_go_by_the_retention_of_their_queue(api):
@@ -222,7 +222,7 @@ def test_a_discarding_deletion_drains_until_the_active_jobs_are_done(api):
 
     api.ack(job)
     assert delete(api, "queues/old", {"strategy": "discard"}).status_code == 200
-    assert kinds()[-1] == "queue.deleted"
+    assert event_types()[-1] == "queue.deleted"
 
 
 def refusal_of_draining(reply) -> bool:

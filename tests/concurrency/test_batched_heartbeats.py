@@ -154,9 +154,9 @@ def test_a_row_that_somebody_locks_holds_up_nobody_but_its_worker(model):
 
 def left_alone(*beats: partial[Reply]) -> list[bool]:
     """Write the heartbeats with one statement; return which of them it left alone."""
-    said = [batches._said(heartbeats.Heartbeat(*beat.args, **beat.keywords)) for beat in beats]
+    items = [batches._item(heartbeats.Heartbeat(*beat.args, **beat.keywords)) for beat in beats]
     try:
-        return [standing is None for standing in batches._write_all(said)]
+        return [written is None for written in batches._write_all(items)]
     finally:
         connections.close_all()
 

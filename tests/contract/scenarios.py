@@ -10,7 +10,7 @@ from uuid import UUID
 from django.utils import timezone
 
 from jobs import engine
-from jobs.access.projects import give
+from jobs.access.projects import assign_project
 from jobs.engine import Completion, Failure, NewCronJob
 from jobs.models import CronJob, Event, Job, OverlapPolicy
 from jobs.spec.lifecycle import State
@@ -294,7 +294,7 @@ def keep_a_job_alive(world: World) -> None:
 @scenario
 def live_in_a_project(world: World) -> None:
     new = [new_job({"type": "ours", "args": []}, timezone.now())]
-    world.do(engine.enqueue, give(new, "acme"))
+    world.do(engine.enqueue, assign_project(new, "acme"))
     world.enqueue({"type": "unowned"})
     (job,) = take(world, project="acme", count=5)
     world.do(protocol.ack, [Completion(job, worker_id="w")], project="other")

@@ -9,7 +9,7 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from jobs import engine
-from jobs.access.projects import give
+from jobs.access.projects import assign_project
 from jobs.engine.insertion import BATCH
 from jobs.errors import DuplicateJob, InvalidRequest
 from jobs.models import Event, Job, Queue
@@ -266,7 +266,7 @@ def test_it_makes_no_difference_when_the_jobs_of_a_batch_are_looked_at(db, looke
     if looked_at == "before":
         assert len(list(jobs)) == count
 
-    engine.enqueue(give(jobs, "acme"))
+    engine.enqueue(assign_project(jobs, "acme"))
 
     rows = Job.objects.in_bulk()
     assert [(job.id, job.project, job.args) for job in jobs] == [
@@ -307,7 +307,9 @@ def test_batches_come_back_in_the_order_they_were_sent(db):
 
 
 def test_a_batch_of_several_statements_is_one_in_order_and_in_time(db):
-    jobs = give(new_jobs([{"type": "a", "args": [n]} for n in range(BATCH + 5)], ago(0)), "acme")
+    jobs = assign_project(
+        new_jobs([{"type": "a", "args": [n]} for n in range(BATCH + 5)], ago(0)), "acme"
+    )
     engine.enqueue(jobs)
 
     assert [job.args for job in jobs] == [[number] for number in range(BATCH + 5)]

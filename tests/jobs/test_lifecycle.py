@@ -192,7 +192,7 @@ VERBS = {
     "activate": (E.ACTIVATE, lambda job: engine.activate(job.pk)),
     "retry": (E.RETRY, lambda job: engine.retry_finished(job.pk)),
 }
-SWEEPS = {"expire", "time_out", "promote_due", "discard_expired"}
+CHORES = {"expire", "time_out", "promote_due", "discard_expired"}
 """They look for jobs themselves: one they may not move is simply not found."""
 
 
@@ -207,7 +207,7 @@ def test_every_verb_does_what_the_table_allows_and_refuses_the_rest(db, verb, st
     if targets:
         act(job)
         assert state_of(job) in targets
-    elif verb in SWEEPS:
+    elif verb in CHORES:
         assert act(job) == 0
     else:
         with pytest.raises(OJSError):

@@ -157,7 +157,7 @@ def test_promotion_finds_what_is_due_by_its_index(big_table):
     assert indexes(found) <= {"ojs_job_due", "ojs_jobs_job_pkey"}
 
 
-SWEEPS = {
+CHORES = {
     "what a worker holds": (Job.objects.held_by("worker-1"), "ojs_job_held"),
     "expired reservations": (Job.objects.overdue(), "ojs_job_held"),
     "overrun jobs": (Job.objects.overrun(), "ojs_job_held"),
@@ -182,9 +182,9 @@ SWEEPS = {
 }
 
 
-@pytest.mark.parametrize("name", list(SWEEPS))
+@pytest.mark.parametrize("name", list(CHORES))
 def test_no_sweep_reads_the_whole_table(big_table, name):
-    jobs, index = SWEEPS[name]
+    jobs, index = CHORES[name]
 
     assert indexes(plan(*compiled(jobs))) == {index}
 

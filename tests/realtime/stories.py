@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from jobs import engine
-from jobs.access.projects import give
+from jobs.access.projects import assign_project
 from jobs.engine import ClaimedJob
 from jobs.models import Job
 from jobs.spec.validation import new_job
@@ -19,14 +19,14 @@ WORKER = "worker-1"
 
 def enqueue(queue: str = "default", *, project: str = "", **more: Any) -> UUID:
     document = {"type": "email.send", "args": [], "options": {"queue": queue}} | more
-    (job,) = engine.enqueue(give([new_job(document, now=clock.now())], project))
+    (job,) = engine.enqueue(assign_project([new_job(document, now=clock.now())], project))
     return job.id
 
 
 def enqueue_many(count: int, queue: str = "default", *, project: str = "") -> list[UUID]:
     document = {"type": "email.send", "args": [], "options": {"queue": queue}}
     new = [new_job(document, now=clock.now()) for _ in range(count)]
-    return [job.id for job in engine.enqueue(give(new, project))]
+    return [job.id for job in engine.enqueue(assign_project(new, project))]
 
 
 def fetch(queue: str = "default") -> ClaimedJob:

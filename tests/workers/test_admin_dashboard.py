@@ -192,7 +192,7 @@ def test_nothing_leads_where_the_reader_may_not_look():
 
     content = page.split('id="content-main"')[1]
     assert "1 worker is dead." in content and "The queue “web” is paused" in content
-    assert set(re.findall(r'href="(/admin/[^"?]*)', content)) == {f"{DASHBOARD}standings/"}
+    assert set(re.findall(r'href="(/admin/[^"?]*)', content)) == {f"{DASHBOARD}breakdown/"}
 
 
 def test_a_worker_that_died_long_ago_no_longer_calls(admin_client):

@@ -28,7 +28,7 @@ def failing(problem: Exception) -> Chore:
     ids=lambda problem: type(problem).__name__,
 )
 def test_a_chore_that_fails_does_not_stop_the_others(monkeypatch, caplog, problem):
-    monkeypatch.setattr(reaper, "SWEEPS", (failing(problem), *reaper.SWEEPS))
+    monkeypatch.setattr(reaper, "CHORES", (failing(problem), *reaper.CHORES))
     JobFactory(active=True, reserved_until=ago(1))
 
     assert reaper.sweep() == {"expired-reservations": 1}
@@ -50,7 +50,7 @@ def test_a_chore_that_fails_in_every_round_is_logged_once_for_each_way_of_failin
             raise trouble
         return 0
 
-    monkeypatch.setattr(reaper, "SWEEPS", (Chore("at-times", run, "things"),))
+    monkeypatch.setattr(reaper, "CHORES", (Chore("at-times", run, "things"),))
     caplog.set_level("INFO", "workers.reaper")
     for _ in troubles:
         reaper.sweep()
@@ -74,7 +74,7 @@ def test_a_database_that_went_away_ends_the_round(monkeypatch, caplog):
         raise AssertionError("the connection is gone")
 
     losing = Chore("losing", lose_the_connection, "things")
-    monkeypatch.setattr(reaper, "SWEEPS", (losing, *reaper.SWEEPS))
+    monkeypatch.setattr(reaper, "CHORES", (losing, *reaper.CHORES))
     try:
         with pytest.raises(OperationalError):
             reaper.sweep()
@@ -116,7 +116,7 @@ def test_what_a_round_did_is_said_in_words():
 
 
 def test_every_chore_of_the_documented_list_is_there():
-    assert [chore.name for chore in reaper.SWEEPS] == [
+    assert [chore.name for chore in reaper.CHORES] == [
         "dead-workers",
         "fleet-operations",
         "directives",

@@ -75,7 +75,7 @@ def test_once_says_what_failed_does_the_rest_and_ends_with_an_error(monkeypatch)
         raise ValueError("a bug")
 
     broken = reaper.Chore("broken", fail, "things")
-    monkeypatch.setattr(reaper, "SWEEPS", (broken, *reaper.SWEEPS))
+    monkeypatch.setattr(reaper, "CHORES", (broken, *reaper.CHORES))
     overdue()
 
     with pytest.raises(CommandError, match=r"broken \(ValueError: a bug\)"):

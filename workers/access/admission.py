@@ -37,7 +37,7 @@ class OtherWorker(PermissionDenied):
     """The key is bound to a worker other than the one it was used for."""
 
 
-def speak_for(caller: Caller, said: str | None) -> str | None:
+def speak_for(caller: Caller, worker_id: str | None) -> str | None:
     """Return the worker that a caller speaks for: the one it names, else that of its key.
 
     None if there is neither. The id is the client's, not the stored name.
@@ -46,48 +46,48 @@ def speak_for(caller: Caller, said: str | None) -> str | None:
         InvalidRequest: it cannot be a worker's id.
         OtherWorker: the key speaks for another worker.
     """
-    if said and is_reserved(said):
+    if worker_id and is_reserved(worker_id):
         raise refuse(
             "worker_id", f"A worker's id must not contain '{SEPARATOR}'.", validation="pattern"
         )
     if not caller.worker_id:
-        return said or None
-    if said and said != caller.worker_id:
+        return worker_id or None
+    if worker_id and worker_id != caller.worker_id:
         raise OtherWorker(
-            f"This API key speaks for worker '{caller.worker_id}' only.", worker_id=said
+            f"This API key speaks for worker '{caller.worker_id}' only.", worker_id=worker_id
         )
     return caller.worker_id
 
 
 def admit(
-    caller: Caller, worker_id: str | None, *, said: Collection[str] | None = None
+    caller: Caller, worker_id: str | None, *, labels: Collection[str] | None = None
 ) -> str | None:
     """Restrict a label-bound key to workers with its label; return the worker's stored name.
 
     Args:
         worker_id: the worker that the caller speaks for; None for a worker without a name.
-        said: the labels that a worker declares when it arrives. They must include the key's label,
+        labels: those that a worker declares when it arrives. They must include the key's label,
             and so must the labels of a known worker.
 
     Raises:
         PermissionDenied: the worker does not carry the label.
     """
-    return admit_all(caller, [worker_id], said=said)[worker_id]
+    return admit_all(caller, [worker_id], labels=labels)[worker_id]
 
 
 def admit_all(
-    caller: Caller, worker_ids: Collection[str | None], *, said: Collection[str] | None = None
+    caller: Caller, worker_ids: Collection[str | None], *, labels: Collection[str] | None = None
 ) -> dict[str | None, str | None]:
     """`admit()` for several workers: worker id → stored name."""
     if not (caller.label or caller.project):
         return {worker_id: worker_id for worker_id in worker_ids}
     names = stored_names({worker_id for worker_id in worker_ids if worker_id}, caller.project)
     if caller.label:
-        if said is not None:
-            _check_label(caller, said)
+        if labels is not None:
+            _check_label(caller, labels)
         known = dict(Worker.objects.filter(pk__in=names.values()).values_list("pk", "labels"))
         for worker_id in worker_ids:
-            _check_label(caller, known.get(names.get(worker_id or "", ""), said) or ())
+            _check_label(caller, known.get(names.get(worker_id or "", ""), labels) or ())
     return {worker_id: names.get(worker_id or "", worker_id) for worker_id in worker_ids}
 
 
@@ -96,7 +96,7 @@ def as_worker(
     worker_id: str,
     act: Callable[[str], Result],
     *,
-    said: Collection[str] | None = None,
+    labels: Collection[str] | None = None,
     name: str | None = None,
 ) -> Result:
     """Run an action that may create a worker; `act` gets the worker's stored name.
@@ -110,11 +110,11 @@ def as_worker(
     Raises:
         PermissionDenied: the worker does not carry the key's label.
     """
-    name = name or admit(caller, worker_id, said=said) or worker_id
+    name = name or admit(caller, worker_id, labels=labels) or worker_id
     try:
         return act(name)
     except ForeignWorker:
-        return act(admit(caller, worker_id, said=said) or worker_id)
+        return act(admit(caller, worker_id, labels=labels) or worker_id)
 
 
 def _check_label(caller: Caller, labels: Collection[str]) -> None:
@@ -145,7 +145,7 @@ def holder_of(caller: Caller, job_id: UUID) -> str | None:
     is_own = state == State.ACTIVE and holder and bound in ("", holder)
     if is_own and caller.label:
         labelled = Worker.objects.filter(JSONArrayHas("labels", caller.label), pk=holder)
-        is_own = projects.own(labelled, caller.project).exists()
+        is_own = projects.scope_to(labelled, caller.project).exists()
     if not is_own:
         raise ReservationLost(
             f"Job '{job_id}' is not held by a worker that this API key speaks for.",
@@ -160,7 +160,7 @@ def own_workers(workers: Any, caller: Caller | None) -> Any:
     """Narrow the queryset `workers` to those a caller may see; None sees them all."""
     if caller is None:
         return workers
-    workers = projects.own(workers, caller.project)
+    workers = projects.scope_to(workers, caller.project)
     if caller.worker_id:
         workers = workers.filter(pk__in=spellings(caller.worker_id, caller.project))
     if caller.label:
@@ -172,12 +172,12 @@ def own_reservations(jobs: Any, caller: Caller | None) -> Any:
     """Narrow the queryset `jobs` to those whose holders a caller may see; None sees them all."""
     if caller is None:
         return jobs
-    jobs = projects.own(jobs, caller.project)
+    jobs = projects.scope_to(jobs, caller.project)
     if caller.worker_id:
         jobs = jobs.filter(reserved_by__in=spellings(caller.worker_id, caller.project))
     if caller.label:
         labelled = Worker.objects.filter(JSONArrayHas("labels", caller.label))
-        labelled = projects.own(labelled, caller.project)
+        labelled = projects.scope_to(labelled, caller.project)
         jobs = jobs.filter(reserved_by__in=labelled.values("pk"))
     return jobs
 
@@ -185,7 +185,7 @@ def own_reservations(jobs: Any, caller: Caller | None) -> Any:
 def own_jobs(active_job_ids: Collection[str], project: str) -> list[str]:
     """The ids of the project's jobs. The others are hidden from it, lost or not."""
     ids = {text: parse_uuid(text) for text in active_job_ids}
-    foreign = projects.foreign((job_id for job_id in ids.values() if job_id), project)
+    foreign = projects.outside_project((job_id for job_id in ids.values() if job_id), project)
     return [text for text, job_id in ids.items() if job_id not in foreign]
 
 
@@ -200,7 +200,7 @@ def settle_own(
 
 def foreign_jobs(items: Sequence[Any], project: str) -> set[UUID]:
     """Return the ids of the jobs among reports that are not `project`'s."""
-    return projects.foreign((item.job_id for item in items), project)
+    return projects.outside_project((item.job_id for item in items), project)
 
 
 def with_foreign(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from jobs.access.projects import own
+from jobs.access.projects import scope_to
 from jobs.models import Job
 from jobs.spec.worker_ids import qualified, spellings
 from jobs.store.database import atomic
@@ -62,7 +62,7 @@ def _name(worker_id: str, project: str, owners: dict[str, str]) -> str:
 
 def _bring(earlier: str, name: str, project: str) -> None:
     """Move the project's jobs that a worker holds under `earlier` to `name`."""
-    held = own(Job.objects.held_by(earlier), project)
+    held = scope_to(Job.objects.held_by(earlier), project)
     if not held.exists():
         return
     with atomic():

@@ -91,11 +91,11 @@ def direct(model_admin: Any, request: HttpRequest, workers: Any, directive: Work
         reason=answer.reason,
         selection=answer.selection,
     )
-    text = _said(directive, len(given.heard))
+    text = _sentence(directive, len(given.heard))
     return _tell(model_admin, request, text, given, len(answer.objects))
 
 
-def _said(directive: WorkerState, count: int) -> str:
+def _sentence(directive: WorkerState, count: int) -> str:
     if directive == WorkerState.RUNNING:
         return ngettext(
             "%(count)d worker is given jobs again, from its next heartbeat on.",

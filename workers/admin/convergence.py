@@ -53,7 +53,7 @@ def _back(request: HttpRequest) -> str:
 def sentence(found: Convergence) -> str:
     """ "12 of 14 report quiet, 2 have not been heard for 15 s"."""
     state = word(found.rows[0][0].state)
-    said = gettext("%(done)d of %(all)d report “%(state)s”") % {
+    sentence = gettext("%(done)d of %(all)d report “%(state)s”") % {
         "done": found.count(Answer.REPORTED),
         "all": len(found.rows),
         "state": state,
@@ -66,17 +66,17 @@ def sentence(found: Convergence) -> str:
             "%(count)d have not been heard for up to %(span)s",
             len(unheard),
         ) % {"count": len(unheard), "span": silence}
-        said = f"{said}, {rest}"
+        sentence = f"{sentence}, {rest}"
     relayed = found.count(Answer.RELAYED)
     if relayed:
-        said += gettext(", relayed to %(count)d that report no state") % {"count": relayed}
+        sentence += gettext(", relayed to %(count)d that report no state") % {"count": relayed}
     enforced = found.count(Answer.ENFORCED)
     if enforced:
-        said += gettext(", enforced at fetch for %(count)d") % {"count": enforced}
+        sentence += gettext(", enforced at fetch for %(count)d") % {"count": enforced}
     gone = found.count(Answer.GONE)
     if gone:
-        said += gettext(", %(count)d gone before") % {"count": gone}
+        sentence += gettext(", %(count)d gone before") % {"count": gone}
     replaced = found.count(Answer.SUPERSEDED)
     if replaced:
-        said += gettext(", %(count)d given another order since") % {"count": replaced}
-    return said
+        sentence += gettext(", %(count)d given another order since") % {"count": replaced}
+    return sentence

@@ -22,7 +22,7 @@ from jobs.record.history import RANGES, Points
 from jobs.store import clock
 
 from ..models import Dashboard, FleetSample
-from . import standings
+from . import breakdowns
 from .attention import attention
 from .figures import Figures
 from .notices import reaper_seen
@@ -59,16 +59,16 @@ class DashboardAdmin(admin.ModelAdmin):
 
     def get_urls(self) -> Any:
         view = self.admin_site.admin_view(self.changelist_view)
-        by_name = self.admin_site.admin_view(self.standings_view)
+        by_name = self.admin_site.admin_view(self.breakdown_view)
         return [
             path("", view, name="ojs_workers_dashboard_changelist"),
             path("live/", self.admin_site.admin_view(live), name="ojs_workers_dashboard_live"),
-            path("standings/", by_name, name="ojs_workers_dashboard_standings"),
+            path("breakdown/", by_name, name="ojs_workers_dashboard_breakdown"),
         ]
 
-    def standings_view(self, request: HttpRequest) -> HttpResponse:
+    def breakdown_view(self, request: HttpRequest) -> HttpResponse:
         """How types and queues compare: count, wait, run and errors over the range."""
-        return standings.page(self, request, LABELS)
+        return breakdowns.page(self, request, LABELS)
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         if not self.has_view_permission(request):

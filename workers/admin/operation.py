@@ -33,10 +33,10 @@ SHOWN = 1000
 
 def waits_for(operation: FleetOperation) -> str:
     """Why the operation waits, in the reader's language."""
-    for told in (FLOOR, REPLACEMENTS):
-        pattern = re.sub(r"%\\\((\w+)\\\)[ds]", r"(?P<\1>.*)", re.escape(told))
+    for recorded in (FLOOR, REPLACEMENTS):
+        pattern = re.sub(r"%\\\((\w+)\\\)[ds]", r"(?P<\1>.*)", re.escape(recorded))
         if found := re.fullmatch(pattern, operation.waits_for):
-            return gettext(told).replace(")d", ")s") % found.groupdict()
+            return gettext(recorded).replace(")d", ")s") % found.groupdict()
     return operation.waits_for
 
 

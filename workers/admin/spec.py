@@ -61,9 +61,9 @@ class JobSpecAdmin(OJSModelAdmin):
         """Count the workers that implement each spec, and those of another version."""
         workers = matrix.reported()
         for spec in specs:
-            said = [theirs[spec.type] for _, theirs in workers if spec.type in theirs]
-            spec.matching = said.count(spec.checksum)
-            spec.mismatching = len(said) - spec.matching
+            checksums = [theirs[spec.type] for _, theirs in workers if spec.type in theirs]
+            spec.matching = checksums.count(spec.checksum)
+            spec.mismatching = len(checksums) - spec.matching
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
         shown = {} if request.method == "POST" else {"matrix": matrix.matrix()}

@@ -46,7 +46,7 @@ from .filters import (
 )
 from .groups import whole_list
 
-TOLD = ("worker_id", *Description.__slots__, "state", "sequence", "active_job_ids")
+REPORTED = ("worker_id", *Description.__slots__, "state", "sequence", "active_job_ids")
 SHOWN = 50
 """Rows of each table on a worker's page."""
 
@@ -308,7 +308,7 @@ class WorkerAdmin(AbilityFields, ReadOnlyModelAdmin):
 
     @admin.display(description=_("registration"))
     def raw(self, worker: Worker) -> str | SafeString:
-        return display.json_block({name: getattr(worker, name) for name in TOLD})
+        return display.json_block({name: getattr(worker, name) for name in REPORTED})
 
     # Actions
 

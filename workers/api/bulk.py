@@ -10,7 +10,7 @@ from typing import Any
 
 from rest_framework.response import Response
 
-from jobs.access.projects import own
+from jobs.access.projects import scope_to
 from jobs.api.admin.base import AdminViewSet, confirmed, reason_of
 from jobs.api.admin.search import choice
 from jobs.http.request import Request
@@ -27,7 +27,7 @@ from .requests import OneOrSeveral, OrderMany, WorkerFilter
 
 MOST = 10_000
 """Workers that one request orders."""
-TOLD = 100
+LISTED = 100
 """Workers that are named."""
 
 
@@ -54,7 +54,7 @@ class AdminWorkerBulkViewSet(AdminViewSet):
         wanted, everybody = OrderMany.filter.read(body), OrderMany.all.read(body)
         if not is_dry:
             confirmed(body, "every worker that matches is ordered.")
-        workers = self.own(known()).exclude(state=WorkerState.TERMINATED)
+        workers = self.scoped(known()).exclude(state=WorkerState.TERMINATED)
         if wanted is not None:
             workers = matching(workers, wanted, self.caller.project)
         elif not everybody:
@@ -84,8 +84,10 @@ def _report(action: str, chosen: Any, directive: WorkerState, project: str) -> d
         "action": action,
         "matched": len(ids),
         "signalled": will_hear.count(),
-        "active_jobs": own(held(ids), project).count(),
-        "workers": sorted(shown(name, project) for name in ids)[:TOLD] if project else ids[:TOLD],
+        "active_jobs": scope_to(held(ids), project).count(),
+        "workers": sorted(shown(name, project) for name in ids)[:LISTED]
+        if project
+        else ids[:LISTED],
         "unserved_queues": unserved,
     }
 

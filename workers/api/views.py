@@ -52,7 +52,7 @@ class AdminWorkerViewSet(AdminViewSet):
     def list(self, request: Request) -> Response:
         """Every worker that has not left, and how many there are of each state (§9.1)."""
         parameters = request.query_params
-        workers = _matching(self.own(known()), parameters)
+        workers = _matching(self.scoped(known()), parameters)
         counted = summary(workers)
         wanted = WorkerSearch.state.read(parameters)
         if wanted:
@@ -96,7 +96,7 @@ class AdminWorkerViewSet(AdminViewSet):
             Conflict: it is gone, or nothing leads back to running.
         """
         order = fleet.order(
-            self.own(Worker.objects.live()).filter(pk=self.worker.pk),
+            self.scoped(Worker.objects.live()).filter(pk=self.worker.pk),
             directive,
             actor=self.actor,
             reason=reason_of(body),
@@ -122,7 +122,7 @@ class AdminWorkerViewSet(AdminViewSet):
     def _detail(self) -> dict[str, Any]:
         workers = Worker.objects.filter(pk=self.worker.pk).annotate(shown_state=shown_state())
         worker, project = with_load(workers).get(), self.caller.project
-        held = self.own(dashboard.held([worker.pk])).only(*COLUMNS)[:SHOWN]
+        held = self.scoped(dashboard.held([worker.pk])).only(*COLUMNS)[:SHOWN]
         orders: Any = Directive.objects.filter(worker_id=worker.pk)
         if project:
             # Before this record, the name may have been another project's.

@@ -185,11 +185,9 @@ class JobServer:
         except InvalidRequest as refusal:
             await socket.refuse(HTTPStatus.BAD_REQUEST, f"{refusal.message}\n")
             return
-        # A task of asyncio's own: some servers run us in something that cannot be cancelled.
-        task = asyncio.ensure_future(serve(self._run.loop, socket))
+        loop = self._run.loop
         try:
-            await asyncio.wait([task])
-            task.result()
+            await loop.serve_socket(serve(loop, socket))
         except Exception:
             logger.exception("A WebSocket could not be served: %s", scope["path"])
             with contextlib.suppress(ConnectionError):

@@ -15,6 +15,7 @@ from jobs.store import readiness
 from jobs.store.database import borrowed
 from jobs.store.watchdog import bounded
 
+from .held_signals import HeldSignals
 from .threads import Threads
 
 logger = logging.getLogger("workers.asgi")
@@ -22,8 +23,8 @@ logger = logging.getLogger("workers.asgi")
 ENDS = (signal.SIGTERM, signal.SIGINT)
 LOOKING = 4
 """Threads for what waits and streams, apart from those of requests."""
-LAST_WORDS = 5.0
-"""Seconds in which streams may say goodbye (OJS realtime §5.1)."""
+LAST_WORDS = 15.0
+"""Seconds in which streams and WebSockets may say goodbye (OJS realtime §5.1)."""
 Result = TypeVar("Result")
 
 
@@ -45,6 +46,8 @@ class ServerLoop:
         self._kind = kind
         self._shared: dict[Any, Any] = {}
         self._kept: set[asyncio.Task[None]] = set()
+        self._sockets: set[asyncio.Future[None]] = set()
+        self._signals: HeldSignals | None = None
 
     async def in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
         return await self._threads.submit(partial(self._call, function, arguments))
@@ -64,13 +67,32 @@ class ServerLoop:
         self._kept.add(running)
         running.add_done_callback(self._kept.discard)
 
+    async def serve_socket(self, served: Coroutine[Any, Any, None]) -> None:
+        """Serve a WebSocket to its end, in a task of asyncio's own.
+
+        Some servers run an application in something that cannot be cancelled.
+        """
+        task = self._loop.create_task(served)
+        self._sockets.add(task)
+        task.add_done_callback(self._sockets.discard)
+        await asyncio.wait([task])
+        task.result()
+
     def watch_for_the_end(self) -> None:
-        """Notice the signals that end a server; its own handlers are called as well."""
+        """Notice the signals that end a server; its own handlers are called as well.
+
+        Where those would cut the WebSockets, they are called when these have ended.
+        """
         if threading.current_thread() is not threading.main_thread():
             return
         for number in ENDS:
             before = signal.getsignal(number)
             signal.signal(number, partial(self._end, before))
+        self._signals = HeldSignals(ENDS, self._goodbye)
+
+    async def _goodbye(self) -> None:
+        if self._sockets:
+            await asyncio.wait(self._sockets, timeout=LAST_WORDS)
 
     def _end(self, before: Any, number: int, frame: Any) -> None:
         readiness.end()
@@ -82,6 +104,8 @@ class ServerLoop:
     async def close(self) -> None:
         """Wait for what still runs, a little, and end the threads."""
         self.ending.set()
+        if self._signals is not None:
+            self._signals.close()
         if self._kept:
             await asyncio.wait(self._kept, timeout=LAST_WORDS)
         self._threads.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from django.utils.module_loading import import_string
@@ -14,7 +14,7 @@ from jobs.http.request import Meta
 
 from .environ import environ_of
 
-Serve = Callable[[Loop, Socket], Awaitable[None]]
+Serve = Callable[[Loop, Socket], Coroutine[Any, Any, None]]
 """Serves one WebSocket to its end."""
 
 NOT_FOUND = "Nothing is served here.\n"

@@ -147,7 +147,7 @@ class Chore:
     """Its period: the first process to come runs it, at most this often. None means every round."""
 
 
-SWEEPS = (
+CHORES = (
     Chore("dead-workers", declare_dead_workers, "workers declared dead"),
     Chore("fleet-operations", rolling.drive, "workers moved by rolling drains"),
     Chore("directives", fleet.note_answers, "directives answered"),
@@ -173,7 +173,7 @@ SWEEPS = (
     Chore("old-directives", fleet.prune_directives, "directives forgotten", timedelta(minutes=1)),
     Chore("old-workers", prune_workers, "workers forgotten", timedelta(minutes=1)),
 )
-SLOW = tuple(chore for chore in SWEEPS if chore.every)
+SLOW = tuple(chore for chore in CHORES if chore.every)
 STUCK, STUCK_SLOW = 60.0, 300.0
 """Seconds that a statement may take in a chore, and in a slow one; twice that ends a reaper."""
 BATCHES = 50
@@ -216,7 +216,7 @@ def sweep(
         failed: called with each chore that failed, and why.
     """
     done: dict[str, int] = {}
-    for chore in SWEEPS:
+    for chore in CHORES:
         if stop() or (only and chore.name not in only):
             continue
         try:
@@ -285,7 +285,7 @@ def take_turn(chore: Chore, patience: float = 2) -> bool:
 
 def report(done: dict[str, int]) -> Iterable[str]:
     """Describe what a round did, in words."""
-    words = {chore.name: chore.did for chore in SWEEPS}
+    words = {chore.name: chore.did for chore in CHORES}
     return (f"{count} {words[name]}" for name, count in done.items())
 
 

@@ -20,9 +20,9 @@ def able(worker_id: str, labels: Sequence[str], capabilities: Sequence[str]) -> 
     """
     if not worker_id:
         return []
-    said = [*labels, *capabilities]
+    declared = [*labels, *capabilities]
     itself = f"{ITSELF}{worker_id.rpartition(SEPARATOR)[2]}"
-    return [*(word for word in said if not word.startswith(ITSELF)), itself]
+    return [*(word for word in declared if not word.startswith(ITSELF)), itself]
 
 
 def takes_version(

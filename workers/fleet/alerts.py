@@ -38,8 +38,8 @@ def keep(worker_id: str, alerts: Sequence[Alert]) -> int:
     room = max(0, MOST - lately.count())
     events = []
     for alert in alerts[:room]:
-        said = {"message": alert.message} | ({"level": alert.level} if alert.level else {})
-        event = worker_event(KIND, worker_id, **said)
+        data = {"message": alert.message} | ({"level": alert.level} if alert.level else {})
+        event = worker_event(KIND, worker_id, **data)
         event.time = alert.time or event.time
         events.append(event)
     record(events)

@@ -15,7 +15,7 @@ from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 
 from jobs import engine
-from jobs.access.projects import own
+from jobs.access.projects import scope_to
 from jobs.models import Job, Queue
 from jobs.spec.lifecycle import State
 from jobs.spec.worker_ids import shown, spellings
@@ -74,14 +74,16 @@ def capabilities(caller: Caller | None = None) -> list[str]:
 
 def queues_with_work(project: str = "") -> list[str]:
     """Names of the queues in which jobs are available."""
-    waiting = own(Job.objects.filter(state=State.AVAILABLE).filter(queue=OuterRef("pk")), project)
+    waiting = scope_to(
+        Job.objects.filter(state=State.AVAILABLE).filter(queue=OuterRef("pk")), project
+    )
     queues = Queue.objects.filter(Exists(waiting)).order_by("pk")
     return list(queues.values_list("pk", flat=True)[:MOST])
 
 
 def available_in(queue: str, project: str = "", *, most: int | None = None) -> int:
     """How many jobs are available in a queue; no more than `most` are counted."""
-    waiting: Any = own(Job.objects.filter(state=State.AVAILABLE).filter(queue=queue), project)
+    waiting: Any = scope_to(Job.objects.filter(state=State.AVAILABLE).filter(queue=queue), project)
     return int(waiting[:most].count())
 
 
@@ -105,7 +107,7 @@ def is_active(worker: Any) -> bool:
     return not gone and not worker.is_silent
 
 
-def standing(worker_id: str, *, registered: bool = False) -> tuple[bool, frozenset[str]] | None:
+def fetch_state(worker_id: str, *, registered: bool = False) -> tuple[bool, frozenset[str]] | None:
     """Whether the worker may have jobs, and what it can do; None if it is not live.
 
     Args:

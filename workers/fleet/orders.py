@@ -16,7 +16,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext
 
 from jobs.access.audit import Actor, record_action
-from jobs.access.projects import own
+from jobs.access.projects import scope_to
 from jobs.conf import ojs_settings, protocol_of
 from jobs.errors import NotFound
 from jobs.protocols import Reports
@@ -96,7 +96,7 @@ def find(worker_id: str, *, project: str = "") -> Worker:
         NotFound: there is no such worker, or it is not in this project.
     """
     named = Worker.objects.filter(pk__in=spellings(worker_id, project))
-    found = {worker.pk: worker for worker in own(named, project)}
+    found = {worker.pk: worker for worker in scope_to(named, project)}
     worker: Worker | None = found.get(worker_id) or next(iter(found.values()), None)
     if worker is None:
         raise NotFound(

@@ -8,7 +8,7 @@ from typing import Any
 from django.db.models.functions import Now
 
 from jobs.access.audit import Actor, record_action
-from jobs.access.projects import own
+from jobs.access.projects import scope_to
 from jobs.errors import Conflict
 from jobs.record.events import record, worker_event
 from jobs.signals import send_on_commit
@@ -49,7 +49,7 @@ def remove(worker_id: str, *, actor: Actor, reason: str = "", project: str = "")
         # Locked first, as a heartbeat does: a worker that returns right now is alive.
         Worker.objects.filter(pk=name).select_for_update().first()
         died = (
-            own(Worker.objects.silent(), project)
+            scope_to(Worker.objects.silent(), project)
             .filter(pk=name)
             .update(state=WorkerState.TERMINATED, directive="", died_at=Now(), active_job_ids=[])
         )

@@ -21,9 +21,9 @@ def same_process(known: Worker, description: Description, *, must_say: bool) -> 
     is_late = known.registered_at is None and known.state != WorkerState.TERMINATE
     if must_say and not is_late and None in (description.started_at, known.started_at):
         return False
-    said = description.given()
+    given = description.given()
     return all(
-        said[name] == getattr(known, name)
+        given[name] == getattr(known, name)
         for name in ("hostname", "pid", "started_at")
-        if name in said and getattr(known, name) not in (None, "")
+        if name in given and getattr(known, name) not in (None, "")
     )

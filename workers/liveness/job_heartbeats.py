@@ -34,11 +34,11 @@ def seen(worker_id: str, description: Description) -> Reply:
     ends = engine.last_reservation(worker_id)
     if ends is not None:
         allowed = max(allowed, ends - clock.now() + MARGIN)
-    said = replace(description, heartbeat_timeout=allowed)
+    renewed = replace(description, heartbeat_timeout=allowed)
     return protocol.beat(
         worker_id,
         state=WorkerState.RUNNING,
-        description=said,
+        description=renewed,
         project=description.project or "",
     )
 

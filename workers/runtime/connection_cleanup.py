@@ -24,7 +24,7 @@ def _note(connection: Any, **kwargs: Any) -> None:
         known[connection.alias] = connection
 
 
-connection_created.connect(_note, dispatch_uid="ojs_worker_leftovers")
+connection_created.connect(_note, dispatch_uid="ojs_worker_connection_cleanup")
 
 
 class ConnectionCleanup:

@@ -186,9 +186,9 @@ class JobContext:
         Raises:
             InvalidRequest: the data is not JSON.
         """
-        said = dict(data or {}) | ({"message": legible(str(message))} if message else {})
+        reported = dict(data or {}) | ({"message": legible(str(message))} if message else {})
         number = None if value is None else min(1.0, max(0.0, float(value)))
-        self.line.tell(self, number, jsonable(said, "data") or None)
+        self.line.tell(self, number, jsonable(reported, "data") or None)
 
     @property
     def parent_results(self) -> list[JSON]:

@@ -120,9 +120,11 @@ def _log(context: JobContext, problem: BaseException) -> None:
         context.log("Ended by %r.", problem)
         return
     level = logging.WARNING if context.cancelled else logging.ERROR
-    said = "Attempt %d of %d failed: %s"
+    template = "Attempt %d of %d failed: %s"
     where = type(problem), problem, frames_of(problem)
-    context.log(said, context.attempt, context.max_attempts, problem, level=level, exc_info=where)
+    context.log(
+        template, context.attempt, context.max_attempts, problem, level=level, exc_info=where
+    )
 
 
 def interrupted(context: JobContext) -> Failure:

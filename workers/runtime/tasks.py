@@ -107,8 +107,8 @@ class _Runs:
             if not _is_last(context, outcome):
                 return
             status = self.framework.TaskResultStatus.FAILED
-            told = outcome.type, outcome.backtrace, outcome.message
-            result.errors.append(self.framework.task_error(*told))
+            about = outcome.type, outcome.backtrace, outcome.message
+            result.errors.append(self.framework.task_error(*about))
         else:
             object.__setattr__(result, "_return_value", outcome.result)
         object.__setattr__(result, "status", status)
@@ -118,9 +118,12 @@ class _Runs:
     def _begin(self, context: JobContext) -> tuple[list[Any], dict[str, Any]]:
         """Send `task_started`; return the arguments of the task."""
         result = context.metadata[RESULT] = self._result(context)
-        told = self.framework.TaskContext(task_result=result)
+        task_context = self.framework.TaskContext(task_result=result)
         self.framework.task_started.send(type(self.backend), task_result=result)
-        return [told, *result.args] if self.task.takes_context else result.args, result.kwargs
+        return [
+            task_context,
+            *result.args,
+        ] if self.task.takes_context else result.args, result.kwargs
 
     def _result(self, context: JobContext) -> Any:
         job = context.job

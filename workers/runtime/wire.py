@@ -18,21 +18,21 @@ from .client import Exchange
 from .context import JobContext
 
 
-def description(worker_id: str, said: Description) -> dict[str, Any]:
+def description(worker_id: str, given: Description) -> dict[str, Any]:
     body: dict[str, Any] = {
         "worker_id": worker_id,
-        "hostname": said.hostname,
-        "pid": said.pid,
-        "queues": said.queues,
-        "concurrency": said.concurrency,
-        "labels": said.labels,
+        "hostname": given.hostname,
+        "pid": given.pid,
+        "queues": given.queues,
+        "concurrency": given.concurrency,
+        "labels": given.labels,
     }
-    if said.started_at is not None:
-        body["started_at"] = format_timestamp(said.started_at)
-    if said.job_versions:
+    if given.started_at is not None:
+        body["started_at"] = format_timestamp(given.started_at)
+    if given.job_versions:
         body["handlers"] = [
             {"type": name, "versions": str(Versions(*bounds))}
-            for name, bounds in said.job_versions.items()
+            for name, bounds in given.job_versions.items()
         ]
     return body
 
@@ -56,8 +56,8 @@ def context(job: dict[str, Any], worker_id: str) -> JobContext:
 
 
 def progress(report: Any) -> dict[str, Any]:
-    said = {"progress": report.value, "data": report.data}
-    return {name: value for name, value in said.items() if value is not None}
+    given = {"progress": report.value, "data": report.data}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def document(body: bytes) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from django.db.models import Case, F, Q, Value, When
 
 from jobs import engine
-from jobs.access.projects import own
+from jobs.access.projects import scope_to
 from jobs.conf import ojs_settings
 from jobs.record.events import record, worker_event
 from jobs.store import clock
@@ -24,7 +24,9 @@ QUIET = WorkerState.QUIET
 class PortableHeartbeatStore:
     def beat(self, heartbeat: Heartbeat) -> Written | None:
         with atomic():
-            fresh = own(Worker.objects.live(), heartbeat.project).filter(pk=heartbeat.worker_id)
+            fresh = scope_to(Worker.objects.live(), heartbeat.project).filter(
+                pk=heartbeat.worker_id
+            )
             if heartbeat.sequence is not None:
                 fresh = fresh.filter(Q(sequence__isnull=True) | Q(sequence__lt=heartbeat.sequence))
             before = fresh.select_for_update().values_list("state", flat=True).first()
@@ -56,19 +58,19 @@ class PortableHeartbeatStore:
 
 def changes(heartbeat: Heartbeat) -> dict[str, Any]:
     """Columns that a worker's first heartbeat writes; later ones leave those in `SETTLED` alone."""
-    said: dict[str, Any] = heartbeat.description.given() if heartbeat.description else {}
-    said["last_heartbeat_at"] = clock.now()
+    members: dict[str, Any] = heartbeat.description.given() if heartbeat.description else {}
+    members["last_heartbeat_at"] = clock.now()
     if heartbeat.active_job_ids is not None:
-        said["active_job_ids"] = list(heartbeat.active_job_ids)
+        members["active_job_ids"] = list(heartbeat.active_job_ids)
     if heartbeat.sequence is not None:
-        said["sequence"] = heartbeat.sequence
+        members["sequence"] = heartbeat.sequence
     if heartbeat.state is not None:
         terminate = WorkerState.TERMINATE
-        said["state"] = Case(
+        members["state"] = Case(
             When(state=terminate, then=Value(terminate)), default=Value(heartbeat.state)
         )
     if heartbeat.state == WorkerState.RUNNING:
-        said["directive"] = Case(
+        members["directive"] = Case(
             When(directive=WorkerState.RUNNING, then=Value("")), default=F("directive")
         )
-    return said
+    return members

@@ -21,9 +21,9 @@ class AdminViewSet(OJSViewSet):
     def actor(self) -> Actor:
         return of_caller(self.caller, self.request)
 
-    def own(self, rows: Any) -> Any:
+    def scoped(self, rows: Any) -> Any:
         """What of `rows` the caller may see: all, unless its key belongs to a project."""
-        return projects.own(rows, self.caller.project)
+        return projects.scope_to(rows, self.caller.project)
 
     def audit(self, verb: str, targets: Sequence[Any] = (), **how: Any) -> None:
         record_action(self.actor, verb, targets, **how)

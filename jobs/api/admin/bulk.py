@@ -25,7 +25,7 @@ from .base import AdminViewSet, confirmed, reason_of
 from .paging import COUNTED
 from .search import filtered
 
-TOLD = 100
+LISTED = 100
 """Jobs that are named with the reason why they were left alone."""
 FILTERS = [name for name in AdminFilter.members if name != "state"]
 
@@ -98,7 +98,7 @@ class AdminBulkViewSet(AdminViewSet):
         reason, wanted = reason_of(body), AdminChange.filter.read(body)
         among = Job.objects.all() if among is None else among
         parameters = read_filter(wanted)
-        jobs = filtered(self.own(among), parameters, self.caller.project, time=time)
+        jobs = filtered(self.scoped(among), parameters, self.caller.project, time=time)
         if "state" not in parameters:
             jobs = jobs.filter(state__in=sorted(verb.default))
         able, unable = jobs, jobs.exclude(state__in=sorted(verb.states))
@@ -143,8 +143,8 @@ def read_filter(wanted: Document) -> dict[str, str]:
 
 def _report(name: str, matched: int, unable: Any, **more: Any) -> dict[str, Any]:
     """What would be done, or remains to be told; and which jobs are left alone, and why."""
-    left = list(unable.order_by("pk").values_list("pk", "state", "workflow")[:TOLD])
-    failed = unable.order_by().values("pk")[:COUNTED].count() if len(left) == TOLD else len(left)
+    left = list(unable.order_by("pk").values_list("pk", "state", "workflow")[:LISTED])
+    failed = unable.order_by().values("pk")[:COUNTED].count() if len(left) == LISTED else len(left)
     return {
         "action": name,
         "matched": matched + failed,

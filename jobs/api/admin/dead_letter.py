@@ -47,7 +47,7 @@ class AdminDeadLetterViewSet(AdminViewSet):
         """Discarded jobs that an operator shall look at, with their last error (§11.1)."""
         parameters = request.query_params
         project = self.caller.project
-        dead = filtered(self.own(DeadJob.objects.only(*COLUMNS)), parameters, project)
+        dead = filtered(self.scoped(DeadJob.objects.only(*COLUMNS)), parameters, project)
         rows, by_id = ordered(dead, parameters)
         jobs, pagination = page(parameters, rows, by_id=by_id)
         errors = errors_by_job([job.pk for job in jobs])
@@ -91,7 +91,7 @@ class AdminDeadLetterViewSet(AdminViewSet):
         """
         body, parameters = self.read(), self.request.query_params
         confirmed(body, "deleting the dead letter is final.")
-        dead, now = self.own(DeadJob.objects.all()), clock.now()
+        dead, now = self.scoped(DeadJob.objects.all()), clock.now()
         chosen: dict[str, str] = {}
         for narrowing in purge_filters(body, parameters):
             dead = filtered(dead, narrowing, self.caller.project, time="finished_at")
@@ -118,7 +118,7 @@ class AdminDeadLetterViewSet(AdminViewSet):
 
     def stats(self, request: Request) -> Response:
         """How many there are, of which queue and with which error (dead letter §10.1)."""
-        dead = self.own(DeadJob.objects.order_by())
+        dead = self.scoped(DeadJob.objects.order_by())
         by_queue = dict(dead.values_list("queue").annotate(jobs=Count("pk")))
         newest = dead.order_by("-finished_at").values("pk")[:NEWEST]
         last = JobError.objects.filter(job=OuterRef("pk")).order_by("-id").values("type")[:1]
@@ -165,7 +165,7 @@ class WholeDeadLetterViewSet(AdminDeadLetterViewSet):
 
     def list(self, request: Request) -> Response:
         """Newest first, in full, narrowed by what §9.1 names."""
-        dead = narrowed(self.own(DeadJob.objects.all()), request.query_params)
+        dead = narrowed(self.scoped(DeadJob.objects.all()), request.query_params)
         project = self.caller.project
         return list_dead(request.query_params, dead, is_redacted=self.is_redacted, project=project)
 

@@ -27,7 +27,7 @@ class AdminJobViewSet(AdminViewSet):
     def list(self, request: Request) -> Response:
         """Jobs that match, newest first unless asked otherwise (§7.1)."""
         parameters = request.query_params
-        jobs = self.own(Job.objects.only(*COLUMNS))
+        jobs = self.scoped(Job.objects.only(*COLUMNS))
         project = self.caller.project
         rows, by_id = ordered(filtered(jobs, parameters, project), parameters)
         found, pagination = page(parameters, rows, by_id=by_id)

@@ -139,5 +139,5 @@ def _line(row: JobSchema) -> dict[str, Any]:
 
 
 def _document(row: JobSchema) -> dict[str, Any]:
-    said = {"schema": row.schema, "args_schema": row.schema}
-    return _line(row) | said | {"compatible_with": row.compatible_with}
+    document = {"schema": row.schema, "args_schema": row.schema}
+    return _line(row) | document | {"compatible_with": row.compatible_with}

@@ -74,11 +74,11 @@ class Command(BaseCommand):
                 raise CommandError(f"--expires {options['expires']} is not in the future.")
             record_action(of_shell(), "manage_keys", [record], selection={"made": name})
         # On stderr, so that a shell can use the output as it is.
-        said = f"Made the key {record}, which may {' and '.join(scopes)}"
+        message = f"Made the key {record}, which may {' and '.join(scopes)}"
         if record.expires_at is not None:
-            said += f" until {format_timestamp(record.expires_at)}"
-        said += "."
-        self.stderr.write(said, style_func=str)
+            message += f" until {format_timestamp(record.expires_at)}"
+        message += "."
+        self.stderr.write(message, style_func=str)
         self.stdout.write(key)
 
     def _scopes(self, text: str) -> list[str]:
@@ -138,12 +138,12 @@ def _bindings(options: dict[str, Any]) -> dict[str, str]:
         CommandError: an option is given, but empty. A script whose variable is not set would
             otherwise get an unbound key.
     """
-    said = {name: options[name] for name in ("worker_id", "label", "project")}
-    for name, value in said.items():
+    message = {name: options[name] for name in ("worker_id", "label", "project")}
+    for name, value in message.items():
         if value is not None and not value.strip():
             option = name.replace("_", "-")
             raise CommandError(f"--{option} is empty: name one, or leave it out.")
-    return {name: (value or "").strip() for name, value in said.items()}
+    return {name: (value or "").strip() for name, value in message.items()}
 
 
 def _one_line(problem: ValidationError) -> str:

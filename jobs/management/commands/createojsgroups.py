@@ -14,5 +14,5 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         for name, count in create_groups().items():
-            told = f"{count} permissions added" if count else "is up to date"
-            self.stdout.write(f"{name}: {told}.")
+            outcome = f"{count} permissions added" if count else "is up to date"
+            self.stdout.write(f"{name}: {outcome}.")

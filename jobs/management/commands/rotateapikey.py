@@ -65,9 +65,9 @@ class Command(BaseCommand):
         except NotRotated as problem:
             raise CommandError(str(problem)) from None
         # On stderr, so that a shell can use the output as it is.
-        said = f"Made a new secret for the key {record}. The earlier one, {before}…, works "
-        said += f"until {until}." if options["overlap"] else "no more."
-        self.stderr.write(said, style_func=str)
+        message = f"Made a new secret for the key {record}. The earlier one, {before}…, works "
+        message += f"until {until}." if options["overlap"] else "no more."
+        self.stderr.write(message, style_func=str)
         self.stdout.write(secret)
 
 

@@ -141,10 +141,10 @@ def pop(session: Session, queues: Sequence[str]) -> Look:
         session.queues = tuple(queues)
     if jobs:
         return Look(jobs)
-    standing = directory.standing(stored, registered=True)
-    if standing is None:
+    state = directory.fetch_state(stored, registered=True)
+    if state is None:
         raise Failed(f"ERR Worker not registered: {session.worker_id}")
-    return Look([], *standing)
+    return Look([], *state)
 
 
 def release(session: Session, jobs: Sequence[ClaimedJob]) -> None:
@@ -154,10 +154,10 @@ def release(session: Session, jobs: Sequence[ClaimedJob]) -> None:
 
 def update(session: Session, job: bytes, document: bytes) -> Status:
     """JOB.UPDATE <job_id> <update_json> (AGQ §4.2)"""
-    said = documents.read(document, "update")
+    changes = documents.read(document, "update")
     job_id = documents.job_id(job)
-    if said.get("worker_id") is not None:
-        named = valid_worker_id(documents.Update.worker_id.read(said) or "")
+    if changes.get("worker_id") is not None:
+        named = valid_worker_id(documents.Update.worker_id.read(changes) or "")
         stored = session.speak_for(named)
         # A connection that speaks for a worker cannot borrow another's name (§7.4).
         if session.worker_id not in ("", named):
@@ -165,23 +165,23 @@ def update(session: Session, job: bytes, document: bytes) -> Status:
     else:
         stored = session.worker()
     projects.require(job_id, session.project)
-    match said.get("status"):
+    match changes.get("status"):
         case "completed":
-            completion = documents.completion(job_id, stored, said)
+            completion = documents.completion(job_id, stored, changes)
             (outcome,) = protocol.ack([completion], discover=False)
             done = outcome.error is None
         case "failed":
-            failure = documents.failure(job_id, stored, said)
+            failure = documents.failure(job_id, stored, changes)
             (outcome,) = protocol.fail([failure], discover=False)
             done = outcome.error is None
         case "running":
             done = directory.extend(job_id, stored)
-            share = documents.progress(said)
+            share = documents.progress(changes)
             if done and share is not None:
-                directory.report_progress(job_id, stored, share, said.get("current_task"))
+                directory.report_progress(job_id, stored, share, changes.get("current_task"))
         case None:
-            share = documents.progress(said)
-            task = said.get("current_task")
+            share = documents.progress(changes)
+            task = changes.get("current_task")
             if share is None and task is None:
                 raise Failed("ERR Invalid update: neither status nor progress")
             done = directory.report_progress(job_id, stored, share, task)
@@ -208,7 +208,7 @@ def push(session: Session, key: bytes, *plans: bytes) -> int:
     queue = queue_name(key)
     requests = [documents.pushed(queue, documents.read(plan, "job")) for plan in plans]
     jobs = new_jobs(requests, clock.now(), type_pattern=TYPE_PATTERN)
-    return len(engine.enqueue(projects.give(jobs, session.project)))
+    return len(engine.enqueue(projects.assign_project(jobs, session.project)))
 
 
 def keys_like(session: Session, pattern: bytes) -> list[str]:

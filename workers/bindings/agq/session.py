@@ -161,7 +161,7 @@ class Session:
         Raises:
             Failed, PermissionDenied: as above.
         """
-        return admission.as_worker(self.speaker, self._named(worker_id), act, said=labels)
+        return admission.as_worker(self.speaker, self._named(worker_id), act, labels=labels)
 
     def _named(self, worker_id: str) -> str:
         try:

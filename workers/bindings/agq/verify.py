@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from jobs import engine
-from jobs.access.projects import give
+from jobs.access.projects import assign_project
 from jobs.errors import OJSError
 from jobs.http.authentication import Caller
 from jobs.http.renderers import dumps
@@ -58,7 +58,7 @@ def ask(capability: str, challenge: dict[str, Any], worker_id: str, caller: Call
         "max_attempts": 1,
         "retry": {"max_attempts": 1, "on_exhaustion": "discard"},
     }
-    (job,) = engine.enqueue(give(new_jobs([request], clock.now()), caller.project))
+    (job,) = engine.enqueue(assign_project(new_jobs([request], clock.now()), caller.project))
     return Question(job.id, job.queue)
 
 

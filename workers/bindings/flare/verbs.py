@@ -102,8 +102,8 @@ def create(request: VerbRequest) -> VerbResponse:
     return response
 
 
-def _description(caller: Caller, **said: Any) -> Description:
-    return Description(protocol=PROTOCOL.name, project=caller.project or None, **said)
+def _description(caller: Caller, **members: Any) -> Description:
+    return Description(protocol=PROTOCOL.name, project=caller.project or None, **members)
 
 
 def _admit(caller: Caller, worker_id: str) -> str:

@@ -76,7 +76,7 @@ class ProgressViewSet(WorkerViewSet):
             raise missing("progress")
         name = self._admit(worker_id)
         projects.require(identifier, self.caller.project)
-        standing = engine.report_progress(
+        progress = engine.report_progress(
             identifier,
             value=value,
             data=data,
@@ -84,11 +84,11 @@ class ProgressViewSet(WorkerViewSet):
             worker_id=name,
             attempt=attempt,
         )
-        if checkpoint is not None and standing.state == ACTIVE:
+        if checkpoint is not None and progress.state == ACTIVE:
             # From a worker that has lost the job it is ignored, as the report is (§6.4).
             with contextlib.suppress(Conflict):
                 engine.save_checkpoint(identifier, checkpoint, worker_id=name, attempt=attempt)
-        return _answer(standing)
+        return _answer(progress)
 
 
 ENDS = {"completed": "completed", "discarded": "failed", "cancelled": "cancelled"}
@@ -114,7 +114,7 @@ async def _events_on_loop(job_id: UUID, loop: Loop) -> AsyncIterator[bytes]:
     with loop.shared(JobWatch).watching(job_id) as changed:
         while not loop.ending.is_set():
             changed.clear()
-            if part := news.of(await loop.in_thread(_standing, job_id)):
+            if part := news.of(await loop.in_thread(_progress_of, job_id)):
                 yield part
             left = deadline - time.monotonic()
             if news.is_over or left <= 0:
@@ -125,8 +125,10 @@ async def _events_on_loop(job_id: UUID, loop: Loop) -> AsyncIterator[bytes]:
 def _events(job_id: UUID) -> Iterator[bytes]:
     news = News()
     yield RETRY
-    for standing in waiting.looks(lambda: _standing(job_id), ojs_settings.MAX_WAIT.total_seconds()):
-        if part := news.of(standing):
+    for progress in waiting.looks(
+        lambda: _progress_of(job_id), ojs_settings.MAX_WAIT.total_seconds()
+    ):
+        if part := news.of(progress):
             yield part
         if news.is_over:
             return
@@ -139,20 +141,22 @@ class News:
         self.is_over = False
         self._known: engine.ProgressState | None = None
 
-    def of(self, standing: engine.ProgressState | None) -> bytes:
+    def of(self, progress: engine.ProgressState | None) -> bytes:
         """The event for the job as it is now; nothing if there is none."""
-        self.is_over = standing is None or standing.state in ENDS
-        if standing is None:
+        self.is_over = progress is None or progress.state in ENDS
+        if progress is None:
             return b""
         if self.is_over:
-            return _event(ENDS[standing.state], _said(standing, "progress", "state", "updated_at"))
-        if standing.updated_at is None or standing == self._known:
+            return _event(
+                ENDS[progress.state], _selected(progress, "progress", "state", "updated_at")
+            )
+        if progress.updated_at is None or progress == self._known:
             return b""
-        self._known = standing
-        return _event("progress", _said(standing, "progress", "data", "message", "updated_at"))
+        self._known = progress
+        return _event("progress", _selected(progress, "progress", "data", "message", "updated_at"))
 
 
-def _standing(job_id: UUID) -> engine.ProgressState | None:
+def _progress_of(job_id: UUID) -> engine.ProgressState | None:
     try:
         return engine.progress_of(job_id)
     except JobNotFound:
@@ -163,27 +167,27 @@ def _event(name: str, data: dict[str, Any]) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), dumps(data))
 
 
-def _said(standing: engine.ProgressState, *names: str) -> dict[str, Any]:
-    document = _document(standing)
+def _selected(progress: engine.ProgressState, *names: str) -> dict[str, Any]:
+    document = _document(progress)
     return {name: document[name] for name in names if document[name] is not None}
 
 
-def _document(standing: engine.ProgressState) -> dict[str, Any]:
+def _document(progress: engine.ProgressState) -> dict[str, Any]:
     return {
-        "job_id": str(standing.job_id),
-        "state": standing.state,
-        "progress": standing.value,
-        "data": standing.data,
-        "message": standing.message or None,
-        "updated_at": format_timestamp(standing.updated_at) if standing.updated_at else None,
+        "job_id": str(progress.job_id),
+        "state": progress.state,
+        "progress": progress.value,
+        "data": progress.data,
+        "message": progress.message or None,
+        "updated_at": format_timestamp(progress.updated_at) if progress.updated_at else None,
     }
 
 
-def _answer(standing: engine.ProgressState) -> Response:
-    response = Response(_document(standing))
+def _answer(progress: engine.ProgressState) -> Response:
+    response = Response(_document(progress))
     response["Cache-Control"] = "no-cache"
-    if standing.value is not None:
-        response["X-OJS-Progress"] = repr(standing.value)
-    if standing.updated_at is not None:
-        response["Last-Modified"] = format_datetime(standing.updated_at, usegmt=True)
+    if progress.value is not None:
+        response["X-OJS-Progress"] = repr(progress.value)
+    if progress.updated_at is not None:
+        response["Last-Modified"] = format_datetime(progress.updated_at, usegmt=True)
     return response

@@ -13,10 +13,10 @@ from .views import HealthViewSet, LeavingViewSet, WorkerViewSet
 
 register = WorkerViewSet.as_view({"post": "register"})
 heartbeat = fast(
-    WorkerViewSet.as_view({"post": "heartbeat"}), verbs.heartbeat, together=verbs.heartbeats
+    WorkerViewSet.as_view({"post": "heartbeat"}), verbs.heartbeat, batch=verbs.heartbeats
 )
 fetch = fast(WorkerViewSet.as_view({"post": "fetch"}), verbs.fetch)
-ack = fast(WorkerViewSet.as_view({"post": "ack"}), verbs.ack, together=verbs.acks)
+ack = fast(WorkerViewSet.as_view({"post": "ack"}), verbs.ack, batch=verbs.acks)
 nack = fast(WorkerViewSet.as_view({"post": "nack"}), verbs.nack)
 
 # The busiest come first.

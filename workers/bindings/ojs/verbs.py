@@ -30,12 +30,12 @@ NO_OUTCOMES = Outcomes(None, None)
 
 def heartbeat(request: VerbRequest) -> VerbResponse:
     """BEAT (§4)."""
-    worker_id, said = _heartbeat(request)
+    worker_id, members = _heartbeat(request)
     reply = admission.as_worker(
         request.caller,
         worker_id,
-        lambda name: protocol.beat(name, **said),
-        said=said["description"].labels,
+        lambda name: protocol.beat(name, **members),
+        labels=members["description"].labels,
     )
     return VerbResponse(replies.heartbeat(reply))
 
@@ -59,9 +59,9 @@ def heartbeats(given: Sequence[VerbRequest]) -> list[VerbResponse | Exception]:
     together: dict[int, protocol.Heartbeat] = {}
     for index, request in enumerate(given):
         try:
-            worker_id, said = _heartbeat(request)
-            name = admission.admit(request.caller, worker_id, said=said["description"].labels)
-            together[index] = protocol.Heartbeat(name or worker_id, **said)
+            worker_id, members = _heartbeat(request)
+            name = admission.admit(request.caller, worker_id, labels=members["description"].labels)
+            together[index] = protocol.Heartbeat(name or worker_id, **members)
         except Exception as problem:
             found[index] = problem
     replied = protocol.beat_all(list(together.values()))
@@ -197,8 +197,8 @@ def _admit_all(
 ) -> dict[str | None, str | None]:
     """Give outcomes the names their senders are stored under; return those, by worker id."""
     items = [*(outcomes.completions or ()), *(outcomes.failures or ())]
-    said = {*senders, *(item.worker_id for item in items)}
-    names = admission.admit_all(caller, said)
+    claimed = {*senders, *(item.worker_id for item in items)}
+    names = admission.admit_all(caller, claimed)
     for item in items:
         item.worker_id = names[item.worker_id]
     return names

@@ -35,7 +35,7 @@ class WorkerViewSet(OJSViewSet):
             self.caller,
             worker_id,
             lambda name: protocol.register(name, description, starts=True),
-            said=description.labels or [],
+            labels=description.labels or [],
         )
         return Response(replies.registered(worker_id))
 

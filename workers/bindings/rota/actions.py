@@ -171,7 +171,7 @@ def register(
         protocol.register(name, description)
         registration.name = name
 
-    admission.as_worker(caller, registration.worker_id, act, said=description.labels or [])
+    admission.as_worker(caller, registration.worker_id, act, labels=description.labels or [])
     visitor.admitted = caller
     if named is not None:
         _give_back_all_but(registration.name, named)
@@ -249,21 +249,21 @@ def _settle(results: Sequence[Completion | Failure], project: str) -> list[Outco
 
 def _note_progress(registration: Registration, message: Message, held: Collection[str]) -> None:
     """Note how far its jobs are; what was said before is not written again."""
-    for job_id in registration.told.keys() - set(held):
-        del registration.told[job_id]
+    for job_id in registration.reported.keys() - set(held):
+        del registration.reported[job_id]
     for job_id in held:
-        said = message.progress.get(job_id)
-        if said is None or said == registration.told.get(job_id):
+        share = message.progress.get(job_id)
+        if share is None or share == registration.reported.get(job_id):
             continue
         # Its retention may pass, or an operator delete it, in this very moment.
         with contextlib.suppress(JobNotFound):
             engine.report_progress(
                 UUID(job_id),
-                value=said.value,
-                message=said.message,
+                value=share.value,
+                message=share.message,
                 worker_id=registration.name,
             )
-        registration.told[job_id] = said
+        registration.reported[job_id] = share
 
 
 def look(visitor: Visitor, registration: Registration, count: int) -> Look:
@@ -289,7 +289,7 @@ def look(visitor: Visitor, registration: Registration, count: int) -> Look:
         )
     if jobs:
         return Look(jobs)
-    may_fetch, able = directory.standing(registration.name) or (False, frozenset())
+    may_fetch, able = directory.fetch_state(registration.name) or (False, frozenset())
     return Look([], may_fetch, able | {f"type:{name}" for name in types})
 
 

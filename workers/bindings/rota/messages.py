@@ -149,7 +149,7 @@ class Registration:
     """What the worker is stored under."""
     reports_state: bool | None = None
     """Whether it has said which state it is in; None until its first message is dealt with."""
-    told: dict[str, Progress] = field(default_factory=dict)
+    reported: dict[str, Progress] = field(default_factory=dict)
     """What is on record of the progress of its jobs, so that saying it again costs nothing."""
 
 
@@ -205,10 +205,10 @@ def read(text: str | bytes, worker_id: str, timeout: timedelta) -> Message:
         received=HeartbeatMembers.received.read(body),
         sequence=HeartbeatMembers.sequence.read(body),
     )
-    said = HeartbeatMembers.registration.read(body)
-    if said is not None:
+    document = HeartbeatMembers.registration.read(body)
+    if document is not None:
         with fields.inside("registration", aloud=True):
-            message.registration = _registration(said, timeout)
+            message.registration = _registration(document, timeout)
         worker_id = message.registration.worker_id
     status = HeartbeatMembers.status.read(body)
     if status is not None:
@@ -220,24 +220,24 @@ def read(text: str | bytes, worker_id: str, timeout: timedelta) -> Message:
     return message
 
 
-def _registration(said: Document, timeout: timedelta) -> Registration:
-    worker_id = RegistrationMembers.worker_id.read(said)
-    hostname = RegistrationMembers.hostname.read(said)
-    queues = RegistrationMembers.queues.read(said)
+def _registration(document: Document, timeout: timedelta) -> Registration:
+    worker_id = RegistrationMembers.worker_id.read(document)
+    hostname = RegistrationMembers.hostname.read(document)
+    queues = RegistrationMembers.queues.read(document)
     specs: dict[str, str] = {}
-    for index, spec in enumerate(RegistrationMembers.specs.read(said) or ()):
+    for index, spec in enumerate(RegistrationMembers.specs.read(document) or ()):
         with fields.inside(f"specs[{index}]", aloud=True):
             name, checksum = _spec(spec)
         specs[name] = checksum
-    system = RegistrationMembers.os.read(said)
+    system = RegistrationMembers.os.read(document)
     description = Description(
         hostname=hostname,
-        pid=RegistrationMembers.pid.read(said),
+        pid=RegistrationMembers.pid.read(document),
         queues=list(dict.fromkeys(queues)),
-        concurrency=RegistrationMembers.concurrency.read(said),
-        labels=RegistrationMembers.labels.read(said),
-        started_at=RegistrationMembers.started_at.read(said, clock.now()),
-        version=RegistrationMembers.version.read(said),
+        concurrency=RegistrationMembers.concurrency.read(document),
+        labels=RegistrationMembers.labels.read(document),
+        started_at=RegistrationMembers.started_at.read(document, clock.now()),
+        version=RegistrationMembers.version.read(document),
         protocol=PROTOCOL.name,
         heartbeat_timeout=timeout,
         specs=specs,
@@ -261,7 +261,7 @@ def _status(status: Document, message: Message) -> None:
             jobs.append(_job_status(job))
     if status.get("jobs") is not None:
         message.job_ids = [job_id for job_id, _ in jobs]
-    message.progress = {job_id: said for job_id, said in jobs if said != NO_PROGRESS}
+    message.progress = {job_id: document for job_id, document in jobs if document != NO_PROGRESS}
     for member, is_alert in ((StatusMembers.logs, False), (StatusMembers.alerts, True)):
         for index, line in enumerate(member.read(status) or ()):
             with fields.inside(f"{member.name}[{index}]", aloud=True):

@@ -75,9 +75,9 @@ class Session:
         return self._registration.worker_id if self._registration else ""
 
     async def run(self) -> None:
-        while (said := await self._receive()) is not None:
+        while (frame := await self._receive()) is not None:
             try:
-                await self._hear(said)
+                await self._hear(frame)
             except NotAuthenticated as refusal:
                 await self._note(refusal)
                 await self._revoked(refusal)
@@ -96,11 +96,11 @@ class Session:
         except TimeoutError:
             await self._close(SILENT, f"nothing was heard for {timeout:g} s")
             return None
-        said = text.encode() if isinstance(text, str) else text
-        if said is not None and len(said) > options().MAX_MESSAGE:
+        frame = text.encode() if isinstance(text, str) else text
+        if frame is not None and len(frame) > options().MAX_MESSAGE:
             await self._close(TOO_BIG, f"a message has {options().MAX_MESSAGE} bytes at most")
             return None
-        return said
+        return frame
 
     async def _next(self, timeout: float) -> str | bytes | None:
         async with asyncio.timeout(timeout):
@@ -122,7 +122,6 @@ class Session:
 
     async def say_goodbye(self) -> None:
         """End the connection because the server ends; the worker connects again."""
-        # At once: granian cuts WebSockets as soon as it is asked to end.
         await self._close(GOING_AWAY, "the server ends")
 
     async def _note(self, refusal: OJSError) -> None:
@@ -162,9 +161,9 @@ class Session:
             await self._close(TRY_AGAIN_LATER, "messages were left unread")
             raise ConnectionError("The worker does not read.") from None
 
-    async def _hear(self, said: bytes) -> None:
+    async def _hear(self, frame: bytes) -> None:
         timeout = options().HEARTBEAT_TIMEOUT
-        message = messages.read(said, self.worker_id, timeout)
+        message = messages.read(frame, self.worker_id, timeout)
         more: dict[str, Any] = {}
         if message.registration is not None:
             more = await self._register(message.registration, message.job_ids)
@@ -173,15 +172,15 @@ class Session:
             raise InvalidRequest(
                 "The first message must register the worker.", field="registration"
             )
-        told = await self._loop.in_thread(
+        handled = await self._loop.in_thread(
             actions.hear, self._visitor, registration, message, frozenset(self._in_hand)
         )
         if registration.name != self._name and self._give_place_up():
             self._take_place()
-        settled = {str(outcome.job_id) for outcome in told.outcomes}
-        self._in_hand |= set(told.reply.jobs_extended)
-        self._in_hand -= settled | set(told.reply.jobs_lost)
-        await self._send(messages.answer(told.reply, told.outcomes, **more))
+        settled = {str(outcome.job_id) for outcome in handled.outcomes}
+        self._in_hand |= set(handled.reply.jobs_extended)
+        self._in_hand -= settled | set(handled.reply.jobs_lost)
+        await self._send(messages.answer(handled.reply, handled.outcomes, **more))
         if message.wanted is not None:
             self._want(message.wanted, message.received)
 

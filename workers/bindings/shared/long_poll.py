@@ -88,7 +88,7 @@ class WaitingForWork(Waiting[Answer]):
     def _abilities(self) -> frozenset[str]:
         """What it can run, but for what is reserved for it by its own name."""
         types = () if self._types is None else [f"type:{name}" for name in self._types]
-        _, able = directory.standing(self._worker_id) or (False, frozenset())
+        _, able = directory.fetch_state(self._worker_id) or (False, frozenset())
         return able.union(types)
 
     async def withdraw(self, loop: Loop) -> None:

@@ -32,7 +32,7 @@ class Command(BaseCommand):
     help = __doc__ or ""
 
     def add_arguments(self, parser: Any) -> None:
-        names = [chore.name for chore in reaper.SWEEPS]
+        names = [chore.name for chore in reaper.CHORES]
         parser.add_argument("--once", action="store_true", help="one round, then exit (for cron)")
         parser.add_argument(
             "--only",

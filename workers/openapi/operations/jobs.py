@@ -96,7 +96,7 @@ PROGRESS = obj(
     message=nullable(text()),
     updated_at=nullable(TIME),
 )
-STANDING = {
+PROGRESS_HEADERS = {
     "job_id": JOB["id"],
     "state": "active",
     "progress": 0.5,
@@ -107,7 +107,7 @@ STANDING = {
 REPORTED = Operation(
     "Progress",
     "Report how far a job is",
-    {200: Reply("How far it is now: never less than it was.", PROGRESS, STANDING)},
+    {200: Reply("How far it is now: never less than it was.", PROGRESS, PROGRESS_HEADERS)},
     body=ReportProgress,
     example={"progress": 0.5, "message": "half way", "worker_id": "worker-1"},
     refusals=NO_JOB,
@@ -279,7 +279,7 @@ OPERATIONS = {
     ("GET", "/ojs/v1/jobs/{job_id}/progress"): Operation(
         "Progress",
         "How far a job is",
-        {200: Reply("null where nobody said.", PROGRESS, STANDING)},
+        {200: Reply("null where nobody said.", PROGRESS, PROGRESS_HEADERS)},
         refusals=NO_JOB,
     ),
     ("GET", "/ojs/v1/jobs/{job_id}/progress/stream"): Operation(

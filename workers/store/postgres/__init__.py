@@ -34,7 +34,7 @@ class PostgresHeartbeatStore:
 
 
 def _write(heartbeat: Heartbeat) -> Written | None:
-    said = heartbeat.description or Description()
+    description = heartbeat.description or Description()
     job_ids = [text for text, job_id in heartbeat.job_ids().items() if job_id is not None]
     limit = next((limit for limit in SIZES if limit >= len(job_ids)), len(job_ids))
     rows = run(
@@ -45,18 +45,18 @@ def _write(heartbeat: Heartbeat) -> Written | None:
             "sequence": heartbeat.sequence,
             "state": heartbeat.state and str(heartbeat.state),
             "active_job_ids": _json(heartbeat.active_job_ids),
-            "hostname": said.hostname,
-            "pid": said.pid,
-            "queues": _json(said.queues),
-            "concurrency": said.concurrency,
-            "labels": _json(said.labels),
-            "started_at": said.started_at,
-            "protocol": said.protocol,
-            "version": said.version,
+            "hostname": description.hostname,
+            "pid": description.pid,
+            "queues": _json(description.queues),
+            "concurrency": description.concurrency,
+            "labels": _json(description.labels),
+            "started_at": description.started_at,
+            "protocol": description.protocol,
+            "version": description.version,
             "job_versions": None
-            if said.job_versions is None
-            else orjson.dumps(said.job_versions).decode(),
-            "heartbeat_timeout": said.heartbeat_timeout,
+            if description.job_versions is None
+            else orjson.dumps(description.job_versions).decode(),
+            "heartbeat_timeout": description.heartbeat_timeout,
             # A PostgreSQL array literal: the ids have been checked already.
             "job_ids": f"{{{','.join(job_ids)}}}",
             "requested": heartbeat.requested,

@@ -19,14 +19,14 @@ from django.db import Error, connections
 from jobs.conf import ojs_settings
 from jobs.spec.identifiers import UUID_PATTERN
 from jobs.store.database import alias, run
-from jobs.store.group_commit import Combiner
+from jobs.store.group_commit import GroupCommit
 from jobs.store.sql import load
 
 from ..contract import Heartbeat
 
 MOST = 32
 """Most heartbeats in one statement."""
-ABREAST = 3
+MAX_IN_FLIGHT = 3
 """Most statements of a process in flight at once. With only one, PostgreSQL would be idle until the
 thread that receives the answer runs, and while it waits for the disk."""
 MOST_JOBS = 100
@@ -46,52 +46,58 @@ STATEMENTS = {
 }
 """Keyed by the most jobs that a statement takes."""
 
-Standing = tuple[str, str]
+Orders = tuple[str, str]
 """State and directive of a worker."""
-_Said = tuple[str, int, bytes]
+_Item = tuple[str, int, bytes]
 """Worker id, number of jobs, and the whole heartbeat as JSON."""
 
-_combiners: dict[str, Combiner[_Said, Standing]] = {}
+_groups: dict[str, GroupCommit[_Item, Orders]] = {}
 """Keyed by database alias."""
 # A forked process does not inherit the threads that wait or write.
-os.register_at_fork(after_in_child=_combiners.clear)
+os.register_at_fork(after_in_child=_groups.clear)
 
 
-def write(heartbeat: Heartbeat) -> Standing | None:
-    """Write the heartbeat together with those of other threads; return the worker's standing.
+def write(heartbeat: Heartbeat) -> Orders | None:
+    """Write the heartbeat together with those of other threads.
 
-    None if nothing was written, because the heartbeat has to be written separately.
+    Return the worker's state and directive; None if nothing was written, because the
+    heartbeat has to be written separately.
     """
     database = alias()
     if not _is_usual(heartbeat) or not _is_on_its_own(database):
         return None
-    combiner = _combiners.get(database)
-    if combiner is None:
-        combiner = _combiners.setdefault(database, Combiner(_write_all, most=MOST, abreast=ABREAST))
-    return combiner.do(heartbeat.worker_id, _said(heartbeat))
+    group = _groups.get(database)
+    if group is None:
+        group = _groups.setdefault(
+            database, GroupCommit(_write_all, max_size=MOST, max_in_flight=MAX_IN_FLIGHT)
+        )
+    return group.do(heartbeat.worker_id, _item(heartbeat))
 
 
-def write_all(heartbeats: Sequence[Heartbeat]) -> list[Standing | None]:
+def write_all(heartbeats: Sequence[Heartbeat]) -> list[Orders | None]:
     """Write heartbeats of different workers together; None for each that was not written."""
     database = alias()
     usual = [heartbeat for heartbeat in heartbeats if _is_usual(heartbeat)]
     if not usual or not _is_on_its_own(database):
         return [None] * len(heartbeats)
-    found: dict[str, Standing | None] = {}
+    found: dict[str, Orders | None] = {}
     for start in range(0, len(usual), MOST):
         some = usual[start : start + MOST]
-        written = _write_all([_said(heartbeat) for heartbeat in some])
+        written = _write_all([_item(heartbeat) for heartbeat in some])
         found |= zip((heartbeat.worker_id for heartbeat in some), written, strict=True)
     return [found.get(heartbeat.worker_id) for heartbeat in heartbeats]
 
 
 def _is_usual(heartbeat: Heartbeat) -> bool:
-    said = heartbeat.description
+    description = heartbeat.description
     jobs = heartbeat.active_job_ids or ()
     return (
         len(jobs) <= MOST_JOBS
         and all(map(UUID_PATTERN.fullmatch, jobs))
-        and (said is None or not any(getattr(said, name) is not None for name in OWN_WAY))
+        and (
+            description is None
+            or not any(getattr(description, name) is not None for name in OWN_WAY)
+        )
         and not ojs_settings.RECORD_HEARTBEATS
     )
 
@@ -112,7 +118,7 @@ def _is_on_its_own(name: str) -> bool:
     )
 
 
-def _said(heartbeat: Heartbeat) -> _Said:
+def _item(heartbeat: Heartbeat) -> _Item:
     """Serialize in the thread of the heartbeat, so that a bad one does not affect the others."""
     document: dict[str, Any] = {"worker_id": heartbeat.worker_id}
     if heartbeat.project:
@@ -137,15 +143,15 @@ def _interval(value: timedelta) -> str:
     return f"{value.days} days {value.seconds} seconds {value.microseconds} microseconds"
 
 
-def _write_all(said: list[_Said]) -> list[Standing | None]:
-    jobs = sum(count for _, count, _ in said)
+def _write_all(items: list[_Item]) -> list[Orders | None]:
+    jobs = sum(count for _, count, _ in items)
     limit = next(limit for limit in STATEMENTS if limit >= jobs)
-    document = b"[%s]" % b",".join([document for *_, document in said])
+    document = b"[%s]" % b",".join([document for *_, document in items])
     parameters = {"heartbeats": document.decode(), "grace": ojs_settings.GRACE_PERIOD}
     try:
         rows = run(STATEMENTS[limit], parameters)
     except Error:
         # Whatever the cause, each heartbeat is then written separately and meets its own error.
-        return [None] * len(said)
+        return [None] * len(items)
     written = {worker_id: (state, directive) for worker_id, state, directive in rows}
-    return [written.get(worker_id) for worker_id, *_ in said]
+    return [written.get(worker_id) for worker_id, *_ in items]

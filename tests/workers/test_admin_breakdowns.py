@@ -8,14 +8,14 @@ import pytest
 
 from jobs.models import TypeRollup
 from jobs.record import rollup
+from jobs.record.breakdowns import breakdowns
 from jobs.record.history import RANGES
-from jobs.record.standings import standings
 from tests.factories import JobErrorFactory, JobFactory, ago
 from tests.operators import staff
 
 pytestmark = pytest.mark.django_db
 
-URL = "/admin/ojs_workers/dashboard/standings/"
+URL = "/admin/ojs_workers/dashboard/breakdown/"
 
 
 def ran(kind, *, times=1, run=1.0, wait=1.0, failures=0, back=300, queue="default"):
@@ -57,7 +57,7 @@ def test_the_slowest_and_the_worst_come_first(key, by, names):
     ran("bad", times=1, wait=100, run=0.1, failures=1)
     counted()
 
-    found = standings("type", RANGES[key], by)
+    found = breakdowns("type", RANGES[key], by)
 
     assert [each.name for each in found] == names
     often = next(each for each in found if each.name == "often")

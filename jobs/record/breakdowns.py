@@ -20,7 +20,7 @@ NUMBERS = ("completed", "failed")
 
 
 @dataclass(slots=True)
-class Standing:
+class Breakdown:
     """What one type or queue did."""
 
     name: str
@@ -45,7 +45,7 @@ class Standing:
         return [percentile(self.runs, share) for share in SHARES]
 
     def rank(self, by: str) -> float:
-        """What the standings are ordered by, the highest first: see `ORDERS`."""
+        """What the breakdowns are ordered by, the highest first: see `ORDERS`."""
         if by == "errors":
             return self.error_rate or 0.0
         if by in ("wait", "run"):
@@ -58,7 +58,7 @@ ORDERS = ("count", "wait", "run", "errors")
 """By the number of attempts, by p95 of wait or run, by error rate."""
 
 
-def standings(kind: str, chosen: Range, by: str = "count") -> Sequence[Standing]:
+def breakdowns(kind: str, chosen: Range, by: str = "count") -> Sequence[Breakdown]:
     """Return every type, or every queue, that did anything in the range.
 
     Args:
@@ -70,13 +70,13 @@ def standings(kind: str, chosen: Range, by: str = "count") -> Sequence[Standing]
     resolution = 60 if chosen.length <= rollup.HOUR else 3600
     since = rollup.floor(clock.now() - chosen.length, timedelta(seconds=resolution))
     rows = model.objects.filter(resolution=resolution, start__gte=since).order_by()
-    found: dict[str, Standing] = {}
+    found: dict[str, Breakdown] = {}
     for name, completed, failed, waits, runs in rows.values_list(
         COLUMNS[model], *NUMBERS, "waits", "runs"
     ):
-        standing = found.setdefault(name, Standing(name))
-        standing.completed += completed
-        standing.failed += failed
-        standing.waits = added(standing.waits, waits)
-        standing.runs = added(standing.runs, runs)
+        breakdown = found.setdefault(name, Breakdown(name))
+        breakdown.completed += completed
+        breakdown.failed += failed
+        breakdown.waits = added(breakdown.waits, waits)
+        breakdown.runs = added(breakdown.runs, runs)
     return sorted(found.values(), key=lambda one: (-one.rank(by), one.name))

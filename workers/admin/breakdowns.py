@@ -15,9 +15,9 @@ from django.utils.translation import gettext_lazy
 from jobs.admin import display
 from jobs.admin.charts import Chart, Line, seconds
 from jobs.models import DeadJob, Job, JobError
+from jobs.record.breakdowns import MODELS, ORDERS, Breakdown, breakdowns
 from jobs.record.dashboard import grouped
 from jobs.record.history import RANGES, Points
-from jobs.record.standings import MODELS, ORDERS, Standing, standings
 from jobs.store import clock
 
 KINDS = {"type": gettext_lazy("By job type"), "queue": gettext_lazy("By queue")}
@@ -59,22 +59,22 @@ def page(model_admin: Any, request: HttpRequest, labels: Any) -> HttpResponse:
     if name:
         context |= _of_one(site, request, kind, name, chosen)
     else:
-        rows = standings(kind, chosen, order)
+        rows = breakdowns(kind, chosen, order)
         context |= {
             "rows": [_row(each) for each in rows[:SHOWN]],
             "more": max(0, len(rows) - SHOWN),
         }
     request.current_app = site.name
-    return TemplateResponse(request, "admin/ojs/standings.html", context)
+    return TemplateResponse(request, "admin/ojs/breakdown.html", context)
 
 
-def _row(standing: Standing) -> dict[str, Any]:
-    rate = standing.error_rate
+def _row(breakdown: Breakdown) -> dict[str, Any]:
+    rate = breakdown.error_rate
     return {
-        "name": standing.name,
-        "count": grouped(standing.completed + standing.failed),
-        "wait": _three(standing.wait()),
-        "run": _three(standing.run()),
+        "name": breakdown.name,
+        "count": grouped(breakdown.completed + breakdown.failed),
+        "wait": _three(breakdown.wait()),
+        "run": _three(breakdown.run()),
         "errors": display.NOTHING if rate is None else display.decimal(rate, ".1%"),
         "is_bad": rate is not None and rate > 0.05,
     }
