@@ -80,11 +80,11 @@ class Expiring(Members):
     expires_at = Moment()
 
 
-class RateOverride(Expiring, Rate):
+class RateOverride(Expiring, Rate, component="RateOverride"):
     pass
 
 
-class LimitsOverride(Expiring, Limits):
+class LimitsOverride(Expiring, Limits, component="RateLimitsOverride"):
     pass
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from jobs.spec.cron_requests import CronRequest
 from jobs.spec.lifecycle import State
+from jobs.spec.operator_requests import LimitsOverride, RateOverride
 from jobs.spec.queue_config import QueueConfig
-from jobs.spec.rate_policy import JobLimits
+from jobs.spec.rate_policy import JobLimits, Limits, Rate, Throttle
 from jobs.spec.retry import Policy
 from jobs.spec.unique_policy import Unique
 from jobs.spec.validation import KEPT_AS_SENT, Envelope, NestedOptions
@@ -264,10 +265,15 @@ COMPONENTS: dict[str, Schema] = {
         CronRequest,
         Envelope,
         JobLimits,
+        Limits,
+        LimitsOverride,
         NestedOptions,
         Policy,
         QueueConfig,
+        Rate,
+        RateOverride,
         StepRequest,
+        Throttle,
         Unique,
         WorkflowRequest,
     )

@@ -31,14 +31,16 @@ from .refusals import EXAMPLES, JOB_ID, Refusal
 from .schema import ref
 
 URLS = "workers.urls"
-MEDIA_TYPES = (MEDIA_TYPE, "application/json")
+SENT_AS = "application/json"
+"""What bodies are described as, for tools make a client of one type alone. Those of the binding
+are taken, too."""
 PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>")
 METHODS = ("get", "put", "post", "delete", "patch")
 """In the order in which those of a path are shown."""
 
 DESCRIPTION = (
-    "An Open Job Spec job server. Bodies are JSON objects of the media type "
-    f"`{MEDIA_TYPE}`; `application/json` is taken, too. A member that is `null` counts as "
+    "An Open Job Spec job server. Bodies are JSON objects, sent as `application/json` or "
+    f"`{MEDIA_TYPE}`. A member that is `null` counts as "
     "absent. Every answer carries `OJS-Version` and `X-Request-Id`."
 )
 HEADERS = {
@@ -237,7 +239,7 @@ class Generation:
         media: dict[str, Any] = {"schema": schema}
         if operation.example is not None:
             media["example"] = operation.example
-        return {"required": not operation.optional, "content": dict.fromkeys(MEDIA_TYPES, media)}
+        return {"required": not operation.optional, "content": {SENT_AS: media}}
 
     def _responses(self, operation: Operation, *, is_open: bool) -> dict[str, Any]:
         by_status: dict[int, list[Refusal]] = defaultdict(list)
@@ -295,7 +297,7 @@ def _parameters(query: type[Members] | None, operation: Operation) -> list[dict[
 def _parameter(place: str, member: Declared) -> dict[str, Any]:
     schema = member.json_schema()
     entry: dict[str, Any] = {"name": member.name, "in": place, "schema": schema}
-    if member.about:
+    if "description" in schema:
         entry["description"] = schema.pop("description")
     if member.is_required:
         entry["required"] = True
